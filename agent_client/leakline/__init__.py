@@ -1,0 +1,1 @@
+"""Live memory telemetry for training runs."""

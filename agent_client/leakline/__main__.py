@@ -1,0 +1,7 @@
+"""`python -m leakline` is the `leakline` program."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

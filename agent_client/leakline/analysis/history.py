@@ -1,0 +1,135 @@
+"""What the analysis reads: the history of one run, as plain columns. Pure data, no behaviour beyond building it.
+
+The server fills it from its store, the offline report from a spool; both give the same columns, so
+both get the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..snapshot import Batch, Census, Event, Holder, RunHeader, Snapshot
+
+Value = int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A declared count of live instances. ``after`` limits it to the end of that phase."""
+
+    type: str
+    low: int
+    high: int
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHistory:
+    """All snapshots of one process instance in sequence order.
+
+    Every list has one entry per snapshot; ``series`` values are None where nothing was measured.
+    """
+
+    instance: str
+    rank: int
+    role: str
+    attempt: int
+    sequence: Sequence[int]
+    time: Sequence[float]
+    monotonic: Sequence[float]
+    generation: Sequence[int | None]
+    phase: Sequence[str | None]
+    label: Sequence[str]
+    kind: Sequence[str]
+    series: Mapping[str, Sequence[Value]]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """One run. ``expectations`` and ``capacities`` come from its declaring events.
+
+    ``capacities``: tracked container name -> items it may hold, or None when no bound was declared.
+    ``limit_bytes`` overrides the limit found in the series (``cgroup.limit_bytes``, ``system.total_bytes``).
+    """
+
+    run: str
+    unit: str = "generation"
+    total: int | None = None
+    phases: tuple[str, ...] = ()
+    processes: tuple[ProcessHistory, ...] = ()
+    events: tuple[Event, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    censuses: tuple[Census, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    capacities: Mapping[str, int | None] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    limit_bytes: int | None = None
+    ended: bool = False
+
+
+def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:
+    """The newest declaration for each (type, after)."""
+    found: dict[tuple[str, str | None], Expectation] = {}
+    for event in events:
+        if event.kind == "expect":
+            after = event.data.get("after")
+            found[event.name, after] = Expectation(
+                event.name, int(event.data["low"]), int(event.data["high"]), after
+            )
+    return tuple(found.values())
+
+
+def declared_capacities(events: Iterable[Event]) -> dict[str, int | None]:
+    return {event.name: event.data.get("capacity") for event in events if event.kind == "track"}
+
+
+def history_from_batches(
+    header: RunHeader, batches: Iterable[Batch], *, ended: bool = False
+) -> RunHistory:
+    """Build the history from batches in any order; repeated snapshots count once."""
+    by_instance: dict[str, dict[int, Snapshot]] = {}
+    identity = {}
+    for batch in batches:
+        identity[batch.process.instance] = batch.process
+        rows = by_instance.setdefault(batch.process.instance, {})
+        for snapshot in batch.snapshots:
+            rows.setdefault(snapshot.sequence, snapshot)
+    processes, events, holders, censuses = [], [], [], []
+    for instance, rows in by_instance.items():
+        snapshots = [rows[sequence] for sequence in sorted(rows)]
+        names = dict.fromkeys(name for s in snapshots for name in s.samples)
+        who = identity[instance]
+        processes.append(
+            ProcessHistory(
+                instance, who.rank, who.role, who.attempt,
+                **{
+                    column: [getattr(s, column) for s in snapshots]
+                    for column in ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
+                },
+                series={name: [s.samples.get(name) for s in snapshots] for name in names},
+            )
+        )  # fmt: skip
+        for s in snapshots:
+            events.extend(s.events)
+            holders.extend(s.holders)
+            if s.census is not None:
+                censuses.append(s.census)
+    events.sort(key=lambda event: event.time)
+    return RunHistory(
+        run=header.id,
+        unit=header.unit,
+        total=header.total,
+        phases=header.phases,
+        processes=tuple(processes),
+        events=tuple(events),
+        holders=tuple(holders),
+        censuses=tuple(censuses),
+        expectations=declared_expectations(events),
+        capacities=declared_capacities(events),
+        environment=header.environment,
+        ended=ended,
+    )

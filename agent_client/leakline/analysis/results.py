@@ -1,0 +1,211 @@
+"""What the analysis says: frozen results and their JSON, exactly as the contract names the fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final, Literal
+
+Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
+Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
+Risk = Literal["none", "low", "high", "critical"]
+Role = Literal["type", "holder", "container", "allocation_site", "process"]
+Kind = Literal[
+    "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
+    "children", "gpu", "gpu_fragmentation", "shared_memory", "count_contract", "external",
+]  # fmt: skip
+
+# From harmless to urgent; a run has the worst status of its findings.
+SEVERITY: Final[tuple[Status, ...]] = (
+    "learning", "ok", "recovered", "filling", "watch", "suspected", "confirmed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with the 90 % interval around it. Unit: that of the field it stands in."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A type or holder that grows with the memory. ``bytes_per_generation`` is None when unmeasured."""
+
+    name: str
+    role: Role
+    count_per_generation: float | None = None
+    bytes_per_generation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One leak, or one growth that does not matter (status ``ok``/``watch``, with its evidence)."""
+
+    fingerprint: str
+    status: Status
+    kind: Kind
+    # Top-level phase that keeps the memory, or None when it is spread; phase_path is the nested one.
+    phase: str | None
+    phase_share: float | None
+    suspects: tuple[Suspect, ...]
+    growth_bytes_per_generation: Interval
+    started_at_generation: Interval | None
+    confidence: float
+    evidence: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    phase_path: str | None = None
+    priority: Literal["critical", "major", "minor"] = "minor"
+    process: str | None = None  # "rank 0 main", when the run has several
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    phase: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """ISO 8601 times, UTC."""
+
+    estimate: str
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
+class OomForecast:
+    """When memory runs out. ``generation`` and ``at`` are None when nothing points to it."""
+
+    risk: Risk = "none"
+    limit_bytes: int | None = None
+    limit_source: Literal["cgroup", "system", "user"] | None = None
+    generation: Interval | None = None
+    at: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    run: str
+    unit: str
+    generations: int
+    status: Status
+    summary: str
+    growth_bytes_per_generation: Interval | None
+    explained_share: float | None
+    findings: tuple[Finding, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    oom: OomForecast = field(default_factory=OomForecast)
+
+
+@dataclass(frozen=True, slots=True)
+class BookLine:
+    """Bytes booked to one line in each generation: a phase path, ``between`` or ``leakline``."""
+
+    name: str
+    bytes: tuple[float, ...]
+    seconds: tuple[float | None, ...]
+    executions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Every byte between two generation ends. Per generation, the lines sum to ``total``.
+
+    What no phase was open for is on ``between``; what Leakline's own measuring cost is on ``leakline``.
+    """
+
+    generations: tuple[int, ...]
+    lines: tuple[BookLine, ...]
+    total: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeGrowth:
+    """How the number of live instances of one type moved over the run."""
+
+    name: str
+    first_count: int
+    last_count: int
+    count_per_generation: Interval | None
+    bytes: int | None
+    bytes_per_generation: float | None
+    holder: str | None
+    phase: str | None
+    expected: str | None  # "2", "16 to 17"
+    rating: Literal["steady", "expected", "grows", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFill:
+    """A tracked container against its capacity."""
+
+    name: str
+    length: int
+    capacity: int | None
+    bytes: int | None
+    ceiling_bytes: int | None
+    full_at_generation: float | None
+    state: Literal["filling", "full", "over", "unbounded", "steady"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A measured quantity in both runs. ``change_percent`` is None when the first is zero or unknown."""
+
+    before: Any
+    after: Any
+    change_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    phase: str
+    before: Interval | None
+    after: Interval | None
+    change_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    type: str
+    before_per_generation: float | None
+    after_per_generation: float | None
+    before_last: int | None
+    after_last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChanges:
+    gone: tuple[Finding, ...] = ()
+    still: tuple[Finding, ...] = ()
+    new: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    before: str
+    after: str
+    outcome: Outcome
+    summary: str
+    generations_compared: int
+    growth_bytes_per_generation: Change
+    peak_bytes: Change
+    seconds_per_generation: Change
+    by_phase: tuple[PhaseChange, ...] = ()
+    by_type: tuple[TypeChange, ...] = ()
+    findings: FindingChanges = field(default_factory=FindingChanges)
+    environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+def to_json(thing: Any) -> Any:
+    """Plain lists, dicts, numbers and strings; field names as they stand above."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return {f.name: to_json(getattr(thing, f.name)) for f in fields(thing)}
+    if isinstance(thing, dict):
+        return {key: to_json(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [to_json(value) for value in thing]
+    return thing

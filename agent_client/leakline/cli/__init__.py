@@ -1,0 +1,67 @@
+"""The `leakline` program: one file a command. A command's module docstring is its help text."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from ..errors import LeaklineError
+
+# Modules are imported only when their command is used: `leakline report` must not load the server.
+COMMANDS: Final = {
+    "serve": "the dashboard and the API",
+    "demo": "serve, train a leaking and a fixed run, print the pages to open",
+    "report": "the text report of a spool, without any server",
+    "sync": "upload what the server has not got",
+    "runs": "list the runs of a server",
+    "verdict": "the verdict of one run",
+    "compare": "the comparison of two runs; a gate for CI",
+    "webhook": "test the alert webhook",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit status: 0 done, 1 failed, 2 wrong use, others as the command says."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = next((a for a in arguments if not a.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="leakline",
+        description="Live memory telemetry for training runs.",
+        epilog="example: leakline serve, then in another terminal: leakline runs",
+    )
+    parser.add_argument("--version", action="version", version=f"leakline {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command, summary in COMMANDS.items():
+        if command != name:
+            commands.add_parser(command, help=summary, add_help=False)
+            continue
+        module = importlib.import_module(f".{command}", __name__)
+        child = commands.add_parser(
+            command,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(child)
+        child.set_defaults(main=module.main)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.main(options))
+    except LeaklineError as error:
+        print(f"leakline: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:
+        # The reader of a pipe (`leakline runs | head`) has what it wanted.
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("leakline")

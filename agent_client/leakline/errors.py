@@ -1,0 +1,44 @@
+"""The exceptions of the client. They are raised at set-up and by commands only, never inside a training loop.
+
+    LeaklineError            anything we tell a person in one line
+    +-- BadArgument          a wrong argument or environment value; carries its name, value and source
+    +-- SpoolError           a spool cannot be read; carries the path
+    +-- ServerUnreachable    no answer; carries the address
+    +-- ServerRefused        an error answer; carries its status and code
+"""
+
+from __future__ import annotations
+
+
+class LeaklineError(Exception):
+    """One line: what was wrong, what to do."""
+
+    exit_status = 1
+
+
+class BadArgument(LeaklineError, ValueError):
+    """``name`` has the unusable ``value``; ``source`` says where it came from."""
+
+    exit_status = 2
+
+    def __init__(self, name: str, value: object, why: str, source: str = "argument") -> None:
+        super().__init__(f"{source} {name}={value!r}: {why}")
+        self.name, self.value, self.source = name, value, source
+
+
+class SpoolError(LeaklineError):
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+class ServerUnreachable(LeaklineError):
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(f"no Leakline server answers at {address} ({why}); start one with: leakline serve")
+        self.address = address
+
+
+class ServerRefused(LeaklineError):
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
