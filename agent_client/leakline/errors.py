@@ -1,10 +1,10 @@
 """The exceptions of the client. They are raised at set-up and by commands only, never inside a training loop.
 
-    LeaklineError            anything we tell a person in one line
-    +-- BadArgument          a wrong argument or environment value; carries its name, value and source
-    +-- SpoolError           a spool cannot be read; carries the path
-    +-- ServerUnreachable    no answer; carries the address
-    +-- ServerRefused        an error answer; carries its status and code
+LeaklineError            anything we tell a person in one line
++-- BadArgument          a wrong argument or environment value; carries its name, value and source
++-- SpoolError           a spool cannot be read; carries the path
++-- ServerUnreachable    no answer; carries the address
++-- ServerRefused        an error answer; carries its status and code
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class SpoolError(LeaklineError):
 
 class ServerUnreachable(LeaklineError):
     def __init__(self, address: str, why: str) -> None:
-        super().__init__(f"no Leakline server answers at {address} ({why}); start one with: leakline serve")
+        super().__init__(
+            f"no Leakline server answers at {address} ({why}); start one with: leakline serve"
+        )
         self.address = address
 
 
