@@ -98,7 +98,10 @@ def history_from_batches(
         rows = by_instance.setdefault(batch.process.instance, {})
         for snapshot in batch.snapshots:
             rows.setdefault(snapshot.sequence, snapshot)
-    processes, events, holders, censuses = [], [], [], []
+    processes: list[ProcessHistory] = []
+    events: list[Event] = []
+    holders: list[Holder] = []
+    censuses: list[Census] = []
     for instance, rows in by_instance.items():
         snapshots = [rows[sequence] for sequence in sorted(rows)]
         names = dict.fromkeys(name for s in snapshots for name in s.samples)
