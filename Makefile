@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` and `make test`. Both install what they need into .venv.
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+TORCH ?= torch==2.13.0
+DEMO_ARGS ?=
+TEST_ARGS ?=
+CHECK ?=
+export VENV TORCH
+
+.PHONY: help demo test test-leaks lint types format bench-census bench-ingest bench-client screenshots clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
+	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
+
+test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
+	$(PYTHON) -m pytest -m "not leaks" $(TEST_ARGS)
+
+test-leaks: $(VENV)/.test ## train with every leak switch through the real chain (about half an hour)
+	$(PYTHON) -m pytest -m leaks $(TEST_ARGS)
+
+lint: $(VENV)/.test ## ruff
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types: $(VENV)/.test ## mypy --strict over both packages
+	$(PYTHON) -m mypy
+
+format: $(VENV)/.test ## let ruff format the code
+	$(PYTHON) -m ruff format .
+
+bench-census: $(VENV)/.test ## cost of a look at every object, as a ratio (CHECK=1 enforces)
+	CHECK=$(CHECK) $(PYTHON) benchmarks/census.py
+
+bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK=1 enforces)
+	CHECK=$(CHECK) $(PYTHON) benchmarks/ingest.py
+
+clean: ## remove the virtual environment and caches (never .leakline, which holds your runs)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.demo: pyproject.toml .ci/prepare
+	@.ci/prepare demo && touch $@
+
+$(VENV)/.test: pyproject.toml .ci/prepare
+	@.ci/prepare test && touch $@
