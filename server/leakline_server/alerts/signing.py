@@ -1,0 +1,44 @@
+"""Secrets and signatures by the Standard Webhooks specification 1.0: HMAC-SHA256 over ``id.timestamp.body``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from datetime import UTC, datetime
+from typing import Final
+
+from standardwebhooks import Webhook
+
+PREFIX: Final = "whsec_"
+# The specification's bounds; 32 is the length of the digest.
+SECRET_BYTES: Final = 32
+MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
+
+
+def make_secret() -> str:
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def check_secret(secret: str) -> str:
+    """``secret`` as it stands. Raises ValueError, which does not repeat it, when nothing can be signed with it."""
+    try:
+        size = len(base64.b64decode(secret.removeprefix(PREFIX), validate=True))
+    except (binascii.Error, ValueError):
+        size = -1
+    if not MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
+        raise ValueError(
+            f"must be {PREFIX} and the base64 form of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes; "
+            "leave it out and one is made and printed once"
+        )
+    return secret
+
+
+def signed_headers(secret: str, message_id: str, at: float, body: bytes) -> dict[str, str]:
+    """The three headers of the specification. ``at`` is Unix seconds of this try, not of the event."""
+    moment = datetime.fromtimestamp(int(at), tz=UTC)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(at)),
+        "webhook-signature": Webhook(secret).sign(message_id, moment, body.decode()),
+    }
