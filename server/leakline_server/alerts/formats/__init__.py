@@ -1,0 +1,12 @@
+"""One file a format: facts of an alert in, the body of the POST out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from .message import Message
+from .standard import render as render_standard
+
+# Format name -> what makes the body (UTF-8, at most message.MAX_BODY_BYTES).
+FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {"standard": render_standard}

@@ -1,0 +1,56 @@
+"""One message on its way out: made in its format, its address checked, signed for this moment and posted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .address import (
+    AddressRefused,
+    AddressUnknown,
+    CheckedAddress,
+    Network,
+    Resolver,
+    check,
+    resolve_by_system,
+)
+from .formats import FORMATS
+from .formats.message import Message
+from .post import GiveUp, Outcome, TryAgain, post
+from .signing import signed_headers
+
+Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS."""
+
+    id: str
+    url: str = field(repr=False)
+    form: str
+    secret: str = field(repr=False)
+    message: Message
+
+
+def send(
+    outgoing: Outgoing,
+    allowed: Sequence[Network],
+    at: float,
+    *,
+    resolve: Resolver = resolve_by_system,
+    by: Post = post,
+) -> Outcome:
+    """One try. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
+    render = FORMATS.get(outgoing.form)
+    if render is None:
+        return GiveUp(f"unknown webhook format {outgoing.form!r}; known: {', '.join(FORMATS)}")
+    try:
+        body = render(outgoing.message)
+        address = check(outgoing.url, allowed, resolve)
+    except AddressUnknown as error:
+        return TryAgain(str(error), 0.0)
+    except (AddressRefused, ValueError) as error:
+        return GiveUp(str(error))
+    signature = signed_headers(outgoing.secret, outgoing.id, at, body)
+    return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})

@@ -1,0 +1,172 @@
+"""The facts of an alert, and the sentences about them. Pure; every format is made from these facts.
+
+Names in here come from training scripts: they are cut and stripped of control characters, and stay plain text.
+Links are paths until a message is sent, because only the sender knows the address people use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Final
+from urllib.parse import quote
+
+from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict, to_json
+from leakline.analysis.wording import format_bytes, format_count
+
+MAX_TEXT_CHARACTERS: Final = 300
+MAX_LIST_ENTRIES: Final = 8
+
+_WORDS: Final[Mapping[str, str]] = {
+    "incident.suspected": "Leak suspected",
+    "incident.confirmed": "Leak confirmed",
+    "incident.recovered": "Leak recovered",
+    "incident.resolved": "Leak resolved",
+    "contract.violated": "Declared count violated",
+}
+_ENDS: Final[Mapping[str, str]] = {
+    "incident.recovered": "; the growth has stopped",
+    "incident.resolved": "; it is no longer found",
+}
+_KIND_WORDS: Final[Mapping[str, str]] = {
+    "graph": "autograd graphs",
+    "cyclic_garbage": "cyclic garbage",
+    "native": "native memory that no Python object explains",
+    "allocator_retained": "memory the allocator keeps",
+    "children": "memory of child processes",
+    "gpu": "GPU memory",
+    "gpu_fragmentation": "fragmented GPU memory",
+    "shared_memory": "shared memory",
+    "external": "memory of others on the machine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedRun:
+    """The run whose incidents changed. ``at`` is Unix seconds of the verdict."""
+
+    id: str
+    project: str
+    name: str
+    verdict: Verdict
+    at: float
+
+
+def incident_facts(
+    event: str, incident_id: str, finding: Finding, run: ExaminedRun
+) -> dict[str, Any]:
+    """Plain JSON: where, what, how_much, when, forecast, advice and link of one finding. Bytes and generations."""
+    unit = run.verdict.unit
+    facts = {
+        "title": f"{_WORDS.get(event, event)} in {run.project}/{run.name}",
+        "summary": _summary(event, finding, unit),
+        "run": {
+            "id": run.id,
+            "project": run.project,
+            "name": run.name,
+            "unit": unit,
+            "generations": run.verdict.generations,
+            "status": run.verdict.status,
+        },
+        "where": {
+            "text": _where(finding),
+            "phase": finding.phase,
+            "phase_path": finding.phase_path,
+            "phase_share": finding.phase_share,
+            "process": finding.process,
+        },
+        "what": {
+            "text": _what(finding),
+            "kind": finding.kind,
+            "suspects": [to_json(s) for s in finding.suspects],
+        },
+        "how_much": {
+            "text": _how_much(finding.growth_bytes_per_generation, unit),
+            "growth_bytes_per_generation": to_json(finding.growth_bytes_per_generation),
+            "explained_share": run.verdict.explained_share,
+            "priority": finding.priority,
+        },
+        "when": {
+            "text": _since(finding.started_at_generation, unit) or "since an unknown start",
+            "started_at_generation": to_json(finding.started_at_generation),
+            "told_at": iso(run.at),
+        },
+        "forecast": {
+            "text": _forecast(run.verdict.oom, unit),
+            **to_json(run.verdict.oom),
+        },
+        "advice": list(finding.advice),
+        "evidence": list(finding.evidence),
+        "incident": {
+            "id": incident_id,
+            "fingerprint": finding.fingerprint,
+            "status": finding.status,
+            "confidence": finding.confidence,
+        },
+        "link": f"/runs/{quote(run.id, safe='')}",
+    }
+    return {key: _plain(value) for key, value in facts.items()}
+
+
+def iso(at: float) -> str:
+    return datetime.fromtimestamp(at, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _summary(event: str, finding: Finding, unit: str) -> str:
+    if finding.kind == "count_contract" and finding.evidence:
+        return finding.evidence[0]
+    end = _ENDS.get(event, "")
+    keeps = f"{_where(finding)} {'kept' if end else 'keeps'} {_what(finding, unit)}"
+    growth = _how_much(finding.growth_bytes_per_generation, unit)
+    since = _since(finding.started_at_generation, unit)
+    return f"{keeps}: {growth} {since}".rstrip() + end
+
+
+def _where(finding: Finding) -> str:
+    where = finding.phase_path or finding.phase or "no single phase"
+    return f"{where} in {finding.process}" if finding.process else where
+
+
+def _what(finding: Finding, unit: str | None = None) -> str:
+    first: Suspect | None = finding.suspects[0] if finding.suspects else None
+    if first is None:
+        return _KIND_WORDS.get(finding.kind, finding.kind)
+    if not first.count_per_generation:
+        return first.name
+    each = f" per {unit}" if unit else ""
+    return f"{format_count(first.count_per_generation)} {first.name}{each}"
+
+
+def _how_much(growth: Interval, unit: str) -> str:
+    return f"{format_bytes(growth.estimate)} per {unit} ({format_bytes(growth.low)} to {format_bytes(growth.high)})"
+
+
+def _since(start: Interval | None, unit: str) -> str:
+    return "" if start is None else f"since {unit} {start.estimate:.0f}"
+
+
+def _forecast(oom: OomForecast, unit: str) -> str:
+    if oom.risk == "none" or oom.generation is None:
+        return "memory is not expected to run out"
+    limit = f" of {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
+    at = f", about {oom.at.estimate}" if oom.at else ""
+    return f"the limit{limit} is reached at {unit} {oom.generation.estimate:.0f}{at}"
+
+
+def _plain(value: Any) -> Any:
+    """The same JSON with every string cut and cleaned, and every list at its bound."""
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(entry) for entry in value[:MAX_LIST_ENTRIES]]
+    # JSON has no infinity.
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _clean(text: str) -> str:
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= MAX_TEXT_CHARACTERS else text[: MAX_TEXT_CHARACTERS - 1] + "…"

@@ -1,0 +1,176 @@
+"""Sends what is due to webhooks: walk two, from the row to the POST.
+
+One dispatching thread looks for what is due; each webhook with something due gets a thread of its own until that
+is done, so an address that hangs never delays another. The rows are the truth: nothing is kept in memory that a
+crash could lose.
+
+1. Claim the webhook's next due delivery (a lease; another process gets nothing).
+2. Make the message: the facts of the alert in the webhook's format.
+3. Check where the address leads, now and every time.
+4. POST, signed for this moment.
+5. Record the try, and settle the delivery: delivered, due again, or failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..alerts.address import AddressRefused, Network, Resolver, parse, resolve_by_system
+from ..alerts.formats.message import Message
+from ..alerts.outgoing import Outgoing, Post, send
+from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
+from ..alerts.schedule import next_wait
+from ..store import deliveries
+from ..store.deliveries import Claimed, Try
+from ..store.engine import DATABASE_ERRORS, Engine
+
+# Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
+LEASE_SECONDS: Final = 30.0
+# Other processes add deliveries without waking us, and their claims run out.
+POLL_SECONDS: Final = 2.0
+MAX_SENDING_THREADS: Final = 32
+STOP_SECONDS: Final = 1.0
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What tests replace. ``clock`` is Unix seconds, ``dice`` in [0, 1)."""
+
+    clock: Callable[[], float] = time.time
+    post: Post = post
+    resolve: Resolver = resolve_by_system
+    dice: Callable[[], float] = random.random
+
+
+class Deliverer:
+    """``server_url`` begins the links in messages; ``allowed`` are networks a webhook may reach besides public ones."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        server_url: str,
+        allowed: Sequence[Network],
+        seams: Seams | None = None,
+    ) -> None:
+        self._engine, self._server_url, self._allowed = engine, server_url.rstrip("/"), allowed
+        self._seams = seams or Seams()
+        self._stopping = threading.Event()
+        self._news = threading.Event()
+        self._sending: set[int] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._loop, name="leakline-deliver", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Within STOP_SECONDS; a POST in flight is left behind, and its delivery is due again after the lease."""
+        self._stopping.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def wake(self) -> None:
+        """There may be something due: called after the commit that wrote it."""
+        self._news.set()
+
+    def run_once(self, now: float) -> bool:
+        """Deliver what is due at ``now``, one delivery for each webhook, here and now. True: look again at once."""
+        due = [webhook for webhook, at in deliveries.due_times(self._engine).items() if at <= now]
+        sent = [self._deliver_next(webhook, now) for webhook in due]
+        return any(sent)
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            self._news.wait(self._dispatch())
+            self._news.clear()
+
+    def _dispatch(self) -> float:
+        """Start a thread for each webhook with something due. Returns the seconds until the next look."""
+        now = self._seams.clock()
+        try:
+            times = deliveries.due_times(self._engine)
+        except DATABASE_ERRORS as error:
+            log.warning("webhooks wait for the database: %s", error)
+            return POLL_SECONDS
+        for webhook, due_at in times.items():
+            if due_at <= now:
+                self._send_in_background(webhook)
+        later = [at - now for at in times.values() if at > now]
+        return min([POLL_SECONDS, *later])
+
+    def _send_in_background(self, webhook: int) -> None:
+        with self._lock:
+            if webhook in self._sending or len(self._sending) >= MAX_SENDING_THREADS:
+                return
+            self._sending.add(webhook)
+        name = f"leakline-deliver-{webhook}"
+        threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
+
+    def _send_all(self, webhook: int) -> None:
+        try:
+            while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
+                pass
+        except DATABASE_ERRORS as error:
+            log.warning("webhooks wait for the database: %s", error)
+            self._end_sending(webhook)
+            return
+        self._end_sending(webhook)
+        # What came after the last look and before the end found this thread still busy.
+        self.wake()
+
+    def _end_sending(self, webhook: int) -> None:
+        with self._lock:
+            self._sending.discard(webhook)
+
+    def _deliver_next(self, webhook: int, now: float) -> bool:
+        """Steps 1 to 5 for one delivery; False when none is due."""
+        claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
+        if claimed is None:
+            return False
+        seams, outgoing = self._seams, _outgoing(claimed, self._server_url)
+        outcome = send(outgoing, self._allowed, now, resolve=seams.resolve, by=seams.post)
+        self._settle(claimed, outcome, now)
+        return True
+
+    def _settle(self, claimed: Claimed, outcome: Outcome, started_at: float) -> None:
+        error = None if isinstance(outcome, Delivered) else outcome.reason
+        made = Try(started_at, outcome.seconds, outcome.status, error)
+        if isinstance(outcome, Delivered):
+            deliveries.delivered(self._engine, claimed, made)
+            return
+        where = f"{claimed.event} to webhook {claimed.webhook.id} ({_shown(claimed.webhook.url)})"
+        wait = (
+            next_wait(claimed.tries, outcome, self._seams.dice)
+            if isinstance(outcome, TryAgain)
+            else None
+        )
+        if wait is None:
+            disable = isinstance(outcome, GiveUp) and outcome.disable
+            deliveries.failed(self._engine, claimed, made, disable)
+            log.warning("%s failed for good after %d tries: %s", where, claimed.tries, error)
+            return
+        deliveries.try_again(self._engine, claimed, made, started_at + outcome.seconds + wait)
+        log.info("%s: %s; next try in %.0f s", where, error, wait)
+
+
+def _outgoing(claimed: Claimed, server_url: str) -> Outgoing:
+    message = Message(claimed.event, claimed.created_at, claimed.payload, server_url)
+    hook = claimed.webhook
+    return Outgoing(claimed.alert_id, hook.url, hook.format, hook.secret, message)
+
+
+def _shown(url: str) -> str:
+    try:
+        return parse(url).origin
+    except AddressRefused:
+        return "no usable address"
