@@ -1,1 +1,9 @@
 """Live memory telemetry for training runs."""
+
+from __future__ import annotations
+
+from .errors import BadArgument, LeaklineError
+from .run import Run, current, init
+
+__version__ = "0.1.0"
+__all__ = ["BadArgument", "LeaklineError", "Run", "__version__", "current", "init"]

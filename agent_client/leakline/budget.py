@@ -1,0 +1,100 @@
+"""The overhead governor: what may be measured now, and the ledger of what measuring has cost.
+
+Time on the training thread is a budget: a start credit, and from then on a share of the wall time that has
+passed. Whoever wants to measure asks with the cost it expects; dear work (a census) may use all of the
+budget, frequent work (nested phase ends) only a part, so that the frequent never starves the dear.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_CREDIT_SECONDS: Final = 0.5
+# Which part of the budget may be gone before this kind of work has to stand back.
+PARTS: Final = {
+    "books": 0.6,
+    "nested": 0.5,
+    "phase": 0.7,
+    "generation": 0.8,
+    "census": 1.0,
+    "holders": 1.0,
+    "children": 0.9,
+    "verdict": 1.0,
+}
+
+
+class Governor:
+    """Charged with every second of measuring on the training thread; ``clock`` gives seconds."""
+
+    def __init__(
+        self,
+        share: float,
+        start_credit_seconds: float = START_CREDIT_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.share = share
+        self.spent_seconds = 0.0
+        self._credit = start_credit_seconds if share > 0 else 0.0
+        self._clock = clock
+        self._started = clock()
+        self._longest = self._inner = 0.0
+        self._costs: dict[str, float] = {}
+        self._set_up = 0.0
+
+    def allows(self, work: str, default_seconds: float = 0.0, at_least: float = 0.0) -> bool:
+        """Is there budget for one more ``work``? It is expected to cost what it cost before."""
+        expected = max(self._costs.get(work, default_seconds), at_least)
+        return self.spent_seconds + expected <= self.available_seconds * PARTS.get(work, 1.0)
+
+    @property
+    def available_seconds(self) -> float:
+        return self._credit + self.share * (self._clock() - self._started)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def expected_seconds(self, work: str, default_seconds: float = 0.0) -> float:
+        return self._costs.get(work, default_seconds)
+
+    @contextmanager
+    def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
+        """Charge the time of the block, without what blocks inside it charge themselves.
+
+        ``set_up``: told in the ledger, not taken from the budget.
+        """
+        outer, self._inner = self._inner, 0.0
+        started = self._clock()
+        try:
+            yield
+        finally:
+            elapsed = self._clock() - started
+            self.charge(work, elapsed - self._inner, set_up=set_up)
+            self._inner = outer + elapsed
+            self._longest = max(self._longest, elapsed)
+
+    def charge(self, work: str, seconds: float, *, set_up: bool = False) -> None:
+        if set_up:
+            self._set_up += seconds
+            return
+        self.spent_seconds += seconds
+        before = self._costs.get(work, seconds)
+        # The dearer of the newest and the smoothed cost: one lucky census must not start a series of them.
+        self._costs[work] = max(seconds, 0.7 * before + 0.3 * seconds)
+
+    def learn(self, work: str, seconds: float) -> None:
+        """Note what ``work`` costs, when its time is charged elsewhere."""
+        self._costs[work] = seconds
+
+    def ledger(self) -> dict[str, float]:
+        """``client.seconds`` (running total) and ``client.pause_seconds`` (longest since the last ledger)."""
+        longest, self._longest = self._longest, 0.0
+        return {
+            "client.seconds": round(self._set_up + self.spent_seconds, 6),
+            "client.pause_seconds": round(longest, 6),
+        }

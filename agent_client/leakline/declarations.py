@@ -1,0 +1,114 @@
+"""What a training script declares: checked arguments -> the data of declaring events. Pure.
+
+`expect`, `track` and `gauge` raise BadArgument at once; the data of the others is made of what they are given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, SupportsFloat
+
+from .errors import BadArgument
+from .settings import checked_name, checked_type, plain_json
+from .snapshot import Number
+
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
+    """(the class or its name, {low, high, after})."""
+    wanted = checked_type(target, "target")
+    bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
+    low, high = (_count(bound, count) for bound in bounds)
+    if low > high:
+        raise BadArgument("count", count, "a range goes from low to high")
+    where = None if after is None else checked_name(after, "after")
+    return wanted, {"low": low, "high": high, "after": where}
+
+
+def _count(bound: object, given: object) -> int:
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
+        raise BadArgument("count", given, "must be a whole number, or a range such as (16, 17)")
+    return bound
+
+
+def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
+    """The checked name and capacity of a tracked container."""
+    checked = checked_name(name, "name")
+    # Looked up on the type: asking the object itself could run its code.
+    if not (hasattr(type(target), "__len__") or callable(target)):
+        raise BadArgument(
+            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that gives it"
+        )  # fmt: skip
+    if capacity is None:
+        return checked, None
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise BadArgument("capacity", capacity, "must be a whole number above zero, or left out")
+    return checked, capacity
+
+
+def gauged(
+    name: object, value: object, warn_above: object
+) -> tuple[str, Number, float | int | None]:
+    limit = None if warn_above is None else finite_number(warn_above, "warn_above")
+    return checked_name(name, "name"), finite_number(value, "value"), limit
+
+
+def finite_number(value: object, name: str) -> Number:
+    """An int or float; NumPy scalars and tensors of one element are taken as what they hold."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = math.nan
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            number = math.nan
+    if not math.isfinite(number):
+        shown = value if isinstance(value, (str, float, bool)) else f"<{type(value).__name__}>"
+        raise BadArgument(name, shown, "must be a finite number")
+    return number
+
+
+def size_bytes(value: object, name: str) -> int:
+    """Bytes from a number or a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    factor = _UNITS.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise BadArgument(name, value, 'must be a size such as "30 GiB"')
+    return int(float(found[1]) * factor)
+
+
+def band_data(span: tuple[int, int], low: object, high: object) -> dict[str, Any]:
+    first, last = span
+    return {
+        "first": int(first), "last": int(last),
+        "low_bytes": None if low is None else size_bytes(low, "low"),
+        "high_bytes": None if high is None else size_bytes(high, "high"),
+    }  # fmt: skip
+
+
+def budget_data(normal: object, leak: object) -> dict[str, Any]:
+    return {
+        "normal_bytes": None if normal is None else size_bytes(normal, "normal"),
+        "leak_bytes": None if leak is None else size_bytes(leak, "leak"),
+    }
+
+
+def fix_data(
+    phase: str | None, location: str | None, promises: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    kept = {
+        str(name): size_bytes(value, str(name)) if isinstance(value, str) else plain_json(value)
+        for name, value in (promises or {}).items()
+    }
+    return {"phase": phase, "location": location, "promises": kept}

@@ -1,0 +1,101 @@
+"""How a run hears that its process ends: at exit, by an exception, by SIGTERM; and that it was forked.
+
+Every hook is chained: what was there before runs as if we were not there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Final, Protocol
+
+
+class Ending(Protocol):
+    """What the hooks tell a run."""
+
+    def _ends_because(self, state: str, reason: str) -> None: ...
+    def _finish_at_exit(self) -> None: ...
+    def _forget(self) -> None: ...
+
+
+# Weakly, so that a finished run is not kept for the life of the process.
+_runs: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+_installed = False
+
+
+def watch(run: Ending) -> None:
+    """Tell ``run`` about the end of this process. In the main thread only, SIGTERM as well."""
+    global _installed
+    _runs.add(run)
+    if not _installed:
+        _installed = True
+        atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_in_child)
+    _chain_excepthook()
+    _chain_sigterm()
+
+
+def unwatch(run: Ending) -> None:
+    _runs.discard(run)
+
+
+def _at_exit() -> None:
+    for run in list(_runs):
+        run._finish_at_exit()
+
+
+def _in_child() -> None:
+    # Silent from here on: the queue, the spool and the connection belong to the parent.
+    for run in list(_runs):
+        run._forget()
+    _runs.clear()
+
+
+def _chain_excepthook() -> None:
+    previous = sys.excepthook
+    if getattr(previous, "_leakline", False):
+        return
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        state = "terminated" if issubclass(kind, KeyboardInterrupt) else "failed"
+        for run in list(_runs):
+            run._ends_because(state, kind.__name__)
+        previous(kind, error, traceback)
+
+    hook._leakline = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _chain_sigterm() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    previous = signal.getsignal(signal.SIGTERM)
+    # None: a handler that was not set from Python cannot be chained. Ignored: the program will not end.
+    if previous is None or previous is signal.SIG_IGN or getattr(previous, "_leakline", False):
+        return
+    signal.signal(signal.SIGTERM, _sigterm_handler(previous))
+
+
+def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
+    def handler(number: int, frame: FrameType | None) -> None:
+        for run in list(_runs):
+            run._ends_because("terminated", "SIGTERM")
+        if callable(previous):
+            # It may save a checkpoint and go on for minutes; the run ends when the process does.
+            previous(number, frame)
+            return
+        for run in list(_runs):
+            run._finish_at_exit()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    handler._leakline = True  # type: ignore[attr-defined]
+    return handler

@@ -1,0 +1,254 @@
+"""The training loop as we see it: its generation, its open phases and their books -> snapshots.
+
+Everything here runs on the program's own threads, between two of its statements; `run.py` guards every call.
+The order at each boundary is always the same: read memory first, book it to what the program did, measure,
+read memory again and book the difference to Leakline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from .budget import Governor
+from .phases import BETWEEN, OWN, Frame, PhaseBooks, Reading, book_samples
+from .recorder import Losses
+from .sampler import Measured, Sampler
+from .snapshot import Event, Number, Snapshot
+
+EVENTS_LIMIT: Final = 256
+GAUGES_LIMIT: Final = 128
+LABEL_LIMIT: Final = 256
+RESERVED_PHASES: Final = frozenset({BETWEEN, OWN})
+
+
+class Loop:
+    """One process's training loop. ``put`` takes the finished snapshots and never waits."""
+
+    def __init__(
+        self,
+        unit: str,
+        sampler: Sampler,
+        governor: Governor,
+        losses: Losses,
+        put: Callable[[Snapshot], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.unit, self.sampler, self.governor, self.losses = unit, sampler, governor, losses
+        self._put, self._clock, self._wall_clock = put, clock, wall_clock
+        # Reentrant: a signal handler may end the run in the middle of a call.
+        self._lock = threading.RLock()
+        self._order = threading.RLock()
+        self._thread = threading.get_ident()
+        self._sequence = 0
+        self._events: list[Event] = []
+        self._gauges: dict[str, Number] = {}
+        self._fresh_gauges: set[str] = set()
+        self._limits: dict[str, Number] = {}
+        self._books = PhaseBooks(self._read())
+        self._own_bytes = 0
+        self._last_exception = 0
+        self.generation: int | None = None
+        self._generation_started: float | None = None
+        self.listeners: list[Callable[[Snapshot], None]] = []
+
+    @property
+    def phase(self) -> str | None:
+        return self._books.path
+
+    def baseline(self) -> None:
+        """The first snapshot, before the loop begins. Its cost is set-up."""
+        with self._lock, self.governor.measuring("baseline", set_up=True):
+            measured = self.sampler.measure("baseline")
+            self._hand_over("baseline", "baseline", measured)
+
+    def start_generation(self, number: int) -> None:
+        with self._lock:
+            if self._generation_started is not None:
+                if number == self.generation:
+                    return
+                self.end_generation()
+            self._thread = threading.get_ident()
+            if self.generation is None:
+                # What happened before the first generation is not of its books.
+                self._books.close_generation(self._read())
+            self.generation = number
+            self._generation_started = self._clock()
+
+    def end_generation(self, error: BaseException | None = None) -> None:
+        """Close the books of this generation and take its snapshot."""
+        with self._lock:
+            if error is not None:
+                self._note_exception(error, None)
+            if self._generation_started is None:
+                return
+            started, self._generation_started = self._generation_started, None
+            if not self.governor.allows("generation"):
+                # The books stay open: their next closing covers this generation as well.
+                self.losses.count("thinned")
+                return
+            with self.governor.measuring("generation"):
+                reading = self._read()
+                books = book_samples(self._books.close_generation(reading))
+                books["generation.seconds"] = round(reading.seconds - started, 6)
+                measured = self._exact(self.sampler.measure("generation_end"), reading)
+                label = f"{self.unit} {self.generation}: end"
+                self._hand_over("generation_end", label, measured, books)
+            self._book_own_work()
+
+    def enter_phase(self, name: str) -> Frame:
+        with self._lock:
+            if threading.get_ident() != self._thread:
+                # Memory belongs to the whole process: only the training thread's phases are booked.
+                return Frame(name, booked=False, foreign=True)
+            self._last_exception = 0
+            started = self.governor.now()
+            reading = self._read() if self.governor.allows("books") else None
+            frame = self._books.enter(name, reading)
+            self.governor.charge("books", self.governor.now() - started)
+            return frame
+
+    def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
+        with self._lock:
+            reading = self._read()
+            if not frame.foreign and not self._books.exit(frame, reading):
+                return
+            if error is not None:
+                self._note_exception(error, frame.path)
+            nested = frame.foreign or bool(self._books.open)
+            work = "nested" if nested else "phase"
+            if not self.governor.allows(work):
+                self.losses.count("thinned")
+                return
+            with self.governor.measuring(work):
+                measured = self._exact(self.sampler.measure("phase_end", nested=nested), reading)
+                self._hand_over("phase_end", f"after {frame.path}", measured, phase=frame.path)
+            if not frame.foreign:
+                self._book_own_work()
+
+    def manual(self, label: str) -> None:
+        with self._lock:
+            self._books.book(self._read())
+            with self.governor.measuring("manual"):
+                self._hand_over("manual", label, self.sampler.measure("manual"))
+            self._book_own_work()
+
+    def finish(self) -> None:
+        """Close the open generation and take the last snapshot."""
+        with self._lock:
+            self.end_generation()
+            with self.governor.measuring("finish"):
+                self._hand_over("finish", "finish", self.sampler.measure("finish"))
+
+    def background(self, samples: Mapping[str, Number]) -> None:
+        """A snapshot of the recorder's thread, between two phases' ends."""
+        doing = self.phase
+        label = "sample" if doing is None else f"during {doing}"
+        self._hand_over("sample", label, Measured(dict(samples)))
+
+    def note(self, kind: str, name: str, data: Mapping[str, Any] | None = None) -> None:
+        """An event, with the next snapshot."""
+        if len(self._events) >= EVENTS_LIMIT:
+            self.losses.count("events")
+            return
+        event = Event(0, self._wall_clock(), kind, name, self.generation, self.phase, data or {})
+        with self._order:
+            self._events.append(event)
+
+    def expect(self, target: type | str, data: Mapping[str, Any]) -> None:
+        """Declare a count of live instances."""
+        self.sampler.watch(target)
+        self.note("expect", self.sampler.type_name(target), data)
+
+    def watch(self, targets: Iterable[type | str]) -> None:
+        """Count these classes from now on, also before they grow."""
+        for target in targets:
+            self.sampler.watch(target)
+            self.note("watch", self.sampler.type_name(target))
+
+    def track(self, name: str, target: Any, capacity: int | None) -> None:
+        self.sampler.track(name, target, capacity)
+        self.note("track", name, {"capacity": capacity})
+
+    def gauge(self, name: str, value: Number, warn_above: Number | None) -> None:
+        """The newest value goes with the next snapshot, and with every generation end."""
+        if name not in self._gauges and len(self._gauges) >= GAUGES_LIMIT:
+            self.losses.count("gauges")
+            return
+        before = self._gauges.get(name)
+        if warn_above is not None and self._limits.get(name) != warn_above:
+            self._limits[name] = warn_above
+            self.note("gauge", name, {"warn_above": warn_above})
+        with self._order:
+            self._gauges[name] = value
+            self._fresh_gauges.add(name)
+        if (
+            warn_above is not None
+            and value > warn_above
+            and (before is None or before <= warn_above)
+        ):
+            self.note("warning", name, {"value": value, "warn_above": warn_above})
+
+    def read_private_bytes(self) -> int:
+        return self.sampler.read_private_bytes()
+
+    def _hand_over(
+        self,
+        kind: str,
+        label: str,
+        measured: Measured,
+        more: Mapping[str, Number] | None = None,
+        phase: str | None = None,
+    ) -> None:
+        samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
+        samples["client.bytes"] = self._own_bytes
+        if self.generation is not None and kind not in ("generation_end", "baseline"):
+            label = f"{self.unit} {self.generation}: {label}" if kind != "manual" else label
+        with self._order:
+            self._sequence += 1
+            number = self._sequence
+            gauges = self._gauges if kind == "generation_end" else self._fresh_gauges
+            samples.update({f"gauge.{name}": self._gauges[name] for name in gauges})
+            self._fresh_gauges.clear()
+            events, self._events = self._events, []
+            snapshot = Snapshot(
+                number, self._wall_clock(), self._clock(), self.generation, phase, label[:LABEL_LIMIT], kind,
+                samples,
+                tuple(replace(event, sequence=number) for event in events),
+                tuple(replace(thing, sequence=number) for thing in measured.large_objects),
+                None if measured.census is None else replace(measured.census, sequence=number),
+                tuple(replace(holder, sequence=number) for holder in measured.holders),
+            )  # fmt: skip
+            self._put(snapshot)
+        for listener in self.listeners:
+            listener(snapshot)
+
+    def _read(self) -> Reading:
+        return Reading(self.sampler.read_private_bytes(), self._clock())
+
+    def _exact(self, measured: Measured, reading: Reading) -> Measured:
+        """The same memory in the snapshot as in the books, so that they agree to the byte."""
+        samples = measured.samples
+        if "process.anon_bytes" in samples:
+            samples["process.anon_bytes"] = reading.bytes - int(
+                samples.get("process.swap_bytes", 0)
+            )
+        return measured
+
+    def _book_own_work(self) -> None:
+        before = self._books.last.bytes
+        reading = self._read()
+        self._books.book_own_work(reading)
+        self._own_bytes += reading.bytes - before
+
+    def _note_exception(self, error: BaseException, path: str | None) -> None:
+        # One exception leaves several phases; it is told once, at the innermost.
+        if isinstance(error, Exception) and id(error) != self._last_exception:
+            self._last_exception = id(error)
+            self.note(
+                "exception", type(error).__name__, {"type": type(error).__name__, "phase": path}
+            )

@@ -1,0 +1,136 @@
+"""The books: every byte between two generation ends goes to a phase, to "between", or to "leakline".
+
+Pure bookkeeping. Whoever calls brings a reading (private bytes of the process, seconds of a clock that only
+goes forward); the change since the reading before it is booked to one line: the innermost open phase,
+"between" when none is open, or "leakline" when the change came from our own measuring. As every reading is
+used once as an end and once as a start, the lines sum to the whole exactly, whatever was nested or raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+BETWEEN: Final = "between"
+OWN: Final = "leakline"
+DEPTH_LIMIT: Final = 16
+PATHS_LIMIT: Final = 64
+# Phases beyond PATHS_LIMIT share this line.
+OTHER: Final = "other"
+
+
+class Reading(NamedTuple):
+    bytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Line:
+    bytes: int = 0
+    seconds: float = 0.0
+    executions: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """One open execution of a phase. ``booked`` is False when its entry was not read: too busy."""
+
+    path: str
+    booked: bool
+    # Opened beside the training thread: timed and told, not booked.
+    foreign: bool = False
+
+
+@dataclass(slots=True)
+class PhaseBooks:
+    """The open phases of the training thread and the lines of the current generation."""
+
+    last: Reading
+    lines: dict[str, Line] = field(default_factory=dict)
+    open: list[Frame] = field(default_factory=list)
+    paths: set[str] = field(default_factory=set)
+
+    @property
+    def path(self) -> str | None:
+        """The innermost open phase."""
+        return self.open[-1].path if self.open else None
+
+    def enter(self, name: str, reading: Reading | None) -> Frame:
+        """Open a phase. Without a reading its bytes stay with the line around it."""
+        if reading is not None:
+            self.book(reading)
+        frame = Frame(self._path_of(name), reading is not None)
+        self.open.append(frame)
+        return frame
+
+    def exit(self, frame: Frame, reading: Reading | None) -> bool:
+        """Close the phase and whatever was left open inside it. False when it was closed already."""
+        if not any(frame is other for other in self.open):
+            return False
+        if reading is not None and frame.booked:
+            self.book(reading)
+        while True:
+            last = self.open.pop()
+            self._line(last.path).executions += 1
+            if last is frame:
+                return True
+
+    def book(self, reading: Reading) -> None:
+        """Book the change since the last reading to what is open."""
+        self._book(reading, self._current())
+
+    def book_own_work(self, reading: Reading) -> None:
+        """Book the change since the last reading to Leakline itself."""
+        self._book(reading, OWN)
+
+    def close_generation(self, reading: Reading) -> dict[str, Line]:
+        """The lines up to this reading; the next generation's lines start empty. Open phases stay open."""
+        self.book(reading)
+        closed, self.lines = self.lines, {}
+        closed.setdefault(BETWEEN, Line())
+        closed.setdefault(OWN, Line())
+        return closed
+
+    def _book(self, reading: Reading, name: str) -> None:
+        line = self._line(name)
+        line.bytes += reading.bytes - self.last.bytes
+        line.seconds += reading.seconds - self.last.seconds
+        self.last = reading
+
+    def _line(self, name: str) -> Line:
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = Line()
+        return line
+
+    def _current(self) -> str:
+        for frame in reversed(self.open):
+            if frame.booked:
+                return frame.path
+        return BETWEEN
+
+    def _path_of(self, name: str) -> str:
+        path = self._nested(name)
+        if path not in self.paths:
+            if len(self.paths) >= PATHS_LIMIT:
+                return self.path or OTHER
+            self.paths.add(path)
+        return path
+
+    def _nested(self, name: str) -> str:
+        """The path of names from outside in. A phase inside itself is the same phase, however deep."""
+        parts: list[str] = [] if self.path is None else self.path.split("/")
+        if name in parts:
+            return "/".join(parts[: parts.index(name) + 1])
+        return "/".join([*parts, name][:DEPTH_LIMIT])
+
+
+def book_samples(lines: dict[str, Line]) -> dict[str, int | float]:
+    """The lines of one generation as samples: ``phase.<path>.bytes``, ``.seconds``, ``.executions``."""
+    samples: dict[str, int | float] = {}
+    for name, line in lines.items():
+        samples[f"phase.{name}.bytes"] = line.bytes
+        samples[f"phase.{name}.seconds"] = round(line.seconds, 6)
+        if name not in (BETWEEN, OWN):
+            samples[f"phase.{name}.executions"] = line.executions
+    return samples

@@ -1,0 +1,475 @@
+"""init() and Run: what the training loop holds. Every call is guarded; after init only wrong arguments raise.
+
+A Run without a loop does nothing: that is what `current()` gives before init, what ``mode="disabled"`` gives,
+and what a run becomes when it has finished or finds itself in a forked child.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from . import declarations, endings, notices
+from .blocks import Cleanup, Generation, Phase
+from .budget import Governor
+from .callbacks import VerdictWatch
+from .delivery import Delivery
+from .environment import read_environment
+from .guard import Guard, logger
+from .loop import RESERVED_PHASES, Loop
+from .names import readable_name
+from .outbox import SafeOutbox, SpoolFile
+from .recorder import Losses, Recorder
+from .sampler import BackgroundFold, Sampler
+from .sender import Sender
+from .settings import NAME_LIMIT, Settings, plain_json, resolve
+from .snapshot import ProcessIdentity, RunHeader, Snapshot
+from .spool import count_attempts, read_batches
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .phases import Frame
+
+EXIT_SECONDS: Final = 2.0
+# When the server has not answered lately, waiting longer at exit would not change that.
+EXIT_SECONDS_UNREACHABLE: Final = 0.5
+FLUSH_SECONDS: Final = 1.0
+# Tells the children of this process that a run is already announced: "<run id>:<pid>".
+ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
+
+_active: Run | None = None
+
+
+def init(
+    project: str | None = None,
+    *,
+    name: str | None = None,
+    unit: str | None = None,
+    total: int | None = None,
+    watch: Iterable[type | str] | None = None,
+    phases: Iterable[str] | None = None,
+    config: Any = None,
+    tags: Iterable[str] | None = None,
+    server: str | None = None,
+    mode: str | None = None,
+    quiet: bool | None = None,
+    directory: str | os.PathLike[str] | None = None,
+) -> Run:
+    """Start a run; a run that is still active in this process is finished first.
+
+    ``watch``: classes (or their names) counted exactly. ``phases``: declared phases; one that never runs is shown.
+    ``total``: planned units. ``directory``: where the spool goes (``LEAKLINE_DIR``, default ``.leakline``).
+    ``mode``: online, offline (spool only) or disabled. Arguments win over ``LEAKLINE_*`` variables.
+
+    Raises BadArgument, with the name, the value and where it came from; nothing after init raises it but
+    `expect`, `track` and `gauge`.
+    """
+    global _active
+    settings = resolve(
+        project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
+        tags=tags, server=server, mode=mode, quiet=quiet, directory=directory,
+    )  # fmt: skip
+    if _active is not None:
+        _active.finish()
+    if settings.mode == "disabled" or _in_worker():
+        return Run()
+    run = Run()
+    with run._guard:
+        run._start(settings)
+        _active = run
+    return run
+
+
+def current() -> Run:
+    """The active run, or a run that does nothing: library code may always call it."""
+    return _active if _active is not None else _NOTHING
+
+
+class Run:
+    """One process's part of a run. Made by `init`."""
+
+    def __init__(self) -> None:
+        self._guard = Guard("measuring")
+        self._loop: Loop | None = None
+        self._settings: Settings | None = None
+        self._end: tuple[str, str] | None = None
+
+    # -- what people call ----------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The run's id, in its address and its spool folder; empty for a run that does nothing."""
+        return "" if self._settings is None else self._settings.run_id
+
+    @property
+    def name(self) -> str:
+        """The run's readable name; empty for a run that does nothing."""
+        return "" if self._settings is None else self._header.name
+
+    @property
+    def url(self) -> str:
+        """The dashboard page of this run; empty for a run that does nothing."""
+        return "" if self._settings is None else self._settings.url
+
+    def generation(self, number: int) -> Generation:
+        """A new generation begins; the one before it ends. Also ``with run.generation(g): ...``."""
+        if self._loop is not None:
+            with self._guard:
+                self._loop.start_generation(operator.index(number))
+            self._call_back()
+        return Generation(self)
+
+    def episode(self, number: int) -> Generation:
+        """The same as `generation`."""
+        return self.generation(number)
+
+    def epoch(self, number: int) -> Generation:
+        """The same as `generation`."""
+        return self.generation(number)
+
+    def step(self, number: int) -> Generation:
+        """The same as `generation`."""
+        return self.generation(number)
+
+    def phase(self, name: str) -> Phase:
+        """A named part of a generation: ``with run.phase("train"): ...`` or ``@run.phase("train")``.
+
+        Phases nest. At the end of each a snapshot is taken; memory that changed meanwhile is booked to it.
+        """
+        return Phase(self, name)
+
+    def snapshot(self, label: str) -> None:
+        """A snapshot now, with any label."""
+        if self._loop is not None:
+            with self._guard:
+                self._loop.manual(_clean(label))
+
+    def expect(
+        self, target: type | str, count: int | tuple[int, int], after: str | None = None
+    ) -> None:
+        """Declare how many instances of a class there should be: a number, or a range ``(low, high)``.
+
+        ``after`` limits it to the end of that phase. Raises BadArgument for a wrong argument.
+        """
+        if self._loop is not None:
+            wanted, data = declarations.expectation(target, count, after)
+            with self._guard:
+                self._loop.expect(wanted, data)
+
+    def track(self, name: str, target: Any, capacity: int | None = None) -> None:
+        """Watch the length of a container, or of what a function gives. Raises BadArgument."""
+        if self._loop is not None:
+            checked, limit = declarations.tracked(name, target, capacity)
+            with self._guard:
+                self._loop.track(checked, target, limit)
+
+    def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
+        """Any number on the same axis; above ``warn_above`` an event tells so. Raises BadArgument."""
+        if self._loop is not None:
+            checked, number, limit = declarations.gauged(name, value, warn_above)
+            with self._guard:
+                self._loop.gauge(checked, number, limit)
+
+    def cleanup(self, name: str) -> Cleanup:
+        """Measure what a cleanup frees: ``with run.cleanup("agent"): ...``, also as a decorator."""
+        return Cleanup(self, name)
+
+    def mark(self, name: str) -> None:
+        """An event on the charts."""
+        self._declare("mark", name, dict)
+
+    def note(self, text: str, link: str | None = None) -> None:
+        """Text, and a link, beside the charts."""
+        self._declare("note", "note", lambda: {"text": str(text)[:2000], "link": plain_json(link)})
+
+    def band(
+        self,
+        series: str,
+        span: tuple[int, int],
+        low: float | str | None = None,
+        high: float | str | None = None,
+    ) -> None:
+        """A plan: between which bounds ``series`` should be in the generations ``span`` (first, last)."""
+        self._declare("band", series, lambda: declarations.band_data(span, low, high))
+
+    def budget(
+        self, phase: str, normal: float | str | None = None, leak: float | str | None = None
+    ) -> None:
+        """Growth per generation of a phase: fine up to ``normal``, a leak from ``leak`` on."""
+        self._declare("budget", phase, lambda: declarations.budget_data(normal, leak))
+
+    def fix(
+        self,
+        name: str,
+        phase: str | None = None,
+        location: str | None = None,
+        promises: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A fix that this run contains, and what it promises; checked on this run."""
+        self._declare("fix", name, lambda: declarations.fix_data(phase, location, promises))
+
+    def on(self, status: str, callback: Callable[[Any], object]) -> None:
+        """Call ``callback(verdict)`` in this process when the verdict reaches ``status`` (or a worse one).
+
+        It runs at the end of a generation, on the training thread; its exceptions are the caller's.
+        """
+        if self._loop is not None:
+            with self._guard:
+                self._verdicts.add(status, callback, self._recorded())
+
+    def report(self) -> str:
+        """Snapshot, trend, growth and large objects with the verdict, as text; empty when there is nothing."""
+        if self._settings is None:
+            return ""
+        text = ""
+        with self._guard:
+            self._recorder.flush(FLUSH_SECONDS)
+            if self._spool_path is not None:
+                from .report import report_text
+
+                text = report_text(self._spool_path)
+        return text
+
+    def finish(self) -> None:
+        """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once."""
+        self._finish(self._end or ("finished", ""))
+
+    # -- what blocks and endings call ----------------------------------------------------------------
+
+    def or_current(self) -> Run:
+        """This run, or the active one when this is only a stand-in."""
+        return current() if self is _NOTHING else self
+
+    def _enter_phase(self, name: str) -> Frame | None:
+        if self._loop is not None:
+            with self._guard:
+                return self._loop.enter_phase(_phase_name(name))
+        return None
+
+    def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
+        if self._loop is not None:
+            with self._guard:
+                self._loop.exit_phase(frame, error)
+
+    def _end_generation(self, error: BaseException | None) -> None:
+        if self._loop is not None:
+            with self._guard:
+                self._loop.end_generation(error)
+            self._call_back()
+
+    def _call_back(self) -> None:
+        """Tell the user's functions of a changed verdict. Their exceptions are theirs."""
+        due: list[tuple[Callable[[Any], object], Any]] = []
+        with self._guard:
+            due = self._verdicts.due()
+        for callback, verdict in due:
+            callback(verdict)
+
+    def _before_cleanup(self) -> tuple[int, float]:
+        if self._loop is not None:
+            with self._guard:
+                return self._loop.read_private_bytes(), time.perf_counter()
+        return 0, 0.0
+
+    def _after_cleanup(self, name: str, before_bytes: int, started: float) -> None:
+        if self._loop is not None:
+            with self._guard:
+                seconds = time.perf_counter() - started
+                after_bytes = self._loop.read_private_bytes()
+                data = {
+                    "before_bytes": before_bytes, "after_bytes": after_bytes,
+                    "freed_bytes": before_bytes - after_bytes, "seconds": round(seconds, 6),
+                }  # fmt: skip
+                self._loop.note("cleanup", _clean(name), data)
+
+    def _ends_because(self, state: str, reason: str) -> None:
+        """The process is about to end for this reason."""
+        self._end = (state, reason)
+        if self._loop is not None:
+            with self._guard:
+                self._loop.note(
+                    "exception" if state == "failed" else "mark", reason, {"type": reason}
+                )
+
+    def _finish_at_exit(self) -> None:
+        self._finish(self._end or ("finished", ""))
+
+    def _forget(self) -> None:
+        """In a forked child: do nothing, touch nothing."""
+        global _active
+        self._loop = None
+        if _active is self:
+            _active = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def _start(self, settings: Settings) -> None:
+        """1. who we are  2. where snapshots go  3. threads  4. the baseline  5. say so."""
+        notices.set_up()
+        self._notices = notices.Notices(settings.quiet or settings.rank > 0)
+        attempt = max(
+            settings.restarts + 1, count_attempts(settings.run_directory, settings.rank) + 1
+        )
+        process = ProcessIdentity(
+            secrets.token_hex(8), settings.rank, os.getpid(), socket.gethostname(), attempt=attempt
+        )
+        self._header = _header(settings)
+        losses = Losses()
+        self._outbox = SafeOutbox(self._open_spool(settings, process), self._lost_spool)
+        self._sender = self._make_sender(settings, process, losses)
+        governor = Governor(settings.max_overhead)
+        sampler = Sampler(governor)
+        self._recorder = Recorder(
+            self._outbox, process, losses,
+            news=self._sender.wake if self._sender is not None else lambda: None,
+            tick=lambda: fold.tick(),
+        )  # fmt: skip
+        loop = Loop(settings.unit, sampler, governor, losses, self._recorder.put)
+        self._verdicts = VerdictWatch(self._header, process, governor)
+        loop.listeners.append(self._verdicts.see)
+        fold = BackgroundFold(sampler, loop.background)
+        loop.watch(settings.watch)
+        self._settings, self._loop = settings, loop
+        os.environ[ANNOUNCED] = f"{settings.run_id}:{os.getpid()}"
+        endings.watch(self)
+        sampler.start()
+        self._recorder.start()
+        if self._sender is not None:
+            self._sender.start()
+        loop.baseline()
+        self._say_hello(settings)
+
+    def _open_spool(self, settings: Settings, process: ProcessIdentity) -> SpoolFile | None:
+        path = settings.run_directory / f"{process.instance}.spool"
+        self._spool_path: Path | None = path
+        try:
+            return SpoolFile(path, self._header, process)
+        except OSError as error:
+            self._lost_spool(str(error))
+            return None
+
+    def _lost_spool(self, why: str) -> None:
+        self._spool_path = None
+        logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
+
+    def _make_sender(
+        self, settings: Settings, process: ProcessIdentity, losses: Losses
+    ) -> Sender | None:
+        if settings.mode != "online":
+            return None
+        where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        return Sender(
+            self._outbox, Delivery(settings.server, settings.token), self._header, process, losses,
+            self._notices, where,
+        )  # fmt: skip
+
+    def _recorded(self) -> list[Snapshot]:
+        """What this process has recorded so far, for a callback that comes late."""
+        if self._spool_path is None:
+            return []
+        self._recorder.flush(FLUSH_SECONDS)
+        return [
+            snapshot for batch in read_batches(self._spool_path) for snapshot in batch.snapshots
+        ]
+
+    def _say_hello(self, settings: Settings) -> None:
+        if settings.mode == "online":
+            self._notices.say(f"run {self._header.name} -> {settings.url}")
+        else:
+            where = settings.run_directory
+            self._notices.say(
+                f"run {self._header.name} records to {where}; upload with: leakline sync {where}"
+            )
+
+    def _finish(self, end: tuple[str, str]) -> None:
+        """1. last snapshot  2. record  3. send, within the time  4. say the verdict."""
+        global _active
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        endings.unwatch(self)
+        if _active is self:
+            _active = None
+        with self._guard:
+            loop.finish()
+        with self._guard:
+            self._close(loop, end)
+        with self._guard:
+            self._say_goodbye()
+
+    def _close(self, loop: Loop, end: tuple[str, str]) -> None:
+        deadline = time.monotonic() + EXIT_SECONDS
+        state, reason = end
+        left = {"state": state, "ended_at": time.time(), "reason": reason}
+        loop.sampler.stop()
+        self._recorder.close(left, EXIT_SECONDS / 2)
+        if self._sender is not None:
+            reachable = self._sender.failures == 0
+            seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
+            if not self._sender.close(left, max(0.1, seconds)) and self._spool_path is not None:
+                where = self._spool_path.parent
+                self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
+        self._outbox.close()
+
+    def _say_goodbye(self) -> None:
+        assert self._settings is not None
+        if self._settings.quiet or self._settings.rank > 0 or self._spool_path is None:
+            return
+        from .report import closing_line
+
+        self._notices.say(closing_line(self._spool_path))
+
+    def _declare(self, kind: str, name: str, data: Callable[[], Mapping[str, Any]]) -> None:
+        if self._loop is not None:
+            with self._guard:
+                self._loop.note(kind, _clean(name), data())
+
+
+_NOTHING: Final = Run()
+
+
+def _clean(text: object) -> str:
+    """Printable and bounded: names come from user code and go to logs and pages."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: 2 * NAME_LIMIT])
+    return line.strip() or "unnamed"
+
+
+def _phase_name(name: object) -> str:
+    cleaned = _clean(name)[:NAME_LIMIT].strip("/") or "unnamed"
+    return f"{cleaned}_" if cleaned in RESERVED_PHASES else cleaned
+
+
+def _header(settings: Settings) -> RunHeader:
+    return RunHeader(
+        id=settings.run_id,
+        project=settings.project,
+        name=settings.name or readable_name(settings.run_id),
+        unit=settings.unit,
+        total=settings.total,
+        started_at=time.time(),
+        phases=settings.phases,
+        tags=settings.tags,
+        config=settings.config,
+        environment=read_environment(),
+    )
+
+
+def _in_worker() -> bool:
+    """Is this a child of a process that measures already? Workers must not start a second run.
+
+    A rank started by ``multiprocessing`` without a run in its parent is not a worker.
+    """
+    # While a spawned child imports the main module, multiprocessing does not know its parent yet.
+    helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
+    processes: Any = sys.modules.get("multiprocessing.process")
+    if not helper and (processes is None or processes.parent_process() is None):
+        return False
+    announced = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
+    return "RANK" not in os.environ or announced not in ("", str(os.getpid()))

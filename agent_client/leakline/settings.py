@@ -1,0 +1,293 @@
+"""Arguments and environment -> frozen Settings. A bad value is named with its source; arguments win."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from .errors import BadArgument
+
+UNITS: Final = ("generation", "episode", "epoch", "step")
+MODES: Final = ("online", "offline", "disabled")
+DEFAULT_SERVER: Final = "http://127.0.0.1:8765"
+DEFAULT_DIRECTORY: Final = ".leakline"
+DEFAULT_MAX_OVERHEAD: Final = 0.01
+NAME_LIMIT: Final = 128
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything decided before a run starts. ``watch`` holds classes or their names, as given."""
+
+    run_id: str
+    project: str = "default"
+    # None: a readable name is made from the run id.
+    name: str | None = None
+    unit: str = "generation"
+    total: int | None = None
+    watch: tuple[type | str, ...] = ()
+    phases: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    server: str = DEFAULT_SERVER
+    token: str | None = None
+    mode: str = "online"
+    quiet: bool = False
+    directory: Path = Path(DEFAULT_DIRECTORY)
+    max_overhead: float = DEFAULT_MAX_OVERHEAD
+    rank: int = 0
+    world_size: int = 1
+    # TORCHELASTIC_RESTART_COUNT: how often the launcher has restarted its workers.
+    restarts: int = 0
+
+    @property
+    def run_directory(self) -> Path:
+        return self.directory / self.run_id
+
+    @property
+    def url(self) -> str:
+        return f"{self.server}/runs/{self.run_id}"
+
+
+def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+    """Settings from the arguments of ``init`` (None: not given) and the environment.
+
+    Raises BadArgument with the name, the value and where it came from.
+    """
+    env = _Environment(os.environ if environ is None else environ)
+    rank, world_size = env.count("RANK", 0), max(1, env.count("WORLD_SIZE", 1))
+    run_id = _run_id(env, world_size)
+    server, server_source = env.choose(arguments, "server", "LEAKLINE_SERVER", DEFAULT_SERVER)
+    mode, mode_source = env.choose(arguments, "mode", "LEAKLINE_MODE", "online")
+    name, name_source = env.choose(arguments, "name", "LEAKLINE_RUN_NAME", None)
+    project, project_source = env.choose(arguments, "project", "LEAKLINE_PROJECT", "default")
+    directory, directory_source = env.choose(
+        arguments, "directory", "LEAKLINE_DIR", DEFAULT_DIRECTORY
+    )
+    quiet = arguments.get("quiet")
+    return Settings(
+        run_id=run_id,
+        project=checked_name(project, "project", project_source),
+        name=None if name is None else checked_name(name, "name", name_source),
+        unit=_one_of(arguments.get("unit") or "generation", UNITS, "unit", "argument"),
+        total=_total(arguments.get("total")),
+        watch=_watch(arguments.get("watch")),
+        phases=_names(arguments.get("phases"), "phases"),
+        config=_config(arguments.get("config")),
+        tags=_names(arguments.get("tags"), "tags"),
+        server=_server(server, server_source),
+        token=env.get("LEAKLINE_TOKEN"),
+        mode=_one_of(mode, MODES, "mode", mode_source),
+        quiet=env.flag("LEAKLINE_QUIET") if quiet is None else _boolean(quiet, "quiet"),
+        directory=_directory(directory, directory_source),
+        max_overhead=env.share("LEAKLINE_MAX_OVERHEAD", DEFAULT_MAX_OVERHEAD),
+        rank=rank,
+        world_size=world_size,
+        restarts=env.count("TORCHELASTIC_RESTART_COUNT", 0),
+    )
+
+
+class _Environment:
+    """Reads environment variables; an empty one counts as not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def get(self, name: str) -> str | None:
+        return self._environ.get(name, "").strip() or None
+
+    def choose(
+        self, arguments: Mapping[str, Any], argument: str, variable: str, default: Any
+    ) -> tuple[Any, str]:
+        if arguments.get(argument) is not None:
+            return arguments[argument], "argument"
+        value = self.get(variable)
+        return (default, "default") if value is None else (value, f"{variable} ->")
+
+    def flag(self, name: str) -> bool:
+        value = (self.get(name) or "0").lower()
+        if value not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
+            raise BadArgument(name, value, "use 1 or 0", "environment")
+        return value in ("1", "true", "yes", "on")
+
+    def count(self, name: str, default: int) -> int:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not value.isdecimal():
+            raise BadArgument(name, value, "must be a whole number, zero or more", "environment")
+        return int(value)
+
+    def share(self, name: str, default: float) -> float:
+        value = self.get(name)
+        if value is None:
+            return default
+        try:
+            share = float(value)
+        except ValueError:
+            share = math.nan
+        if not 0 <= share <= 1:
+            why = "must be a share of wall time between 0 and 1, such as 0.01"
+            raise BadArgument(name, value, why, "environment")
+        return share
+
+
+def checked_name(value: object, name: str, source: str = "argument") -> str:
+    """A printable name of 1 to 128 characters."""
+    if not isinstance(value, str) or not value.strip():
+        raise BadArgument(name, value, "must be a text that is not empty", source)
+    text = value.strip()
+    if len(text) > NAME_LIMIT or not text.isprintable():
+        raise BadArgument(name, value, f"must be at most {NAME_LIMIT} printable characters", source)
+    return text
+
+
+def _names(value: object, name: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise BadArgument(name, value, "must be a list of texts")
+    return tuple(dict.fromkeys(checked_name(item, name) for item in value))
+
+
+def _watch(value: object) -> tuple[type | str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, (str, type)) or not isinstance(value, Iterable):
+        raise BadArgument("watch", value, "must be a list of classes or class names")
+    return tuple(checked_type(item, "watch") for item in value)
+
+
+def checked_type(value: object, name: str) -> type | str:
+    """A class, or the name of one with or without its module."""
+    if isinstance(value, type):
+        return value
+    if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
+        return value
+    raise BadArgument(name, value, "must be a class or the name of a class, such as 'agents.Agent'")
+
+
+def _total(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadArgument("total", value, "must be a whole number above zero")
+    return value
+
+
+def _boolean(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadArgument(name, value, "must be True or False")
+    return value
+
+
+def _one_of(value: object, allowed: tuple[str, ...], name: str, source: str) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise BadArgument(name, value, f"must be one of {', '.join(allowed)}", source)
+    return value
+
+
+def _server(value: object, source: str) -> str:
+    why = "must be an address such as http://127.0.0.1:8765"
+    if not isinstance(value, str) or any(c.isspace() for c in value.strip()):
+        raise BadArgument("server", value, why, source)
+    try:
+        parts = urlsplit(value.strip())
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise BadArgument("server", value, why, source)
+    return value.strip().rstrip("/")
+
+
+def _directory(value: object, source: str) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise BadArgument("directory", value, "must be the path of a folder", source)
+    # The program may change its working folder later; the spool stays where it was.
+    return Path(os.fsdecode(value)).absolute()
+
+
+def _config(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        # argparse.Namespace and the like
+        fields = getattr(value, "__dict__", None)
+        if isinstance(value, type) or not isinstance(fields, dict):
+            raise BadArgument("config", value, "must be a mapping of names to plain values")
+        value = fields
+    plain = plain_json(value)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def plain_json(value: Any, depth: int = 4) -> Any:
+    """``value`` as bounded JSON: what has no place in JSON is told by its type, never by its contents."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value[:1000]
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)[:1000]
+    if depth > 0 and isinstance(value, Mapping):
+        pairs = list(value.items())[:200]
+        return {str(key)[:NAME_LIMIT]: plain_json(item, depth - 1) for key, item in pairs}
+    if depth > 0 and isinstance(value, (list, tuple)):
+        return [plain_json(item, depth - 1) for item in value[:200]]
+    return f"<{type(value).__name__}>"
+
+
+def _run_id(env: _Environment, world_size: int) -> str:
+    given = env.get("LEAKLINE_RUN_ID")
+    if given is not None:
+        if not _RUN_ID.fullmatch(given):
+            why = "must be 1 to 64 letters, digits, dots, dashes or underscores"
+            raise BadArgument("LEAKLINE_RUN_ID", given, why, "environment")
+        return given
+    key = _launch_key(env) if world_size > 1 else None
+    if key is not None:
+        return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
+    # Sorts by time; 40 random bits keep two runs of one millisecond apart.
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(5)}"
+
+
+def _launch_key(env: _Environment) -> str | None:
+    """What all ranks of one launch share and two launches do not.
+
+    On one machine that is the launcher: its process id and start time. Across machines it is the
+    id of the rendezvous or of the batch job; without either, the master's address.
+    """
+    here = env.count("LOCAL_WORLD_SIZE", env.count("WORLD_SIZE", 1))
+    if here == env.count("WORLD_SIZE", 1):
+        parent = os.getppid()
+        return f"launcher {parent} {_start_ticks(parent)}"
+    launch = env.get("TORCHELASTIC_RUN_ID")
+    job = env.get("SLURM_JOB_ID")
+    if launch is not None and launch != "none":
+        return f"torchelastic {launch}"
+    if job is not None:
+        return f"slurm {job} {env.get('SLURM_STEP_ID')}"
+    master = env.get("MASTER_ADDR")
+    return None if master is None else f"master {master}:{env.get('MASTER_PORT')}"
+
+
+def _start_ticks(pid: int) -> str:
+    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
