@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .budget import Governor
@@ -23,6 +23,16 @@ EVENTS_LIMIT: Final = 256
 GAUGES_LIMIT: Final = 128
 LABEL_LIMIT: Final = 256
 RESERVED_PHASES: Final = frozenset({BETWEEN, OWN})
+
+
+@dataclass(slots=True, eq=False)
+class _Unresolved:
+    """A declaration for a class that is only known by a name so far."""
+
+    kind: str
+    name: str
+    data: Mapping[str, Any]
+    told: bool = False
 
 
 class Loop:
@@ -48,6 +58,8 @@ class Loop:
         self._events: list[Event] = []
         self._gauges: dict[str, Number] = {}
         self._fresh_gauges: set[str] = set()
+        self._unresolved: list[_Unresolved] = []
+        self._told_too_large = False
         self._limits: dict[str, Number] = {}
         self._books = PhaseBooks(self._read())
         self._own_bytes = 0
@@ -96,6 +108,8 @@ class Loop:
                 books = book_samples(self._books.close_generation(reading))
                 books["generation.seconds"] = round(reading.seconds - started, 6)
                 measured = self._exact(self.sampler.measure("generation_end"), reading)
+                self._resolve_types()
+                self._tell_when_too_large()
                 label = f"{self.unit} {self.generation}: end"
                 self._hand_over("generation_end", label, measured, books)
             self._book_own_work()
@@ -161,14 +175,39 @@ class Loop:
 
     def expect(self, target: type | str, data: Mapping[str, Any]) -> None:
         """Declare a count of live instances."""
-        self.sampler.watch(target)
-        self.note("expect", self.sampler.type_name(target), data)
+        self._declare_type("expect", target, data)
 
     def watch(self, targets: Iterable[type | str]) -> None:
         """Count these classes from now on, also before they grow."""
         for target in targets:
-            self.sampler.watch(target)
-            self.note("watch", self.sampler.type_name(target))
+            self._declare_type("watch", target, {})
+
+    def _declare_type(self, kind: str, target: type | str, data: Mapping[str, Any]) -> None:
+        """Under the name the class has in the series; a name that is not known yet is tried again."""
+        name = self.sampler.full_name(target)
+        if name is not None:
+            self.sampler.watch(name)
+            self.note(kind, name, data)
+        else:
+            self._unresolved.append(_Unresolved(kind, str(target), data))
+
+    def _tell_when_too_large(self) -> None:
+        if self.sampler.census_too_large and not self._told_too_large:
+            self._told_too_large = True
+            self.note(
+                "warning", "census_off", {"reason": "too many objects for one look at all of them"}
+            )
+
+    def _resolve_types(self) -> None:
+        for waiting in list(self._unresolved):
+            name = self.sampler.full_name(waiting.name)
+            if name is not None:
+                self._unresolved.remove(waiting)
+                self.sampler.watch(name)
+            if name is not None or not waiting.told:
+                # Told as given at first, so that a declaration for a class that never appears is seen.
+                waiting.told = True
+                self.note(waiting.kind, name or waiting.name, waiting.data)
 
     def track(self, name: str, target: Any, capacity: int | None) -> None:
         self.sampler.track(name, target, capacity)

@@ -8,20 +8,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .budget import Governor
+from .census_plan import DEADLINE_SECONDS, CensusPlan
+from .growth import TypeGrowth
 from .guard import Guard
+from .holders import find_holders
 from .probes.allocator import read_allocator
+from .probes.census import CensusResult, take_census
 from .probes.cgroup import read_cgroup
 from .probes.collector import CollectorStatistics
+from .probes.containers import ContainerWatch, TrackedContainer
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
+from .probes.names import type_name
 from .probes.nvml import read_nvml
 from .probes.process import read_children, read_private_bytes, read_process
 from .probes.system import read_system
 from .snapshot import Census, Holder, LargeObject, Number
 
 # Which probes are asked at which moment.
-NESTED: Final = ("process", "collector", "cuda")
-PHASE: Final = (*NESTED, "cgroup", "allocator", "figures")
+NESTED: Final = ("process", "collector", "cuda", "types", "tracked")
+PHASE: Final = (*NESTED, "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "cuda")
 # The recorder reads every second; a `sample` snapshot tells ten readings.
@@ -30,9 +36,15 @@ READINGS_PER_SAMPLE: Final = 10
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
 DEAR_SECONDS: Final = 0.001
+TYPES_IN_CENSUS: Final = 48
+LARGE_OBJECTS: Final = 20
+LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
+TRACKED_LIMIT: Final = 64
+HOLDER_SECONDS: Final = 0.2
+CLASSES_PER_SEARCH: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measured:
     """What one look gave. The sequence numbers inside are set when the snapshot gets its own."""
 
@@ -44,6 +56,8 @@ class Measured:
 
 @dataclass(slots=True)
 class Probe:
+    """One source of samples, with what it last cost."""
+
     name: str
     read: Callable[[], Mapping[str, Number]]
     guard: Guard = field(init=False)
@@ -59,12 +73,22 @@ class Sampler:
     def __init__(self, governor: Governor, clock: Callable[[], float] = time.perf_counter) -> None:
         self._governor, self._clock = governor, clock
         self._collector = CollectorStatistics()
+        self._types = TypeGrowth()
+        self._containers = ContainerWatch()
+        self._tracked: dict[str, TrackedContainer] = {}
+        self._plan = CensusPlan(governor)
+        self._census_guard, self._holder_guard = (
+            Guard("the census"),
+            Guard("the search for holders"),
+        )
         self._probes = {
             name: Probe(name, read)
             for name, read in (
                 ("process", read_process), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
                 ("nvml", read_nvml), ("figures", read_figures), ("children", read_children),
+                ("types", self._types.read), ("containers", self._containers.read),
+                ("tracked", self._read_tracked),
             )
         }  # fmt: skip
 
@@ -74,23 +98,44 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
 
-    def read_private_bytes(self) -> int:
-        return read_private_bytes()
+    @property
+    def census_too_large(self) -> bool:
+        """The heap is so large that a census would stop the program for too long."""
+        return self._plan.too_large
 
-    def watch(self, target: type | str) -> None:
-        """Count this class from now on."""
+    def watch(self, name: str) -> None:
+        """Count the class of this full name from now on."""
+        self._types.ask(name)
+
+    def full_name(self, target: type | str) -> str | None:
+        """The name a class has in the series; None while no class of that name is known."""
+        return type_name(target) if isinstance(target, type) else self._types.resolve(target)
 
     def track(self, name: str, target: object, capacity: int | None) -> None:
         """Follow the length of this container from now on."""
+        if name in self._tracked or len(self._tracked) < TRACKED_LIMIT:
+            self._tracked[name] = TrackedContainer(name, target, capacity)
 
-    def type_name(self, target: type | str) -> str:
-        return target if isinstance(target, str) else f"{target.__module__}.{target.__qualname__}"
+    def read_private_bytes(self) -> int:
+        return read_private_bytes()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
-        names: tuple[str, ...] = NESTED if nested else PHASE
-        if kind in ("generation_end", "baseline", "finish", "manual"):
-            names = GENERATION
-        return Measured(self._ask(names, kind))
+        """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
+        if kind == "phase_end":
+            return Measured(self._ask(NESTED if nested else PHASE, kind))
+        if kind != "generation_end":
+            measured = Measured(self._ask(GENERATION, kind))
+            if kind == "baseline" and self._plan.fits_pause():
+                self._take_census(measured, rising=False)
+            return measured
+        rising = self._types.close_generation()
+        measured = Measured(self._ask(GENERATION, kind))
+        rising = rising or any(name.startswith("container.") for name in measured.samples)
+        if self._plan.due(rising):
+            with self._governor.measuring("census"):
+                self._take_census(measured, rising)
+        self._find_holders(measured)
+        return measured
 
     def sample(self) -> dict[str, Number]:
         """The short reading of the recorder's thread."""
@@ -112,6 +157,42 @@ class Sampler:
         if probe.seconds <= DEAR_SECONDS or kind in ("baseline", "manual"):
             return True
         return kind == "generation_end" and self._governor.allows(probe.name, probe.seconds)
+
+    def _take_census(self, measured: Measured, rising: bool) -> None:
+        with self._census_guard:
+            result = take_census(
+                DEADLINE_SECONDS, lambda instances: self._containers.find(None, instances)
+            )
+            self._keep_census(measured, result)
+            self._plan.taken(result.objects, rising)
+
+    def _keep_census(self, measured: Measured, result: CensusResult) -> None:
+        measured.samples.update(result.samples())
+        measured.census = result.to_census(0, TYPES_IN_CENSUS)
+        measured.large_objects = result.large_objects(
+            0, LARGE_OBJECTS, LARGE_OBJECTS_AT_LEAST_BYTES
+        )
+        if result.coverage >= 1:
+            self._types.calibrate(result.counts)
+            self._types.note_census(result.counts)
+            measured.samples.update(self._types.read())
+
+    def _find_holders(self, measured: Measured) -> None:
+        classes = self._types.to_search(CLASSES_PER_SEARCH)
+        if not classes or not self._plan.fits_pause():
+            return
+        if not self._governor.allows("holders", HOLDER_SECONDS):
+            return
+        with self._holder_guard, self._governor.measuring("holders"):
+            self._types.searched(classes)
+            found = find_holders(classes, HOLDER_SECONDS)
+            measured.holders = tuple(holder.to_holder(0) for holder in found)
+
+    def _read_tracked(self) -> dict[str, Number]:
+        samples: dict[str, Number] = {}
+        for container in self._tracked.values():
+            samples.update(container.read())
+        return samples
 
 
 class BackgroundFold:
