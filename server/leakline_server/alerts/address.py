@@ -62,7 +62,7 @@ _BRACKETS = re.compile(r"\[[^\[\]]+\](:[0-9]*)?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
-class AddressRefused(Exception):
+class AddressRefused(ValueError):
     """The address must not be called. One line: why, and which setting would allow it where one does."""
 
 
@@ -96,6 +96,14 @@ class CheckedAddress:
 
     url: WebhookUrl
     addresses: tuple[str, ...]
+
+
+def shown(url: str) -> str:
+    """What may be printed of a webhook address: never its path."""
+    try:
+        return parse(url).origin
+    except AddressRefused:
+        return "with an unusable address"
 
 
 def networks(text: str) -> tuple[Network, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .address import (
-    AddressRefused,
     AddressUnknown,
     CheckedAddress,
     Network,
@@ -50,7 +49,8 @@ def send(
         address = check(outgoing.url, allowed, resolve)
     except AddressUnknown as error:
         return TryAgain(str(error), 0.0)
-    except (AddressRefused, ValueError) as error:
+    except ValueError as error:
+        # The address is refused, or the message does not fit.
         return GiveUp(str(error))
     signature = signed_headers(outgoing.secret, outgoing.id, at, body)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})

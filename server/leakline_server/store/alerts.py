@@ -87,5 +87,11 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
 
 def _insert_if_new(connection: Connection, row: Mapping[str, Any]) -> bool:
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(alerts).values(**row).on_conflict_do_nothing(index_elements=["id"])
-    return connection.execute(statement).rowcount == 1
+    statement = (
+        dialect.insert(alerts)
+        .values(**row)
+        .on_conflict_do_nothing(index_elements=["id"])
+        .returning(alerts.c.id)
+    )
+    # What is returned says it on both databases; the row count does not.
+    return connection.execute(statement).first() is not None

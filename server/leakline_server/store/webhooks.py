@@ -78,11 +78,20 @@ def unregister(engine: Engine) -> None:
         _disable_others(connection, url=None)
 
 
-def enable(engine: Engine, webhook_id: int) -> None:
+def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
+    """(the stored secret, the same again if it was made just now, to be shown once)."""
+    with writing(engine) as connection:
+        _one_at_a_time(connection)
+        return _stored_secret(connection, make_secret)
+
+
+def enable(engine: Engine, url: str) -> None:
+    """The receiver takes messages again. What failed meanwhile stays failed."""
     with writing(engine) as connection:
         connection.execute(
             update(webhooks)
-            .where(webhooks.c.id == webhook_id)
+            .where(webhooks.c.url == url, webhooks.c.enabled.is_(False))
+            .where(webhooks.c.disabled_reason != NO_LONGER_CONFIGURED)
             .values(enabled=True, disabled_reason=None)
         )
 

@@ -17,16 +17,25 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..alerts.address import AddressRefused, Network, Resolver, parse, resolve_by_system
+from ..alerts.address import (
+    AddressRefused,
+    AddressUnknown,
+    Resolver,
+    check,
+    resolve_by_system,
+    shown,
+)
 from ..alerts.formats.message import Message
 from ..alerts.outgoing import Outgoing, Post, send
 from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
 from ..alerts.schedule import next_wait
-from ..store import deliveries
+from ..alerts.signing import make_secret
+from ..config import Config
+from ..store import deliveries, webhooks
 from ..store.deliveries import Claimed, Try
 from ..store.engine import DATABASE_ERRORS, Engine
 
@@ -51,16 +60,10 @@ class Seams:
 
 
 class Deliverer:
-    """``server_url`` begins the links in messages; ``allowed`` are networks a webhook may reach besides public ones."""
+    """Sends as ``config`` says; ``start`` also makes the webhook of the environment known to the rules."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        server_url: str,
-        allowed: Sequence[Network],
-        seams: Seams | None = None,
-    ) -> None:
-        self._engine, self._server_url, self._allowed = engine, server_url.rstrip("/"), allowed
+    def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
+        self._engine, self._config = engine, config
         self._seams = seams or Seams()
         self._stopping = threading.Event()
         self._news = threading.Event()
@@ -69,6 +72,8 @@ class Deliverer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Before the first examination: an alert is for the webhooks that are there when it is written."""
+        self._register()
         self._thread = threading.Thread(target=self._loop, name="leakline-deliver", daemon=True)
         self._thread.start()
 
@@ -89,7 +94,37 @@ class Deliverer:
         sent = [self._deliver_next(webhook, now) for webhook in due]
         return any(sent)
 
+    def _register(self) -> None:
+        url = self._config.webhook_url
+        if url is None:
+            webhooks.unregister(self._engine)
+            return
+        secret, form = self._config.webhook_secret, self._config.webhook_format
+        now = self._seams.clock()
+        registered = webhooks.register(self._engine, url, form, secret, make_secret, now)
+        if registered.made_secret is not None:
+            log.warning(
+                "webhook secret, made now and shown only this once; the receiver needs it: %s",
+                registered.made_secret,
+            )
+        if registered.webhook.disabled_reason is not None:
+            log.warning(
+                "webhook %s is disabled (%s); to enable it: leakline webhook test",
+                shown(url),
+                registered.webhook.disabled_reason,
+            )
+
+    def _warn_of_refused_address(self) -> None:
+        """Now rather than at the first leak. The name may lead elsewhere later, so every try checks again."""
+        if self._config.webhook_url is None:
+            return
+        try:
+            check(self._config.webhook_url, self._config.webhook_allow, self._seams.resolve)
+        except (AddressRefused, AddressUnknown) as error:
+            log.warning("webhook %s: %s", shown(self._config.webhook_url), error)
+
     def _loop(self) -> None:
+        self._warn_of_refused_address()
         while not self._stopping.is_set():
             self._news.wait(self._dispatch())
             self._news.clear()
@@ -137,8 +172,10 @@ class Deliverer:
         claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
         if claimed is None:
             return False
-        seams, outgoing = self._seams, _outgoing(claimed, self._server_url)
-        outcome = send(outgoing, self._allowed, now, resolve=seams.resolve, by=seams.post)
+        seams, outgoing = self._seams, _outgoing(claimed, self._config.address)
+        outcome = send(
+            outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
+        )
         self._settle(claimed, outcome, now)
         return True
 
@@ -148,7 +185,7 @@ class Deliverer:
         if isinstance(outcome, Delivered):
             deliveries.delivered(self._engine, claimed, made)
             return
-        where = f"{claimed.event} to webhook {claimed.webhook.id} ({_shown(claimed.webhook.url)})"
+        where = f"{claimed.event} to webhook {claimed.webhook.id} ({shown(claimed.webhook.url)})"
         wait = (
             next_wait(claimed.tries, outcome, self._seams.dice)
             if isinstance(outcome, TryAgain)
@@ -167,10 +204,3 @@ def _outgoing(claimed: Claimed, server_url: str) -> Outgoing:
     message = Message(claimed.event, claimed.created_at, claimed.payload, server_url)
     hook = claimed.webhook
     return Outgoing(claimed.alert_id, hook.url, hook.format, hook.secret, message)
-
-
-def _shown(url: str) -> str:
-    try:
-        return parse(url).origin
-    except AddressRefused:
-        return "no usable address"

@@ -16,7 +16,7 @@ _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 def render(message: Message) -> bytes:
     """UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are shortened, never left out."""
     facts = dict(message.facts)
-    facts["link"] = message.server_url + str(facts.get("link", "/"))
+    facts["link"] = message.server_url.rstrip("/") + str(facts.get("link", "/"))
     for entries, characters in _SIZES:
         shortened = {
             "type": message.event,

@@ -1,0 +1,46 @@
+"""Send a signed test message to the alert webhook and say what came back.
+
+Reads the settings of the server: LEAKLINE_WEBHOOK_URL, LEAKLINE_WEBHOOK_SECRET, LEAKLINE_WEBHOOK_ALLOW and
+LEAKLINE_DATABASE_URL, where the secret is kept if it was made. The server need not run. A webhook that was
+disabled because its receiver answered 410 is enabled again when the test arrives.
+
+example: LEAKLINE_WEBHOOK_URL=https://hooks.example.com/leakline leakline webhook test
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from ..errors import LeaklineError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["test"], help="what to do")
+    parser.add_argument(
+        "--database-url", help="default: LEAKLINE_DATABASE_URL, else .leakline/leakline.db"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exit status 0 when the receiver accepted the message, 1 when it did not, 2 for wrong settings."""
+    try:
+        from leakline_server.alerts.post import Delivered
+        from leakline_server.check_webhook import check_webhook
+        from leakline_server.config import from_environment
+    except ImportError as error:
+        raise LeaklineError(
+            f"the server is not installed ({error.name} is missing); install it: pip install 'leakline[server]'"
+        ) from None
+    config = from_environment()
+    if options.database_url:
+        config = replace(config, database_url=options.database_url)
+    checked = check_webhook(config)
+    if checked.made_secret is not None:
+        print(f"webhook secret, made now and shown only this once: {checked.made_secret}")
+    if not isinstance(checked.outcome, Delivered):
+        raise LeaklineError(f"webhook {checked.where}: {checked.outcome.reason}")
+    print(
+        f"webhook {checked.where}: answered {checked.outcome.status} after {checked.outcome.seconds:.2f} s"
+    )
+    return 0

@@ -1,0 +1,211 @@
+"""An alert is a row first, and one delivery belongs to one process at a time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, select
+
+from leakline_server.alerts.signing import make_secret
+from leakline_server.store import deliveries, webhooks
+from leakline_server.store.alerts import Alert, Told, add, told
+from leakline_server.store.deliveries import Try, claim
+from leakline_server.store.engine import writing
+from leakline_server.store.tables import alerts as alert_table
+from leakline_server.store.tables import deliveries as delivery_table
+from leakline_server.store.tables import tries as try_table
+from leakline_server.store.tables import webhooks as webhook_table
+
+NOW = 1_760_000_000.0
+MADE = Try(NOW, 0.1, 500, "answered 500")
+
+
+def register(engine: Engine, url: str = "https://hook.example/a") -> int:
+    return webhooks.register(engine, url, "standard", None, make_secret, NOW).webhook.id
+
+
+def write(engine: Engine, *alerts: Alert) -> int:
+    with writing(engine) as connection:
+        return add(connection, alerts)
+
+
+def states(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(
+            connection.scalars(select(delivery_table.c.state).order_by(delivery_table.c.id))
+        )
+
+
+def test_a_finding_that_is_rolled_back_takes_its_alert_with_it(
+    engine: Engine, alert: Alert
+) -> None:
+    register(engine)
+    with pytest.raises(ZeroDivisionError), writing(engine) as connection:
+        add(connection, [alert])
+        raise ZeroDivisionError
+    assert states(engine) == []
+    with engine.connect() as connection:
+        assert connection.scalars(select(alert_table.c.id)).all() == []
+
+
+def test_the_same_alert_written_twice_is_delivered_once(engine: Engine, alert: Alert) -> None:
+    register(engine)
+    assert write(engine, alert) == 1
+    assert write(engine, replace(alert, created_at=NOW + 9)) == 0
+    assert states(engine) == ["pending"]
+
+
+def test_without_a_webhook_the_alert_is_still_a_row(engine: Engine, alert: Alert) -> None:
+    assert write(engine, alert) == 0
+    with engine.connect() as connection:
+        assert told(connection, alert.run_id) == {alert.incident_id: Told("incident.suspected", 1)}
+
+
+def test_what_was_told_is_the_last_event_and_how_many(engine: Engine, alert: Alert) -> None:
+    write(engine, alert, replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1))
+    with engine.connect() as connection:
+        assert told(connection, alert.run_id) == {alert.incident_id: Told("incident.confirmed", 2)}
+        assert told(connection, "another run") == {}
+
+
+def test_only_one_of_many_gets_a_delivery(engine: Engine, alert: Alert) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    together = threading.Barrier(8)
+
+    def attempt(_: int) -> bool:
+        together.wait(10)
+        return claim(engine, webhook, NOW, 30) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+
+
+def test_nothing_is_due_before_its_time(engine: Engine, alert: Alert) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    assert claim(engine, webhook, NOW - 0.5, 30) is None
+    assert deliveries.due_times(engine) == {webhook: NOW}
+
+
+def test_a_claim_runs_out_when_its_process_died(engine: Engine, alert: Alert) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    first = claim(engine, webhook, NOW, 30)
+    assert claim(engine, webhook, NOW + 29, 30) is None
+    again = claim(engine, webhook, NOW + 30, 30)
+    assert first is not None
+    assert again is not None
+    assert (first.alert_id, first.tries) == (alert.id, 1)
+    assert (again.alert_id, again.tries) == (alert.id, 2)
+
+
+def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrived(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    slow = claim(engine, webhook, NOW, 30)
+    owner = claim(engine, webhook, NOW + 30, 30)
+    assert slow is not None
+    assert owner is not None
+    deliveries.failed(engine, slow, MADE)
+    deliveries.try_again(engine, slow, MADE, NOW + 31)
+    assert states(engine) == ["claimed"]
+    deliveries.delivered(engine, slow, Try(NOW, 0.2, 200, None))
+    deliveries.try_again(engine, owner, MADE, NOW + 35)
+    assert states(engine) == ["delivered"]
+
+
+def test_every_try_is_a_row_with_its_status_and_seconds(engine: Engine, alert: Alert) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    for at, finish in ((NOW, None), (NOW + 5, 200)):
+        claimed = claim(engine, webhook, at, 30)
+        assert claimed is not None
+        if finish is None:
+            deliveries.try_again(engine, claimed, MADE, NOW + 5)
+        else:
+            deliveries.delivered(engine, claimed, Try(at, 0.25, finish, None))
+    with engine.connect() as connection:
+        rows = connection.execute(select(try_table).order_by(try_table.c.id)).all()
+        delivery = connection.execute(select(delivery_table)).one()
+    assert [(r.status, r.seconds, r.error) for r in rows] == [
+        (500, 0.1, "answered 500"), (200, 0.25, None),
+    ]  # fmt: skip
+    assert (delivery.state, delivery.tries, delivery.last_status, delivery.delivered_at) == (
+        "delivered", 2, 200, NOW + 5.25,
+    )  # fmt: skip
+
+
+def test_servers_that_start_together_make_one_secret_and_one_webhook(engine: Engine) -> None:
+    def start(_: int) -> webhooks.Registered:
+        return webhooks.register(
+            engine, "https://hook.example/", "standard", None, make_secret, NOW
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        registered = list(pool.map(start, range(4)))
+    assert len([r for r in registered if r.made_secret]) == 1
+    assert len({(r.webhook.id, r.webhook.secret) for r in registered}) == 1
+
+
+def test_a_made_secret_is_shown_once_and_stays_the_same(engine: Engine) -> None:
+    first = webhooks.register(engine, "https://a.example/", "standard", None, make_secret, NOW)
+    again = webhooks.register(engine, "https://b.example/", "standard", None, make_secret, NOW)
+    assert first.made_secret == first.webhook.secret == again.webhook.secret
+    assert again.made_secret is None
+    assert first.made_secret not in repr(first)
+
+
+def test_a_given_secret_replaces_the_made_one(engine: Engine) -> None:
+    register(engine)
+    given = make_secret()
+    registered = webhooks.register(
+        engine, "https://hook.example/a", "standard", given, make_secret, NOW
+    )
+    assert (registered.webhook.secret, registered.made_secret) == (given, None)
+
+
+@pytest.mark.parametrize("unset", [True, False])
+def test_an_address_no_longer_configured_gets_nothing_more_and_what_waits_fails_visibly(
+    engine: Engine, alert: Alert, unset: bool
+) -> None:
+    old = register(engine)
+    write(engine, alert)
+    if unset:
+        webhooks.unregister(engine)
+    else:
+        register(engine, "https://hook.example/new")
+    assert claim(engine, old, NOW, 30) is None
+    with engine.connect() as connection:
+        row = connection.execute(select(delivery_table)).one()
+        assert connection.scalar(
+            select(webhook_table.c.enabled).where(webhook_table.c.id == old)
+        ) in (0, False)
+    assert row.state == "failed"
+    assert "no longer in LEAKLINE_WEBHOOK_URL" in row.last_error
+    assert register(engine) == old, (
+        "the old address in the environment again is the old webhook again"
+    )
+
+
+def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    write(engine, alert, replace(alert, id="msg_2"))
+    claimed = claim(engine, webhook, NOW, 30)
+    assert claimed is not None
+    deliveries.failed(engine, claimed, Try(NOW, 0.1, 410, "answered 410 Gone"), disable=True)
+    assert states(engine) == ["failed", "failed"]
+    registered = webhooks.register(
+        engine, "https://hook.example/a", "standard", None, make_secret, NOW
+    )
+    assert registered.webhook.disabled_reason == "answered 410 Gone"
+    assert write(engine, replace(alert, id="msg_3")) == 0
+    webhooks.enable(engine, "https://hook.example/a")
+    assert write(engine, replace(alert, id="msg_4")) == 1
