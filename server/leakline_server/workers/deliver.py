@@ -38,6 +38,7 @@ from ..config import Config
 from ..store import deliveries, webhooks
 from ..store.deliveries import Claimed, Try
 from ..store.engine import DATABASE_ERRORS, Engine
+from ..worker import Worker
 
 # Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
 LEASE_SECONDS: Final = 30.0
@@ -66,27 +67,28 @@ class Deliverer:
         self._engine, self._config = engine, config
         self._seams = seams or Seams()
         self._stopping = threading.Event()
-        self._news = threading.Event()
         self._sending: set[int] = set()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("deliver", self._dispatch)
+        self._told_of_address = False
 
     def start(self) -> None:
         """Before the first examination: an alert is for the webhooks that are there when it is written."""
         self._register()
-        self._thread = threading.Thread(target=self._loop, name="leakline-deliver", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Within STOP_SECONDS; a POST in flight is left behind, and its delivery is due again after the lease."""
         self._stopping.set()
-        self._news.set()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+        self._worker.stop(STOP_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        return self._worker.alive
 
     def wake(self) -> None:
         """There may be something due: called after the commit that wrote it."""
-        self._news.set()
+        self._worker.wake()
 
     def run_once(self, now: float) -> bool:
         """Deliver what is due at ``now``, one delivery for each webhook, here and now. True: look again at once."""
@@ -116,21 +118,17 @@ class Deliverer:
 
     def _warn_of_refused_address(self) -> None:
         """Now rather than at the first leak. The name may lead elsewhere later, so every try checks again."""
-        if self._config.webhook_url is None:
-            return
-        try:
-            check(self._config.webhook_url, self._config.webhook_allow, self._seams.resolve)
-        except (AddressRefused, AddressUnknown) as error:
-            log.warning("webhook %s: %s", shown(self._config.webhook_url), error)
-
-    def _loop(self) -> None:
-        self._warn_of_refused_address()
-        while not self._stopping.is_set():
-            self._news.wait(self._dispatch())
-            self._news.clear()
+        url, self._told_of_address = self._config.webhook_url, True
+        if url is not None:
+            try:
+                check(url, self._config.webhook_allow, self._seams.resolve)
+            except (AddressRefused, AddressUnknown) as error:
+                log.warning("webhook %s: %s", shown(url), error)
 
     def _dispatch(self) -> float:
         """Start a thread for each webhook with something due. Returns the seconds until the next look."""
+        if not self._told_of_address:
+            self._warn_of_refused_address()
         now = self._seams.clock()
         try:
             times = deliveries.due_times(self._engine)
@@ -152,20 +150,19 @@ class Deliverer:
         threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
 
     def _send_all(self, webhook: int) -> None:
+        done = False
         try:
             while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
                 pass
+            done = True
         except DATABASE_ERRORS as error:
             log.warning("webhooks wait for the database: %s", error)
-            self._end_sending(webhook)
-            return
-        self._end_sending(webhook)
-        # What came after the last look and before the end found this thread still busy.
-        self.wake()
-
-    def _end_sending(self, webhook: int) -> None:
-        with self._lock:
-            self._sending.discard(webhook)
+        finally:
+            with self._lock:
+                self._sending.discard(webhook)
+        if done:
+            # What came after the last look and before the end found this thread still busy.
+            self.wake()
 
     def _deliver_next(self, webhook: int, now: float) -> bool:
         """Steps 1 to 5 for one delivery; False when none is due."""
