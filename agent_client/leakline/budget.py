@@ -1,8 +1,9 @@
 """The overhead governor: what may be measured now, and the ledger of what measuring has cost.
 
 Time on the training thread is a budget: a start credit, and from then on a share of the wall time that has
-passed. Whoever wants to measure asks with the cost it expects; dear work (a census) may use all of the
-budget, frequent work (nested phase ends) only a part, so that the frequent never starves the dear.
+passed. Deep work (a census, a search for holders) may use at most 60 % of it; light work (the snapshots at phase
+ends) uses what is left, and of that the frequent kinds only a part. So neither starves the other, and the whole
+is never exceeded by more than the one piece of work that was asked for.
 """
 
 from __future__ import annotations
@@ -16,17 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_CREDIT_SECONDS: Final = 0.5
-# Which part of the budget may be gone before this kind of work has to stand back.
-PARTS: Final = {
-    "books": 0.6,
-    "nested": 0.5,
-    "phase": 0.7,
-    "generation": 0.8,
-    "census": 1.0,
-    "holders": 1.0,
-    "children": 0.9,
-    "verdict": 1.0,
-}
+# Deep work is what is not named here; together it may use this part of the whole budget.
+DEEP_PART: Final = 0.6
+# Light work: which part of what deep work has left may be used before this kind stands back.
+LIGHT_PARTS: Final = {
+    "books": 0.6, "nested": 0.5, "phase": 0.8, "generation": 1.0, "manual": 1.0, "finish": 1.0,
+}  # fmt: skip
 
 
 class Governor:
@@ -39,7 +35,7 @@ class Governor:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.share = share
-        self.spent_seconds = 0.0
+        self._light_seconds = self._deep_seconds = 0.0
         self._credit = start_credit_seconds if share > 0 else 0.0
         self._clock = clock
         self._started = clock()
@@ -47,10 +43,18 @@ class Governor:
         self._costs: dict[str, float] = {}
         self._set_up = 0.0
 
-    def allows(self, work: str, default_seconds: float = 0.0, at_least: float = 0.0) -> bool:
+    def allows(self, work: str, default_seconds: float = 0.0) -> bool:
         """Is there budget for one more ``work``? It is expected to cost what it cost before."""
-        expected = max(self._costs.get(work, default_seconds), at_least)
-        return self.spent_seconds + expected <= self.available_seconds * PARTS.get(work, 1.0)
+        expected = self._costs.get(work, default_seconds)
+        if work not in LIGHT_PARTS:
+            return self._deep_seconds + expected <= self.available_seconds * DEEP_PART
+        room = (self.available_seconds - self._deep_seconds) * LIGHT_PARTS[work]
+        return self._light_seconds + expected <= room
+
+    @property
+    def spent_seconds(self) -> float:
+        """Charged so far, without set-up."""
+        return self._light_seconds + self._deep_seconds
 
     @property
     def available_seconds(self) -> float:
@@ -58,9 +62,6 @@ class Governor:
 
     def now(self) -> float:
         return self._clock()
-
-    def expected_seconds(self, work: str, default_seconds: float = 0.0) -> float:
-        return self._costs.get(work, default_seconds)
 
     @contextmanager
     def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
@@ -82,14 +83,13 @@ class Governor:
         if set_up:
             self._set_up += seconds
             return
-        self.spent_seconds += seconds
+        if work in LIGHT_PARTS:
+            self._light_seconds += seconds
+        else:
+            self._deep_seconds += seconds
         before = self._costs.get(work, seconds)
         # The dearer of the newest and the smoothed cost: one lucky census must not start a series of them.
         self._costs[work] = max(seconds, 0.7 * before + 0.3 * seconds)
-
-    def learn(self, work: str, seconds: float) -> None:
-        """Note what ``work`` costs, when its time is charged elsewhere."""
-        self._costs[work] = seconds
 
     def ledger(self) -> dict[str, float]:
         """``client.seconds`` (running total) and ``client.pause_seconds`` (longest since the last ledger)."""

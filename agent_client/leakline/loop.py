@@ -91,15 +91,15 @@ class Loop:
             self.generation = number
             self._generation_started = self._clock()
 
-    def end_generation(self, error: BaseException | None = None) -> None:
-        """Close the books of this generation and take its snapshot."""
+    def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
+        """Close the books of this generation and take its snapshot; the last one is never left out."""
         with self._lock:
             if error is not None:
                 self._note_exception(error, None)
             if self._generation_started is None:
                 return
             started, self._generation_started = self._generation_started, None
-            if not self.governor.allows("generation"):
+            if not (last or self.governor.allows("generation")):
                 # The books stay open: their next closing covers this generation as well.
                 self.losses.count("thinned")
                 return
@@ -154,7 +154,7 @@ class Loop:
     def finish(self) -> None:
         """Close the open generation and take the last snapshot."""
         with self._lock:
-            self.end_generation()
+            self.end_generation(last=True)
             with self.governor.measuring("finish"):
                 self._hand_over("finish", "finish", self.sampler.measure("finish"))
 

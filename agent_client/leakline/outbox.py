@@ -47,6 +47,7 @@ class Outbox(Protocol):
     def append_end(self, end: Mapping[str, Any]) -> None: ...
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]: ...
     def accept(self, mark: int, server: str) -> None: ...
+    def accept_end(self, server: str) -> None: ...
     def pending(self) -> bool: ...
     def lost(self) -> dict[str, int]: ...
     def close(self) -> None: ...
@@ -70,7 +71,7 @@ class SpoolFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         self._size = 0
         self._write(MAGIC + encode_header(header, process))
-        self._sent = self._size
+        self._sent = self._snapshots_end = self._size
 
     def append(self, batch: Batch) -> None:
         record = encode_batch(batch)
@@ -80,6 +81,7 @@ class SpoolFile:
             if self._size + len(record) > self._limit:
                 self._thin((self._limit - len(record)) * 3 // 4)
             self._write(record)
+            self._snapshots_end = self._size
 
     def append_end(self, end: Mapping[str, Any]) -> None:
         with self._lock:
@@ -95,8 +97,13 @@ class SpoolFile:
             self._sent = max(self._sent, mark)
             write_ack(self.path, self._sent, server)
 
+    def accept_end(self, server: str) -> None:
+        with self._lock:
+            self._sent = self._size
+            write_ack(self.path, self._sent, server)
+
     def pending(self) -> bool:
-        return self._sent < self._size
+        return self._sent < self._snapshots_end
 
     def lost(self) -> dict[str, int]:
         return dict(self._lost)
@@ -231,6 +238,9 @@ class SpoolMemory:
             while self._waiting and self._waiting[0][0] <= mark:
                 self._count -= len(self._waiting.popleft()[1].snapshots)
 
+    def accept_end(self, server: str) -> None:
+        """Nothing to note."""
+
     def pending(self) -> bool:
         return bool(self._waiting)
 
@@ -280,6 +290,13 @@ class SafeOutbox:
         elif self.file is not None:
             try:
                 self.file.accept(mark, server)
+            except OSError as error:
+                self._give_up_file(error)
+
+    def accept_end(self, server: str) -> None:
+        if self.file is not None:
+            try:
+                self.file.accept_end(server)
             except OSError as error:
                 self._give_up_file(error)
 

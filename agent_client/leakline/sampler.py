@@ -145,18 +145,20 @@ class Sampler:
         samples: dict[str, Number] = {}
         for name in names:
             probe = self._probes[name]
-            if probe.guard.count >= FAILURES_LIMIT or not self._affordable(probe, kind):
+            if probe.guard.count >= FAILURES_LIMIT:
                 continue
-            started = self._clock()
-            with probe.guard:
-                samples.update(probe.read())
-            probe.seconds = self._clock() - started
+            if probe.seconds <= DEAR_SECONDS or kind in ("baseline", "manual"):
+                self._read(probe, samples)
+            elif kind == "generation_end" and self._governor.allows(name, probe.seconds):
+                with self._governor.measuring(name):
+                    self._read(probe, samples)
         return samples
 
-    def _affordable(self, probe: Probe, kind: str) -> bool:
-        if probe.seconds <= DEAR_SECONDS or kind in ("baseline", "manual"):
-            return True
-        return kind == "generation_end" and self._governor.allows(probe.name, probe.seconds)
+    def _read(self, probe: Probe, samples: dict[str, Number]) -> None:
+        started = self._clock()
+        with probe.guard:
+            samples.update(probe.read())
+        probe.seconds = self._clock() - started
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         with self._census_guard:

@@ -122,7 +122,9 @@ class Sender:
         self._send_all()
         if self._announced and not self._outbox.pending():
             left = {**self._end, "instance": self._process.instance}
-            self._delivery.request("PATCH", f"/runs/{self._header.id}", left)
+            outcome = self._delivery.request("PATCH", f"/runs/{self._header.id}", left)
+            if isinstance(outcome, Accepted):
+                self._outbox.accept_end(self._delivery.server)
         self._delivery.close()
 
     def _announce(self) -> bool:

@@ -244,10 +244,12 @@ def consecutive(snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, ...]]
 def unsent_batches(
     path: Path, offset: int, limit: int = SNAPSHOTS_PER_BATCH
 ) -> tuple[list[Batch], int]:
-    """Up to ``limit`` snapshots from ``offset`` on, merged, and the offset behind them."""
+    """Up to ``limit`` snapshots from ``offset`` on, merged, and the offset behind them; never behind the end."""
     batches: list[Batch] = []
     count, mark = 0, offset
     for record in read_records(path, offset):
+        if record.kind == END:
+            break
         if record.kind == BATCH:
             batch = record.batch()
             if batches and count + len(batch.snapshots) > limit:

@@ -1,0 +1,54 @@
+"""Upload recorded runs: what the server has not got. Doing it twice is the same as once.
+
+PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline.
+
+example: leakline sync .leakline
+         leakline sync .leakline --server http://10.0.0.5:8765
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..delivery import Delivery
+from ..errors import SpoolError
+from ..report import spools_by_run
+from ..settings import resolve
+from ..uploading import Uploaded, upload
+
+TIMEOUT_SECONDS = 30.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
+    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
+    parser.add_argument("--again", action="store_true", help="send also what was accepted before")
+
+
+def main(options: argparse.Namespace) -> int:
+    settings = resolve(server=options.server)
+    delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS)
+    failed = 0
+    for spools in spools_by_run(options.path):
+        for path in spools:
+            try:
+                done = upload(path, delivery, again=options.again)
+            except SpoolError as error:
+                # One broken file must not keep the others from being uploaded.
+                print(f"{os.path.relpath(path)}: skipped, {error}")
+                failed = 1
+                continue
+            print(f"{done.name}: {_told(done)} {settings.server}/runs/{done.run}")
+    delivery.close()
+    return failed
+
+
+def _told(done: Uploaded) -> str:
+    parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
+    if done.refused:
+        parts.append(f"{done.refused} refused")
+    if not done.whole:
+        parts.append("no end recorded (killed, or still running)")
+    return ", ".join(parts)

@@ -1,0 +1,193 @@
+"""What a report says: plain rows of numbers, made from the history of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
+from ..errors import SpoolError
+from ..snapshot import Batch, LargeObject, ProcessIdentity, RunHeader
+from ..spool import read_batches, read_end, read_header
+
+if TYPE_CHECKING:
+    from ..analysis.results import Verdict
+
+MEMORY: Final = "process.rss_bytes"
+TREND_KINDS: Final = frozenset({"baseline", "phase_end", "generation_end", "manual"})
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """All spools of one run, read."""
+
+    header: RunHeader
+    history: RunHistory
+    processes: tuple[ProcessIdentity, ...]
+    large_objects: tuple[LargeObject, ...]
+    lost: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TrendRow:
+    """Bytes; the changes are None in the first row and in the first generation."""
+
+    label: str
+    memory_bytes: int
+    since_previous: int | None
+    since_same_phase: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """``rating`` and ``expected`` come from the analysis."""
+
+    name: str
+    first: int
+    last: int
+    expected: str | None = None
+    rating: str = "steady"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """``snapshot`` holds the newest value of every series, ``trend`` the snapshots at phase ends."""
+
+    title: str
+    label: str
+    snapshot: dict[str, int | float]
+    trend: tuple[TrendRow, ...]
+    first: TrendRow | None
+    last: TrendRow | None
+    objects: tuple[ObjectChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    header: RunHeader
+    processes: tuple[ProcessReport, ...]
+    large_objects: tuple[LargeObject, ...]
+    lost: dict[str, int]
+    verdict: Verdict
+
+
+def load(spools: Sequence[Path]) -> Recording:
+    """Raises SpoolError when none of the spools holds anything."""
+    headers: list[RunHeader] = []
+    processes: list[ProcessIdentity] = []
+    batches: list[Batch] = []
+    ended = True
+    for path in spools:
+        try:
+            header, process = read_header(path)
+        except SpoolError:
+            if len(spools) == 1:
+                raise
+            continue
+        headers.append(header)
+        processes.append(process)
+        batches.extend(read_batches(path))
+        ended = ended and read_end(path) is not None
+    if not headers:
+        raise SpoolError(spools[0].parent, "holds no spool with a header")
+    history = history_from_batches(headers[0], batches, ended=ended)
+    large = max(
+        (s for b in batches for s in b.snapshots if s.large_objects), key=lambda s: s.time, default=None
+    )  # fmt: skip
+    lost: dict[str, int] = {}
+    # Totals run per process: its newest batch has them all.
+    for process in processes:
+        newest = [b for b in batches if b.process.instance == process.instance][-1:]
+        for reason, count in (newest[0].lost if newest else {}).items():
+            lost[reason] = lost.get(reason, 0) + count
+    objects = () if large is None else large.large_objects
+    return Recording(headers[0], history, tuple(processes), objects, lost)
+
+
+def build(recording: Recording, since: str | None = None) -> Report:
+    """``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError."""
+    from ..analysis import examine
+
+    who = {process.instance: process for process in recording.processes}
+    processes = tuple(
+        _process(who[history.instance], history, recording, since)
+        for history in recording.history.processes
+    )
+    verdict = examine(recording.history)
+    return Report(recording.header, processes, recording.large_objects, recording.lost, verdict)
+
+
+def _process(
+    who: ProcessIdentity, history: ProcessHistory, recording: Recording, since: str | None
+) -> ProcessReport:
+    rows = trend(history)
+    first = rows[0] if rows else None
+    if since is not None:
+        first = next((row for row in rows if row.label == since), None)
+        if first is None:
+            raise SpoolError(recording.header.name, f"has no snapshot labelled {since!r}")
+    start = 0 if since is None else history.label.index(since)
+    return ProcessReport(
+        title=f"rank {who.rank}, process {who.pid} on {who.host}, attempt {who.attempt}",
+        label=history.label[-1] if len(history) else "",
+        snapshot={name: value for name, column in history.series.items() if (value := newest(column)) is not None},
+        trend=rows,
+        first=first,
+        last=rows[-1] if rows else None,
+        objects=_objects(history, recording.history, start),
+    )  # fmt: skip
+
+
+def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
+    """One row per snapshot that stands for the end of something; nested phases are left out."""
+    rows: list[TrendRow] = []
+    before: int | None = None
+    same: dict[str | None, int] = {}
+    memory = history.series.get(MEMORY, ())
+    for i, value in enumerate(memory):
+        phase, kind = history.phase[i], history.kind[i]
+        if value is None or kind not in TREND_KINDS or "/" in (phase or ""):
+            continue
+        now = int(value)
+        comparable = kind in ("phase_end", "generation_end")
+        earlier = same.get(phase) if comparable else None
+        rows.append(
+            TrendRow(
+                history.label[i], now,
+                None if before is None else now - before,
+                None if earlier is None else now - earlier,
+            )
+        )  # fmt: skip
+        before = now
+        if comparable:
+            same[phase] = now
+    return tuple(rows)
+
+
+def newest(column: Sequence[Value]) -> int | float | None:
+    return next((value for value in reversed(column) if value is not None), None)
+
+
+def _objects(history: ProcessHistory, run: RunHistory, start: int) -> tuple[ObjectChange, ...]:
+    from ..analysis import type_growth
+
+    known = {growth.name: growth for growth in type_growth(run)}
+    rows = []
+    for series, column in history.series.items():
+        name = series.removeprefix("type.").removesuffix(".count")
+        seen = [int(value) for value in column[start:] if value is not None]
+        if not (series.startswith("type.") and series.endswith(".count") and seen):
+            continue
+        growth = known.get(name)
+        rows.append(
+            ObjectChange(
+                name, seen[0], seen[-1],
+                None if growth is None else growth.expected,
+                "steady" if growth is None else growth.rating,
+            )
+        )  # fmt: skip
+    return tuple(
+        sorted(rows, key=lambda row: (row.expected is None, -abs(row.last - row.first), row.name))
+    )
