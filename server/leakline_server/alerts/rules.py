@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
-
-from leakline.analysis.results import Finding
+from typing import Final
 
 from ..store.alerts import Alert, Told
+from ..store.findings import IncidentChange
 from .payload import ExaminedRun, incident_facts
 
 SUSPECTED: Final = "incident.suspected"
@@ -33,19 +32,6 @@ VIOLATED: Final = "contract.violated"
 
 _OPEN: Final = frozenset({SUSPECTED, CONFIRMED, VIOLATED})
 _GONE: Final = frozenset({None, "ok", "filling", "resolved"})
-
-
-class IncidentChange(Protocol):
-    """What the store says of an incident whose status moved. ``after`` is None when its finding is gone."""
-
-    @property
-    def incident_id(self) -> str: ...
-    @property
-    def finding(self) -> Finding: ...
-    @property
-    def before(self) -> str | None: ...
-    @property
-    def after(self) -> str | None: ...
 
 
 def alerts_for(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.alerts.rules import alerts_for, event_for
 from leakline_server.store.alerts import Told
+from leakline_server.store.findings import IncidentChange
 
 GIB = 2.0**30
 
@@ -26,12 +25,8 @@ def finding(fingerprint: str = "f1", kind: str = "objects") -> Finding:
 FINDING = finding()
 
 
-@dataclass(frozen=True)
-class Change:
-    after: str | None
-    before: str | None = None
-    incident_id: str = "i1"
-    finding: Finding = FINDING
+def change(after: str | None, before: str | None = None, of: Finding = FINDING) -> IncidentChange:
+    return IncidentChange("i1", of, before, after)
 
 
 VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
@@ -44,7 +39,7 @@ def told_in_turn(*statuses: str | None, kind: str = "objects") -> list[str]:
     before = None
     for after in statuses:
         told = {"i1": Told(events[-1], len(events))} if events else {}
-        alerts = alerts_for([Change(after, before, finding=finding(kind=kind))], told, RUN)
+        alerts = alerts_for([change(after, before, finding(kind=kind))], told, RUN)
         events += [alert.event for alert in alerts]
         before = after
     return events
@@ -103,16 +98,16 @@ def test_every_pair_of_status_and_history_has_an_answer() -> None:
 
 def test_the_same_change_has_the_same_id_whoever_examines_it_and_whenever() -> None:
     later = ExaminedRun(RUN.id, RUN.project, RUN.name, VERDICT, RUN.at + 60)
-    (first,), (again,) = (alerts_for([Change("suspected")], {}, run) for run in (RUN, later))
+    (first,), (again,) = (alerts_for([change("suspected")], {}, run) for run in (RUN, later))
     assert first.id == again.id
 
 
 def test_different_changes_have_different_ids() -> None:
     other_run = ExaminedRun("r2", RUN.project, RUN.name, VERDICT, RUN.at)
     alerts = [
-        *alerts_for([Change("suspected"), Change("suspected", finding=finding("f2"))], {}, RUN),
-        *alerts_for([Change("confirmed")], {}, RUN),
-        *alerts_for([Change("suspected")], {"i1": Told("incident.resolved", 2)}, RUN),
-        *alerts_for([Change("suspected")], {}, other_run),
+        *alerts_for([change("suspected"), change("suspected", of=finding("f2"))], {}, RUN),
+        *alerts_for([change("confirmed")], {}, RUN),
+        *alerts_for([change("suspected")], {"i1": Told("incident.resolved", 2)}, RUN),
+        *alerts_for([change("suspected")], {}, other_run),
     ]
     assert len({alert.id for alert in alerts}) == len(alerts) == 5
