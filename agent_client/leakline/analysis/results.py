@@ -152,6 +152,20 @@ class StoreFill:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectationRow:
+    """A declared count beside what was measured. ``first_broken_at`` is the generation it first failed in."""
+
+    type: str
+    expected: str  # "2", "16 to 17"
+    after: str | None
+    last_count: int | None
+    state: Literal["holds", "broken", "unproven", "never_seen"]
+    broken_times: int
+    first_broken_at: int | None
+    process: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A measured quantity in both runs. ``change_percent`` is None when the first is zero or unknown."""
 

@@ -1,0 +1,263 @@
+"""From everything that grows to causes: one leak is one cause, whatever it drags along, and has one rate.
+
+Candidates that rise in the same phase are one cause unless their measured bytes say otherwise. The cause is
+named after its owner: the program's own class rather than the arrays it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .candidates import Candidate, Place
+from .results import Kind
+from .trend import NO_GROWTH, Slope
+from .wording import short_name
+
+# A candidate explains a growth when its measured bytes are at least this share of it.
+_EXPLAINS: Final = 0.30
+_EXPLAINS_MOST: Final = 0.60
+_COVERS: Final = 0.70
+# Measured bytes below this share leave room for a second cause outside Python.
+_LEAVES_ROOM: Final = 0.25
+_SECOND: Final = 0.20
+_SAME_SLOPE: Final = 0.10
+_OVERSHOOT: Final = 1.30
+_KINDS: Final[Mapping[str, Kind]] = {
+    "object": "objects", "figure": "objects", "library": "objects", "plain": "objects",
+    "graph": "graph", "tensor": "tensors", "array": "arrays", "container": "container",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation."""
+
+    total: Slope
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def in_phase(self, phase: str | None) -> float | None:
+        """Growth that stays in a phase; None when nothing is known of phases."""
+        if not self.phases:
+            return None
+        return self.phases.get(phase or "between", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One leak: its members in order of suspicion (none for growth outside Python) and its rate."""
+
+    kind: Kind
+    place: Place
+    members: tuple[Candidate, ...]
+    measured: float | None
+    rate: Slope = NO_GROWTH
+
+    @property
+    def owner(self) -> Candidate | None:
+        return self.members[0] if self.members else None
+
+    def with_rate(self, rate: Slope) -> Cause:
+        return Cause(self.kind, self.place, self.members, self.measured, rate)
+
+
+def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
+    """Group candidates into causes; rates are still to be shared out."""
+    groups: dict[str | None, list[Candidate]] = {}
+    homeless: list[Candidate] = []
+    for candidate in candidates:
+        if candidate.place.phase is None and candidate.place.share is None:
+            homeless.append(candidate)
+        else:
+            groups.setdefault(candidate.place.phase, []).append(candidate)
+    _house(homeless, groups)
+    causes: list[Cause] = []
+    for phase in sorted(groups, key=lambda p: p or ""):
+        causes.extend(_split(groups[phase], _growth_of(phase, memory)))
+    return sorted(causes, key=lambda c: -(c.measured or 0.0))
+
+
+def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:
+    """Rarely read types join the group whose owner began to grow nearest to them."""
+    if not homeless:
+        return
+    owners = {
+        phase: [c for c in members if c.family in ("object", "figure", "graph", "container")]
+        for phase, members in groups.items()
+    }
+    for candidate in homeless:
+        own_kind = candidate.family == "object" or candidate.violation is not None
+        near = [
+            (
+                abs(owner.growth.start - candidate.growth.start),
+                -(owner.bytes_rate or 0.0),
+                phase or "",
+            )
+            for phase, members in owners.items()
+            for owner in members
+        ]
+        if own_kind or not near:
+            groups.setdefault(None, []).append(candidate)
+        else:
+            groups[min(near)[2] or None].append(candidate)
+
+
+def _growth_of(phase: str | None, memory: Memory) -> float:
+    in_phase = memory.in_phase(phase)
+    return max(in_phase if in_phase is not None else memory.total.estimate, 1.0)
+
+
+def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
+    """The causes in one phase: the likeliest owner, and others only where its measured bytes leave room."""
+    left = _ranked(members, growth)
+    causes: list[Cause] = []
+    explained = 0.0
+    while left:
+        owner, rest = left[0], left[1:]
+        measured = _measured(owner, rest, growth)
+        others = [c for c in rest if _stands_alone(c, owner, explained + (measured or 0.0), growth)]
+        mine = [c for c in rest if c not in others]
+        causes.append(
+            Cause(_kind(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
+        )
+        if measured is None:
+            break
+        explained += measured
+        left = others
+    return causes
+
+
+def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, growth: float) -> bool:
+    size = candidate.bytes_rate
+    if size is None or candidate.family not in ("object", "container", "graph", "figure"):
+        return False
+    if short_name(owner.name) in candidate.name.split("."):
+        return False
+    if candidate.family != "graph" and _is_like(candidate, owner):
+        return False
+    room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
+    return room and size >= _SECOND * growth
+
+
+def _is_like(a: Candidate, b: Candidate) -> bool:
+    """A container that gains one entry for each new object is how the object is held, not a second leak."""
+    larger = max(a.growth.slope, b.growth.slope)
+    return abs(a.growth.slope - b.growth.slope) <= _SAME_SLOPE * larger
+
+
+def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
+    containers = [c for c in members if c.role == "container"]
+
+    def rank(c: Candidate) -> tuple[float, float, float, str]:
+        share = None if c.bytes_rate is None else c.bytes_rate / growth
+        held = any(_is_like(c, container) for container in containers)
+        size = -(c.bytes_rate or 0.0) if c.deep else 0.0
+        return _rank(c, share, held), size, c.growth.slope, c.name
+
+    return sorted(members, key=rank)
+
+
+def _rank(c: Candidate, share: float | None, held: bool) -> float:
+    """Smaller is likelier to be the owner of a growth of which it explains ``share``."""
+    if c.violation is not None:
+        return 0
+    explains = share is not None and share >= _EXPLAINS
+    if c.family in ("object", "figure"):
+        if c.deep:
+            return 1 if explains else 6
+        return 2 if c.declared else 2.5 if held else 4
+    if c.family == "graph":
+        return 2.2 if share is not None and share >= _EXPLAINS_MOST else 3
+    if c.family == "container":
+        return 3.5 if explains else 5.5
+    if c.family in ("tensor", "array"):
+        return 4.5 if explains or share is None else 5
+    return 5.2 if c.family == "library" else 7
+
+
+def _measured(owner: Candidate, rest: Iterable[Candidate], growth: float) -> float | None:
+    """Bytes per generation measured for a cause: its owner's, or those of the arrays and tensors it holds."""
+    if owner.deep:
+        return owner.bytes_rate
+    held = [c.bytes_rate for c in rest if c.deep and c.bytes_rate is not None]
+    known = [size for size in (*held, owner.bytes_rate) if size is not None]
+    if not known:
+        return None
+    size = max(known)
+    # Shallow bytes say nothing of what hangs below; only a real share of the growth is an answer.
+    return size if size >= _EXPLAINS * growth or owner.role == "container" else None
+
+
+def _kind(owner: Candidate, rest: Iterable[Candidate], growth: float) -> Kind:
+    if owner.family == "container":
+        for c in rest:
+            if c.family == "graph":
+                return "graph"
+            if c.family == "array" and (c.bytes_rate or 0.0) >= 0.5 * max(
+                owner.bytes_rate or 0.0, growth
+            ):
+                return "arrays"
+    return _KINDS[owner.family]
+
+
+def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
+    if owner.place.phase is not None:
+        return owner.place
+    return next((c.place for c in rest if c.place.phase is not None), owner.place)
+
+
+def share_out(
+    causes: Sequence[Cause], memory: Memory, memory_rises: bool
+) -> tuple[list[Cause], float]:
+    """Give each cause its rate, so that together they are what memory gained.
+
+    Returns the causes and the bytes per generation that none of them accounts for.
+    """
+    total = memory.total
+    active = [c for c in causes if _takes_part(c, memory)]
+    idle = [c.with_rate(_around(c.measured or 0.0)) for c in causes if c not in active]
+    if not active:
+        return idle, total.estimate if memory_rises else 0.0
+    if not total.rises:
+        return [*(c.with_rate(_unsure(c, total)) for c in active), *idle], 0.0
+    claims = [_claim(c, memory, len(active)) for c in active]
+    claimed = sum(claims)
+    room = memory_rises and claimed < _LEAVES_ROOM * total.estimate
+    scale = 1.0 if room or claimed <= 0 else total.estimate / claimed
+    rated = [
+        c.with_rate(total.scaled(claim * scale / total.estimate))
+        for c, claim in zip(active, claims, strict=True)
+    ]
+    return [*rated, *idle], total.estimate - claimed if room else 0.0
+
+
+def _takes_part(cause: Cause, memory: Memory) -> bool:
+    if cause.measured is not None:
+        return cause.measured >= 0.05 * max(memory.total.estimate, 0.0)
+    in_phase = memory.in_phase(cause.place.phase)
+    return in_phase is None or in_phase >= _EXPLAINS * max(memory.total.estimate, 0.0)
+
+
+def _claim(cause: Cause, memory: Memory, among: int) -> float:
+    in_phase = memory.in_phase(cause.place.phase)
+    if among == 1 and cause.measured is None:
+        return memory.total.estimate
+    if cause.measured is None:
+        return max(in_phase if in_phase is not None else memory.total.estimate / among, 0.0)
+    # A walk that ended early measures too little; the books of its phase then say more.
+    if in_phase is not None and cause.measured < 0.5 * in_phase:
+        return in_phase
+    return cause.measured
+
+
+def _around(size: float) -> Slope:
+    return Slope(size, 0.5 * size, 1.5 * size, 0)
+
+
+def _unsure(cause: Cause, total: Slope) -> Slope:
+    """Memory does not show the rise (yet): what was measured, within what memory allows."""
+    if cause.measured is None:
+        return total
+    size = min(cause.measured, max(total.high, 0.0))
+    return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)

@@ -1,0 +1,153 @@
+"""The books: every byte of a generation is booked to a phase, to the time between phases, or to ourselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from .history import RunHistory, Value
+from .results import BookLine, Books
+from .series import BETWEEN, UNKNOWN_PHASE, Lane, lanes_of, top_level
+from .trend import Slope, floor_slope
+
+BETWEEN_LINE: Final = "between"
+LEAKLINE_LINE: Final = "leakline"
+_PREFIX: Final = "phase."
+_PHASES_KEPT: Final = 256
+
+
+def book_names(lane: Lane) -> list[str]:
+    """Paths that have a line of their own in the recorded books."""
+    return sorted(
+        name[len(_PREFIX) : -len(".bytes")]
+        for name in lane.series
+        if name.startswith(_PREFIX) and name.endswith(".bytes")
+    )
+
+
+def booked_bytes(lane: Lane) -> tuple[Mapping[str, float], ...]:
+    """Per generation: bytes by phase path, ``between`` and ``leakline``.
+
+    Taken from the recorded books, or, where there are none, from the readings after each phase.
+    """
+    names = book_names(lane)
+    if not names:
+        return tuple(
+            {_line_name(path): change for path, change in line.items()}
+            for line in lane.private_increments
+        )
+    columns = [(name, lane.series[f"{_PREFIX}{name}.bytes"]) for name in names]
+    lines = []
+    for row in lane.end_rows:
+        line = {name: float(v) for name, column in columns if (v := column[row]) is not None}
+        lines.append(line)
+    return tuple(lines)
+
+
+def _line_name(path: str) -> str:
+    return BETWEEN_LINE if path in (BETWEEN, UNKNOWN_PHASE) else path
+
+
+def phase_slopes(
+    booked: Sequence[Mapping[str, float]], generations: Sequence[int], first: int, upto: int
+) -> dict[str, Slope]:
+    """Bytes per generation that stay in each top-level phase, from its running total over the window."""
+    first = max(first, upto - _PHASES_KEPT)
+    tops = sorted({top_level(path) for line in booked[first:upto] for path in line})
+    x = [float(g) for g in generations[first:upto]]
+    slopes = {}
+    for top in tops:
+        total, running = 0.0, []
+        for line in booked[first:upto]:
+            total += sum(change for path, change in line.items() if top_level(path) == top)
+            running.append(total)
+        slopes[top] = floor_slope(x, running)
+    return slopes
+
+
+def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
+    """What stays where: a phase that gives memory back is set against the one that takes most.
+
+    A phase that allocates and a later one that frees are both innocent, so neither keeps a share.
+    """
+    left = dict(amounts)
+    for _ in range(2 * len(left)):
+        giver = min(left, key=lambda name: (left[name], name), default=None)
+        if giver is None or left[giver] >= 0:
+            break
+        taker = max(left, key=lambda name: (left[name], name))
+        if left[taker] <= 0:
+            break
+        moved = min(left[taker], -left[giver])
+        left[taker] -= moved
+        left[giver] += moved
+    return left
+
+
+def phase_executions(lane: Lane) -> dict[str, int]:
+    """How often each phase path ran, by the recorded counts or the snapshots after it."""
+    found: dict[str, int] = {}
+    for kind, phase in zip(lane.kind, lane.phase, strict=True):
+        if kind == "phase_end" and phase:
+            found[phase] = found.get(phase, 0) + 1
+    for name, column in lane.series.items():
+        if name.startswith(_PREFIX) and name.endswith(".executions"):
+            path = name[len(_PREFIX) : -len(".executions")]
+            found[path] = max(found.get(path, 0), int(sum(v for v in column if v is not None)))
+    return found
+
+
+def books(history: RunHistory) -> Books:
+    """The books of a run; several processes are added up, generation by generation."""
+    lanes = lanes_of(history)
+    generations = tuple(sorted({g for lane in lanes for g in lane.generations}))
+    at = {g: i for i, g in enumerate(generations)}
+    amounts: dict[str, list[float]] = {}
+    seconds: dict[str, list[Value]] = {}
+    executions: dict[str, list[int]] = {}
+    for lane in lanes:
+        counts = _executions_by_generation(lane)
+        for i, (generation, line) in enumerate(
+            zip(lane.generations, booked_bytes(lane), strict=True)
+        ):
+            position = at[generation]
+            for name, change in line.items():
+                amounts.setdefault(name, [0.0] * len(at))[position] += change
+                spent = _reading(lane, f"{_PREFIX}{name}.seconds", lane.end_rows[i])
+                column = seconds.setdefault(name, [None] * len(at))
+                column[position] = _longer(column[position], spent)
+                ran = executions.setdefault(name, [0] * len(at))
+                ran[position] += counts.get((name, generation), 0)
+    order = sorted(amounts, key=lambda name: (name == LEAKLINE_LINE, name == BETWEEN_LINE, name))
+    lines = tuple(
+        BookLine(name, tuple(amounts[name]), tuple(seconds[name]), tuple(executions[name]))
+        for name in order
+    )
+    total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
+    return Books(generations, lines, total)
+
+
+def _executions_by_generation(lane: Lane) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for kind, phase, generation in zip(lane.kind, lane.phase, lane.generation, strict=True):
+        if kind == "phase_end" and phase and generation is not None:
+            found[phase, generation] = found.get((phase, generation), 0) + 1
+    for name in book_names(lane):
+        column = lane.series.get(f"{_PREFIX}{name}.executions")
+        for generation, row in zip(lane.generations, lane.end_rows, strict=True):
+            value = None if column is None else column[row]
+            if value is not None:
+                found[name, generation] = int(value)
+    return found
+
+
+def _reading(lane: Lane, name: str, row: int) -> Value:
+    column = lane.series.get(name)
+    return None if column is None else column[row]
+
+
+def _longer(a: Value, b: Value) -> Value:
+    """Processes of a run work side by side: the slowest is the time that passed."""
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)

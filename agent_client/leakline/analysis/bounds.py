@@ -1,0 +1,136 @@
+"""Declared capacities: what a bounded container may take is not a leak and is taken out before judging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from .history import RunHistory
+from .series import Lane, fill_gaps
+
+# A container that grew more than this share of the last generations' length counts as still filling.
+_STILL_GROWING: Final = 1e-3
+_RECENT: Final = 3
+# Memory that rose by less than this share of what a container says it holds was there before (preallocated).
+_COMMITTED: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """One container with a declared capacity, on the generation axis of its lane.
+
+    ``bytes`` is empty where its size is not measured; ``estimated`` then stands for a size taken from the
+    growth of memory while it filled.
+    """
+
+    name: str
+    length: tuple[float, ...]
+    capacity: float
+    bytes: tuple[float, ...]
+    estimated: bool = False
+
+    def is_filling(self, upto: int) -> bool:
+        if upto < 2 or self.length[upto - 1] >= self.capacity:
+            return False
+        first = max(0, upto - 1 - _RECENT)
+        return self.length[upto - 1] - self.length[first] > _STILL_GROWING * self.capacity
+
+    def is_over(self, upto: int) -> bool:
+        return self.length[upto - 1] > self.capacity
+
+    def growth(self, first: int, upto: int) -> float:
+        """Bytes gained between two positions, never more than the capacity allows for."""
+        return self.bytes[upto - 1] - self.bytes[first] if self.bytes else 0.0
+
+    def remaining_bytes(self, upto: int) -> float:
+        if not self.bytes or self.length[upto - 1] <= 0:
+            return 0.0
+        each = self.bytes[upto - 1] / self.length[upto - 1]
+        return max(0.0, (self.capacity - self.length[upto - 1]) * each)
+
+    def per_generation(self, upto: int) -> float:
+        """Items added per generation lately."""
+        first = max(0, upto - 1 - _RECENT)
+        return (self.length[upto - 1] - self.length[first]) / max(1, upto - 1 - first)
+
+
+def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tuple[Bounded, ...]:
+    """The containers of this lane that have a capacity, by declaration or by their own series."""
+    found = []
+    for name in sorted(tracked_names(lane)):
+        capacity = capacity_of(lane, name, capacities)
+        length = fill_gaps(lane.values(f"tracked.{name}.length")) if lane.generations else []
+        if not capacity or not length:
+            continue
+        sizes = f"tracked.{name}.bytes"
+        size = fill_gaps(lane.values(sizes)) if lane.has(sizes) else []
+        found.append(_bounded(lane, name, length, float(capacity), size))
+    return tuple(found)
+
+
+def tracked_names(lane: Lane) -> set[str]:
+    return {
+        name[len("tracked.") : -len(".length")]
+        for name in lane.series
+        if name.startswith("tracked.") and name.endswith(".length")
+    }
+
+
+def capacity_of(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> int | float | None:
+    declared = capacities.get(name)
+    if declared is not None:
+        return declared
+    column = f"tracked.{name}.capacity"
+    known = [v for v in lane.series.get(column, ()) if v is not None]
+    return known[-1] if known else None
+
+
+def _bounded(
+    lane: Lane, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
+) -> Bounded:
+    if size:
+        return Bounded(name, tuple(length), capacity, _within(length, capacity, size))
+    each = _bytes_per_item(length, lane.private)
+    guess = tuple(min(n, capacity) * each for n in length) if each else ()
+    return Bounded(name, tuple(length), capacity, guess, estimated=True)
+
+
+def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
+    """The part of its bytes that its capacity allows for; what lies over it is not excused."""
+    return tuple(
+        s if n <= capacity else s * capacity / n for n, s in zip(length, size, strict=True)
+    )
+
+
+def _bytes_per_item(length: Sequence[float], private: Sequence[float]) -> float:
+    """What memory gained per item added, over the generations in which items were added."""
+    ratios = [
+        (private[i] - private[i - 1]) / (length[i] - length[i - 1])
+        for i in range(1, min(len(length), len(private)))
+        if length[i] > length[i - 1]
+    ]
+    return max(0.0, median(ratios)) if ratios else 0.0
+
+
+def without_bounded(
+    private: Sequence[float], containers: Sequence[Bounded], upto: int
+) -> list[float]:
+    """Private bytes per generation less what bounded containers gained since the first generation.
+
+    A container whose memory was there before it filled (preallocated and touched) is left in: taking out a
+    growth that memory never showed would hide a leak of the same size.
+    """
+    rest = list(private[:upto])
+    for container in containers:
+        gained = container.growth(0, upto) if container.bytes else 0.0
+        if gained <= 0 or private[upto - 1] - private[0] < _COMMITTED * gained:
+            continue
+        for i in range(upto):
+            rest[i] -= container.bytes[i] - container.bytes[0]
+    return rest
+
+
+def declared_bounds(history: RunHistory, lane: Lane) -> tuple[Bounded, ...]:
+    return bounded_containers(lane, history.capacities)

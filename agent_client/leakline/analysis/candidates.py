@@ -1,0 +1,265 @@
+"""What grows: every count series with lasting growth, with its phase and the bytes measured for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from ..snapshot import Holder
+from .books import without_give_and_take
+from .bounds import Bounded, bounded_containers, tracked_names
+from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
+from .counts import CountGrowth, count_growth
+from .history import RunHistory
+from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
+from .trend import floor_slope
+from .wording import short_name
+
+Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
+
+TENSOR: Final = "torch.Tensor"
+ARRAY: Final = "numpy.ndarray"
+FIGURE: Final = "matplotlib.figure.Figure"
+_TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter")
+_LIBRARIES: Final = frozenset(
+    {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
+     "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
+     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml"}
+)  # fmt: skip
+_PLAIN: Final = frozenset(
+    {"list", "dict", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "complex", "bool", "bytearray",
+     "function", "builtin_function_or_method", "method", "cell", "code", "frame", "traceback", "generator",
+     "module", "type", "object", "slice", "range", "property", "staticmethod", "classmethod", "weakref",
+     "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
+)  # fmt: skip
+# A phase that keeps less of a growth than this does not own it.
+_OWNS: Final = 0.60
+_PHASE_WINDOW: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a count rises: the top-level phase, the nested path, and the share of the rise that is there."""
+
+    phase: str | None
+    path: str | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A count that grows. ``bytes_rate`` is measured bytes per generation; ``deep`` if it includes what is held."""
+
+    name: str
+    role: Literal["type", "container"]
+    family: Family
+    growth: CountGrowth
+    place: Place
+    bytes_rate: float | None
+    deep: bool
+    declared: bool
+    violation: Violation | None = None
+
+
+class Facts:
+    """What the run declares and what its holders say; one object for all moments of a lane."""
+
+    def __init__(self, history: RunHistory, lane: Lane) -> None:
+        self.history = history
+        self.lane = lane
+        self.holders = _best_holders(history.holders)
+        self.bytes_each = _bytes_each(history.holders)
+        self.watched = frozenset(
+            short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
+        ) | {short_name(e.type) for e in history.expectations}
+        self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+
+    @cached_property
+    def bounded(self) -> tuple[Bounded, ...]:
+        return bounded_containers(self.lane, self.history.capacities)
+
+    @cached_property
+    def bounded_bytes(self) -> list[float]:
+        """Bytes of all bounded containers per generation."""
+        sizes = [b.bytes for b in self.bounded if b.bytes]
+        return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
+
+    @cached_property
+    def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
+        """(series, name, role) of everything whose count can be a witness."""
+        lane = self.lane
+        types = types_of(lane)
+        found: list[tuple[str, str, Literal["type", "container"]]] = [
+            (f"type.{name}.count", name, "type") for name in sorted(types)
+        ]
+        for series, name in (
+            ("tensors.count", TENSOR),
+            ("arrays.count", ARRAY),
+            ("figures.open", FIGURE),
+        ):
+            if lane.has(series) and name not in types:
+                found.append((series, name, "type"))
+        found.extend(
+            (series, series[len("container.") : -len(".length")], "container")
+            for series in sorted(lane.series)
+            if series.startswith("container.") and series.endswith(".length")
+        )
+        free = tracked_names(lane) - {b.name for b in self.bounded}
+        found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
+        return tuple(found)
+
+    def violations(self, last_row: int) -> dict[str, Violation]:
+        """type -> what is broken now; a proven surplus is told before anything else of the same type."""
+        found: dict[str, Violation] = {}
+        for readings in self.readings:
+            violation = find_violation(self.lane, readings, last_row)
+            if violation is None:
+                continue
+            known = found.get(violation.type)
+            if known is None or _weight(violation) > _weight(known):
+                found[violation.type] = violation
+        return found
+
+
+def _weight(violation: Violation) -> tuple[bool, bool]:
+    return violation.above, violation.proven
+
+
+def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
+    """Everything that grows at the end of generation number ``upto`` of the lane."""
+    found = []
+    for series, name, role in facts.count_series:
+        x, counts = facts.lane.points(series, upto, baseline=True)
+        growth = count_growth(x, counts) if counts else None
+        if growth is not None:
+            found.append(describe(facts, series, name, role, growth, upto))
+    return found
+
+
+def describe(
+    facts: Facts,
+    series: str,
+    name: str,
+    role: Literal["type", "container"],
+    growth: CountGrowth,
+    upto: int,
+    violation: Violation | None = None,
+) -> Candidate:
+    """A candidate with its family, its place and its measured bytes."""
+    family = _family(facts, name, role, growth, upto)
+    rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
+    declared = short_name(name) in facts.watched
+    place = place_of(facts.lane, series, growth.start, upto)
+    return Candidate(name, role, family, growth, place, rate, deep, declared, violation)
+
+
+def _family(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> Family:
+    if role == "container":
+        return "container"
+    if name in _TENSORS or name == "Tensor":
+        graphs = rate_of(facts.lane, "tensors.graph_count", growth.start, upto)
+        return "graph" if graphs is not None and graphs >= 0.5 * growth.slope else "tensor"
+    if name in (ARRAY, "ndarray"):
+        return "array"
+    if name == FIGURE:
+        return "figure"
+    root = name.split(".", 1)[0]
+    if root == "builtins" or short_name(name) in _PLAIN:
+        return "plain"
+    if "." in name and (
+        root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__")
+    ):
+        return "library"
+    return "object"
+
+
+def _bytes_rate(
+    facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, upto: int
+) -> tuple[float | None, bool]:
+    """(bytes per generation, whether they include what the objects hold)."""
+    each = facts.bytes_each.get(name)
+    if each is not None:
+        return growth.slope * each, True
+    if role == "container":
+        for series in (f"container.{name}.bytes", f"tracked.{name}.bytes"):
+            rate = rate_of(facts.lane, series, growth.start, upto)
+            if rate is not None:
+                return rate, False
+        return None, False
+    if family == "graph":
+        own = rate_of(facts.lane, "tensors.bytes", growth.start, upto) or 0.0
+        saved = rate_of(facts.lane, "tensors.graph_bytes", growth.start, upto)
+        return (own + saved, True) if saved is not None else (own or None, False)
+    series = {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
+    rate = rate_of(facts.lane, series, growth.start, upto)
+    return rate, family in ("tensor", "array") and rate is not None
+
+
+def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:
+    """Growth per generation of a series since ``start``; None when it was not read twice since."""
+    if not lane.has(series):
+        return None
+    x, y = lane.points(series, upto, baseline=True)
+    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
+    if len(x) - first < 2:
+        return None
+    return floor_slope(x[first:], y[first:]).estimate
+
+
+def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
+    """The phase that keeps a count's rise since ``start``, against what it did before."""
+    lines = lane.increments(series)[:upto]
+    begin = next((i for i, g in enumerate(lane.generations) if g >= start), 0)
+    after = lines[max(begin, upto - _PHASE_WINDOW) :]
+    before = lines[max(0, begin - _PHASE_WINDOW) : begin]
+    rates = _rates_by_path(after)
+    if len([line for line in before if line]) >= 3:
+        usual = _rates_by_path(before)
+        rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
+    tops: dict[str, float] = {}
+    for path, rate in rates.items():
+        tops[top_level(path)] = tops.get(top_level(path), 0.0) + rate
+    tops = without_give_and_take(tops)
+    total = sum(rate for rate in tops.values() if rate > 0)
+    if total <= 0:
+        return Place(None, None, None)
+    best = max(tops, key=lambda name: (tops[name], name))
+    share = tops[best] / total
+    if best in (BETWEEN, UNKNOWN_PHASE) or share < _OWNS:
+        return Place(None, None, share if best == BETWEEN else None)
+    inner = {p: r for p, r in rates.items() if top_level(p) == best and r > 0}
+    path = max(inner, key=lambda p: (inner[p], p), default=best)
+    owns = bool(inner) and inner[path] >= _OWNS * sum(inner.values())
+    return Place(best, path if owns else best, share)
+
+
+def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for line in lines:
+        for path, change in line.items():
+            rates[path] = rates.get(path, 0.0) + change / max(1, len(lines))
+    return rates
+
+
+def _best_holders(holders: tuple[Holder, ...]) -> dict[str, str]:
+    """type -> the path that held most of its objects when last looked for."""
+    best: dict[str, Holder] = {}
+    for holder in holders:
+        known = best.get(holder.type)
+        if known is None or (holder.sequence, holder.count, holder.path) > (
+            known.sequence, known.count, known.path,
+        ):  # fmt: skip
+            best[holder.type] = holder
+    return {name: holder.path for name, holder in best.items()}
+
+
+def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:
+    newest: dict[str, tuple[int, int]] = {}
+    for holder in holders:
+        if holder.bytes_each is not None:
+            row = (holder.sequence, holder.bytes_each)
+            newest[holder.type] = max(newest.get(holder.type, row), row)
+    return {name: each for name, (_, each) in newest.items()}

@@ -1,0 +1,109 @@
+"""Memory that is not the process's own heap: each kind is a series of its own, judged like private memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from .evidence import Scale, baseline_of
+from .results import Kind
+from .series import Lane, fill_gaps
+from .trend import theil_sen
+
+# Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
+_GARBAGE_PER_GENERATION: Final = 1000
+_SWING: Final = 0.10
+_MIN_GENERATIONS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One kind of memory, per generation, with the scale its growth is measured against."""
+
+    name: str
+    kind: Kind
+    values: tuple[float, ...]
+    limit_bytes: float | None = None
+    own_baseline: bool = True
+
+    def scale(self, private: Sequence[float], upto: int, remaining: float | None) -> Scale:
+        baseline = baseline_of(self.values)
+        if not self.own_baseline:
+            baseline += baseline_of(private)
+        return Scale(baseline, self.limit_bytes, self.values[upto - 1], remaining)
+
+
+def channels_of(lane: Lane) -> tuple[Channel, ...]:
+    """All channels this lane has readings of in every sense needed, in a fixed order."""
+    found = []
+    for series in ("children.uss_bytes", "children.pss_bytes"):
+        values = _column(lane, series)
+        if values:
+            found.append(Channel(series, "children", values, own_baseline=False))
+            break
+    shared = _column(lane, "process.shared_bytes")
+    if shared:
+        found.append(Channel("process.shared_bytes", "shared_memory", shared, own_baseline=False))
+    for index in _devices(lane):
+        found.extend(_device_channels(lane, index))
+    return tuple(found)
+
+
+def _devices(lane: Lane) -> list[str]:
+    return sorted(
+        name.split(".")[1]
+        for name in lane.series
+        if name.startswith("cuda.") and name.endswith(".allocated_bytes")
+    )
+
+
+def _device_channels(lane: Lane, index: str) -> list[Channel]:
+    allocated = _column(lane, f"cuda.{index}.allocated_bytes")
+    reserved = _column(lane, f"cuda.{index}.reserved_bytes")
+    total = _column(lane, f"gpu.{index}.total_bytes")
+    limit = total[-1] if total else None
+    found = []
+    if allocated:
+        found.append(Channel(f"cuda.{index}.allocated_bytes", "gpu", allocated, limit))
+    if allocated and reserved:
+        spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
+        found.append(Channel(f"cuda.{index}.reserved_bytes", "gpu_fragmentation", spare, limit))
+    return found
+
+
+def _column(lane: Lane, series: str) -> tuple[float, ...]:
+    return tuple(fill_gaps(lane.values(series))) if lane.has(series) else ()
+
+
+def garbage_per_generation(lane: Lane, upto: int) -> float | None:
+    """Objects the collector freed per generation when memory swings with it; None when it does not matter."""
+    if not lane.has("python.garbage_freed") or upto < _MIN_GENERATIONS or not lane.private:
+        return None
+    x, freed = lane.points("python.garbage_freed", upto)
+    if len(x) < _MIN_GENERATIONS:
+        return None
+    rate = theil_sen(x[-16:], freed[-16:]).estimate
+    if rate < _GARBAGE_PER_GENERATION or _swing(lane, upto) < _SWING * baseline_of(lane.private):
+        return None
+    return rate
+
+
+def _swing(lane: Lane, upto: int) -> float:
+    """How far memory goes up and down inside a generation or from one to the next, bytes."""
+    recent = lane.private[max(0, upto - 16) : upto]
+    falls = [a - b for a, b in pairwise(recent) if a > b]
+    return median(falls) if len(falls) * 4 >= len(recent) else 0.0
+
+
+def allocator_rate(lane: Lane, start: float, upto: int) -> float | None:
+    """Growth per generation of what the C allocator keeps without using it."""
+    if not lane.has("allocator.kept_bytes"):
+        return None
+    x, y = lane.points("allocator.kept_bytes", upto)
+    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
+    if len(x) - first < 4:
+        return None
+    return theil_sen(x[first:][-64:], y[first:][-64:]).estimate

@@ -1,0 +1,288 @@
+"""Did the fix work? Two runs on one generation axis, phase by phase and type by type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from .assess import LaneStudy
+from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_slopes
+from .evidence import MATERIAL
+from .growth import type_growth
+from .history import RunHistory
+from .ladder import ACTIVE
+from .results import (
+    Change,
+    Comparison,
+    Finding,
+    FindingChanges,
+    Interval,
+    Outcome,
+    PhaseChange,
+    TypeChange,
+    TypeGrowth,
+    Verdict,
+)
+from .series import lanes_of
+from .trend import floor_slope
+from .verdict import examine
+from .wording import format_bytes, format_change
+
+_MIN_GENERATIONS: Final = 4
+# Generations at the start that are warm-up in both runs: left out where enough remain.
+_WARM_UP: Final = 2
+# A change of growth smaller than this is within what two runs of the same program differ by.
+_SAME: Final = 0.20
+_FIXED: Final = 0.80
+_MAX_TYPES: Final = 20
+_NO_PERCENT: Final = 1e-9
+
+
+def compare(before: RunHistory, after: RunHistory) -> Comparison:
+    """Compare ``after`` with ``before`` over the generations both have.
+
+    Growth is private memory without what declared containers gained, after the first generations.
+    """
+    shared = _shared_generations(before, after)
+    a, b = _Side(before, shared), _Side(after, shared)
+    changes = _finding_changes(a.verdict.findings, b.verdict.findings)
+    outcome = _outcome(a, b, changes, len(shared))
+    growth = Change(a.growth, b.growth, _percent(_estimate(a.growth), _estimate(b.growth)))
+    return Comparison(
+        before=before.run,
+        after=after.run,
+        outcome=outcome,
+        summary=_summary(outcome, a, b, len(shared)),
+        generations_compared=len(shared),
+        growth_bytes_per_generation=growth,
+        peak_bytes=Change(a.peak, b.peak, _percent(a.peak, b.peak)),
+        seconds_per_generation=Change(a.seconds, b.seconds, _percent(a.seconds, b.seconds)),
+        by_phase=_by_phase(a, b),
+        by_type=_by_type(before, after),
+        findings=changes,
+        environment_changes=environment_changes(before.environment, after.environment),
+    )
+
+
+class _Side:
+    """What is measured of one run over the shared generations."""
+
+    def __init__(self, history: RunHistory, shared: Sequence[int]) -> None:
+        self.history = history
+        self.verdict: Verdict = examine(history)
+        self.studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+        skip = min(_WARM_UP, max(0, len(shared) - _MIN_GENERATIONS))
+        self.shared = frozenset(shared[skip:])
+        self.growth = self._growth()
+        self.phases = self._phases()
+        self.peak = self._peak(shared)
+        self.seconds = self._seconds()
+
+    def _positions(self, study: LaneStudy) -> list[int]:
+        return [i for i, g in enumerate(study.lane.generations) if g in self.shared]
+
+    def _growth(self) -> Interval | None:
+        slopes = []
+        for study in self.studies:
+            at = self._positions(study)
+            if len(at) >= 2 and study.lane.private:
+                rest = study.residual(len(study.lane))
+                x = [float(study.lane.generations[i]) for i in at]
+                slopes.append(floor_slope(x, [rest[i] for i in at]))
+        if not slopes:
+            return None
+        return Interval(
+            sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
+        )
+
+    def _phases(self) -> dict[str, Interval]:
+        found: dict[str, Interval] = {}
+        for study in self.studies:
+            at = self._positions(study)
+            if len(at) < 2:
+                continue
+            booked = booked_bytes(study.lane)
+            for name, s in phase_slopes(booked, study.lane.generations, at[0], at[-1] + 1).items():
+                if name == LEAKLINE_LINE:
+                    continue
+                old = found.get(name, Interval(0.0, 0.0, 0.0))
+                found[name] = Interval(
+                    old.estimate + s.estimate, old.low + s.low, old.high + s.high
+                )
+        return found
+
+    def _peak(self, shared: Sequence[int]) -> float | None:
+        """The highest resident size seen in the shared generations, the processes added up."""
+        upto = max(shared, default=None)
+        total, seen = 0.0, False
+        for study in self.studies:
+            lane = study.lane
+            known = [
+                float(value)
+                for name in ("process.rss_bytes", "process.peak_bytes")
+                for value, generation in zip(
+                    lane.series.get(name, ()), lane.generation, strict=False
+                )
+                if value is not None and (upto is None or generation is None or generation <= upto)
+            ]
+            if known:
+                total, seen = total + max(known), True
+        return total if seen else None
+
+    def _seconds(self) -> float | None:
+        known = []
+        for study in self.studies:
+            if study.lane.has("generation.seconds"):
+                values = study.lane.values("generation.seconds")
+                known += [float(v) for i in self._positions(study) if (v := values[i]) is not None]
+        return median(known) if known else None
+
+    @property
+    def leaks(self) -> bool:
+        return any(f.status in ACTIVE for f in self.verdict.findings)
+
+    @property
+    def baseline(self) -> float:
+        return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
+
+    def matters(self, rate: float, generations: int) -> bool:
+        return rate * min(100, 2 * max(1, generations)) >= MATERIAL * max(self.baseline, 1.0)
+
+
+def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
+    sides = [
+        {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
+    ]
+    return sorted(sides[0] & sides[1])
+
+
+def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
+    """Findings decide where there are any; else the two growth intervals."""
+    old, new = a.growth, b.growth
+    if old is None or new is None or generations < _MIN_GENERATIONS:
+        return "undecided"
+    grew, grows = a.matters(old.estimate, generations), b.matters(new.estimate, generations)
+    if not grew and not grows and not a.leaks and not b.leaks:
+        return "no_effect"
+    apart_down, apart_up = new.high < old.low, new.low > old.high
+    smaller = new.estimate < (1 - _SAME) * old.estimate and apart_down
+    larger = new.estimate > (1 + _SAME) * max(old.estimate, 0.0) and apart_up
+    if larger and grows:
+        return "worse"
+    if a.leaks and not b.leaks and (smaller or not grew):
+        enough = new.estimate <= (1 - _FIXED) * old.estimate or not grows
+        return "fixed" if enough else "improved"
+    if smaller:
+        return "fixed" if not grows and not b.leaks else "improved"
+    if b.leaks and not a.leaks:
+        return "worse" if any(f.status in ACTIVE for f in changes.new) else "undecided"
+    decided = apart_down or apart_up or _overlap(old, new)
+    return "no_effect" if decided and a.leaks == b.leaks else "undecided"
+
+
+def _overlap(a: Interval, b: Interval) -> bool:
+    return a.low <= b.high and b.low <= a.high
+
+
+def _estimate(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.estimate
+
+
+def _percent(before: float | None, after: float | None) -> float | None:
+    if before is None or after is None or abs(before) < _NO_PERCENT:
+        return None
+    return round(100 * (after - before) / abs(before), 1)
+
+
+def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
+    unit = b.history.unit
+    if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
+        return f"Undecided: only {generations} {unit}{'s' if generations != 1 else ''} to compare"
+    was, now = a.growth.estimate, b.growth.estimate
+    change = f"{format_bytes(was)} per {unit} before, {format_bytes(now)} after"
+    percent = _percent(was, now)
+    if outcome == "fixed":
+        less = min(100.0, -(percent or 0.0))
+        return f"Fixed: {change}: {less:.0f} % less growth over {generations} {unit}s"
+    if outcome == "improved":
+        return f"Improved: {change} ({percent:+.0f} %), but memory still grows"
+    if outcome == "worse":
+        more = "" if percent is None or was <= 0 else f" ({percent:+.0f} %)"
+        return f"Worse: {change}{more}"
+    if outcome == "no_effect":
+        if not a.leaks and not b.leaks:
+            return f"No effect: neither run leaks ({change})"
+        return f"No effect: {change}, within what two runs differ by"
+    return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {generations} {unit}s"
+
+
+def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
+    names = sorted({*a.phases, *b.phases}, key=lambda name: (name == BETWEEN_LINE, name))
+    rows = [
+        PhaseChange(
+            name, a.phases.get(name), b.phases.get(name),
+            _percent(_estimate(a.phases.get(name)), _estimate(b.phases.get(name))),
+        )
+        for name in names
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=_largest))
+
+
+def _largest(row: PhaseChange) -> float:
+    return -max(abs(i.estimate) for i in (row.before, row.after) if i is not None)
+
+
+def _by_type(before: RunHistory, after: RunHistory) -> tuple[TypeChange, ...]:
+    old = {row.name: row for row in type_growth(before)}
+    new = {row.name: row for row in type_growth(after)}
+    rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
+    rows.sort(
+        key=lambda r: -max(abs(r.before_per_generation or 0), abs(r.after_per_generation or 0))
+    )
+    return tuple(rows[:_MAX_TYPES])
+
+
+def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> TypeChange:
+    def rate(row: TypeGrowth | None) -> float | None:
+        if row is None or row.count_per_generation is None:
+            return None
+        return row.count_per_generation.estimate
+
+    return TypeChange(
+        name, rate(old), rate(new), old.last_count if old else None, new.last_count if new else None
+    )
+
+
+def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:
+    """By fingerprint, over the findings that matter in either run."""
+    matter = (*ACTIVE, "watch")
+    old = {f.fingerprint: f for f in before if f.status in matter}
+    new = {f.fingerprint: f for f in after if f.status in matter}
+    return FindingChanges(
+        gone=tuple(f for p, f in old.items() if p not in new),
+        still=tuple(f for p, f in new.items() if p in old),
+        new=tuple(f for p, f in new.items() if p not in old),
+    )
+
+
+def environment_changes(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> dict[str, tuple[object, object]]:
+    """What differs: package by package, commit, Python, command line; None where one side says nothing."""
+    old, new = _flat(before), _flat(after)
+    return {
+        name: (old.get(name), new.get(name))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    }
+
+
+def _flat(environment: Mapping[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in environment.items():
+        if name == "packages" and isinstance(value, Mapping):
+            flat.update({str(package): version for package, version in value.items()})
+        else:
+            flat[name] = value
+    return flat

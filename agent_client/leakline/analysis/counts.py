@@ -1,0 +1,142 @@
+"""Counts of live objects: integers, almost without noise, and therefore the earliest witness of a leak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median, pstdev
+from typing import Final, Literal
+
+from .shape import breaks_new_ground, is_more_than_steps, keeps_rising, stands_out
+from .trend import block_minima, fit_hinge, theil_sen
+
+Pattern = Literal["constant", "periodic", "irregular", "noisy"]
+
+MIN_RISES: Final = 4
+_MAX_VARIATION: Final = 0.25
+_NEAR_MEDIAN: Final = 0.5
+_MIN_PERIODS: Final = 3
+_MIN_SPAN: Final = 6
+_MIN_NOISY: Final = 8
+# Readings looked at for the pattern; the start is looked for in all of them.
+WINDOW: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CountGrowth:
+    """How a count rises: ``slope`` per generation in [low, high], first rise in generation ``start``."""
+
+    pattern: Pattern
+    slope: float
+    low: float
+    high: float
+    start: float
+    start_low: float
+    start_high: float
+    rises: int
+    generations: float  # from the start to the last reading
+    each: float  # the usual size of one rise
+    period: int | None = None
+
+
+def count_growth(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    """The lasting growth of a count over generations ``x``, or None.
+
+    In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
+    that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
+    """
+    if len(x) < 3 or counts[-1] <= min(counts[-WINDOW:]):
+        return None
+    x, counts = x[-4 * WINDOW :], counts[-4 * WINDOW :]
+    return (
+        _constant(x, counts) or _periodic(x, counts) or _irregular(x, counts) or _noisy(x, counts)
+    )
+
+
+def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises: list[float] = []
+    for i in range(len(x) - 1, 0, -1):
+        rise = (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
+        usual = median(rises) if rises else rise
+        if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
+            break
+        rises.append(rise)
+    if len(rises) < MIN_RISES or pstdev(rises) > _MAX_VARIATION * fmean(rises):
+        return None
+    first = len(x) - len(rises)
+    slope = theil_sen(*block_minima(x[first - 1 :], counts[first - 1 :]))
+    return CountGrowth(
+        "constant", slope.estimate, slope.low, slope.high, x[first - 1] + 1, x[first - 1] + 1, x[first],
+        len(rises), x[-1] - x[first - 1], median(rises),
+    )  # fmt: skip
+
+
+def _rises_never_taken_back(x: Sequence[float], counts: Sequence[float]) -> tuple[list[int], int]:
+    """(positions of rises, first position) of the longest recent stretch without a fall."""
+    first = len(x) - 1
+    while first > 0 and counts[first] >= counts[first - 1]:
+        first -= 1
+    return [i for i in range(first + 1, len(x)) if counts[i] > counts[i - 1]], first
+
+
+def _periodic(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises, _ = _rises_never_taken_back(x, counts)
+    if len(rises) < _MIN_PERIODS:
+        return None
+    gaps = [x[b] - x[a] for a, b in pairwise(rises)]
+    while gaps and gaps[0] != gaps[-1]:  # what rose before the beat began is warm-up
+        gaps, rises = gaps[1:], rises[1:]
+    period = gaps[-1] if gaps else 0.0
+    sizes = [counts[i] - counts[i - 1] for i in rises]
+    steady = len(rises) >= _MIN_PERIODS and all(gap == period for gap in gaps) and period >= 2
+    if not steady or x[-1] - x[rises[-1]] > period:
+        return None
+    if pstdev(sizes) > _MAX_VARIATION * fmean(sizes):
+        return None
+    slope = median(sizes) / period
+    return CountGrowth(
+        "periodic", slope, slope * 0.9, slope * 1.1, x[rises[0]], x[rises[0]], x[rises[0]],
+        len(rises), x[-1] - x[rises[0]] + 1, median(sizes), int(period),
+    )  # fmt: skip
+
+
+def _irregular(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    rises, first = _rises_never_taken_back(x, counts)
+    if len(rises) < MIN_RISES:
+        return None
+    span = x[-1] - x[first]
+    gaps = [x[b] - x[a] for a, b in pairwise(rises)]
+    waited = x[-1] - x[rises[-1]]
+    middle = (x[-1] + x[rises[0]]) / 2
+    late = sum(counts[i] - counts[i - 1] for i in rises if x[i] >= middle)
+    total = counts[-1] - counts[first]
+    if span < _MIN_SPAN or waited > max(3.0, 1.5 * max(gaps)) or late < 0.25 * total:
+        return None
+    begin = x[rises[0]]
+    slope = total / (x[-1] - begin + 1)
+    doubt = len(rises) ** -0.5
+    return CountGrowth(
+        "irregular", slope, slope * (1 - doubt), slope * (1 + doubt), begin, x[first] + 1, begin,
+        len(rises), x[-1] - begin + 1, total / len(rises),
+    )  # fmt: skip
+
+
+def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+    if len(x) < _MIN_NOISY:
+        return None
+    hinge = fit_hinge(x, counts)
+    first = 0 if hinge is None else next(i for i, at in enumerate(x) if at >= hinge.start)
+    if len(x) - first < _MIN_NOISY:
+        return None
+    xs, ys = block_minima(x[first:], counts[first:])
+    slope = theil_sen(xs, ys)
+    lasting = keeps_rising(xs, ys) and is_more_than_steps(ys) and stands_out(xs, ys, slope)
+    if not (slope.rises and lasting and breaks_new_ground(counts[first:], counts[:first])):
+        return None
+    begin = x[first] + 1
+    low, high = (begin, begin) if hinge is None else (hinge.low + 1, hinge.high + 1)
+    return CountGrowth(
+        "noisy", slope.estimate, slope.low, slope.high, begin, low, high,
+        sum(b > a for a, b in pairwise(ys)), x[-1] - x[first], slope.estimate,
+    )  # fmt: skip

@@ -1,0 +1,253 @@
+"""From where a cause stands to the finding people read: suspects in order, evidence, priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from .advice import advice_for
+from .assess import Assessed, LaneStudy
+from .attribution import Cause
+from .candidates import Candidate
+from .contracts import expected_text
+from .ladder import ACTIVE, Standing
+from .results import SEVERITY, Finding, Interval, Status, Suspect
+from .trend import Slope
+from .wording import format_bytes, format_change, format_count, ordinal, short_name
+
+_MAX_SUSPECTS: Final = 8
+# Defaults of the priority classes, bytes per generation.
+CRITICAL_BYTES: Final = 5e9
+MAJOR_BYTES: Final = 1e9
+_CONFIDENCE: Final[dict[Status, float]] = {
+    "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
+    "ok": 0.90, "learning": 0.30,
+}  # fmt: skip
+
+
+def interval(slope: Slope) -> Interval:
+    return Interval(slope.estimate, slope.low, slope.high)
+
+
+def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Finding:
+    """The finding of one standing; ``several`` when the run has more than one process."""
+    a = standing.assessed
+    cause = a.cause
+    holder = _holder(study, cause)
+    return Finding(
+        fingerprint=standing.fingerprint,
+        status=standing.status,
+        kind="count_contract" if only_contract(a) else cause.kind,
+        phase=cause.place.phase,
+        phase_share=_rounded(cause.place.share),
+        suspects=_suspects(study, cause, holder),
+        growth_bytes_per_generation=interval(cause.rate),
+        started_at_generation=None if a.start is None else Interval(*a.start),
+        confidence=_confidence(standing),
+        evidence=_evidence(study, standing),
+        advice=advice_for(a, holder) if standing.status != "ok" else (),
+        phase_path=cause.place.path,
+        priority=priority(cause.rate.estimate),
+        process=a.process if several else None,
+    )
+
+
+def only_contract(a: Assessed) -> bool:
+    """A broken count that neither rises nor brings memory with it."""
+    owner = a.cause.owner
+    if owner is None or owner.violation is None or "counts" in a.witnesses:
+        return False
+    return not (owner.growth.slope > 0 and a.cause.rate.estimate > 0)
+
+
+def priority(rate: float) -> Literal["critical", "major", "minor"]:
+    if rate >= CRITICAL_BYTES:
+        return "critical"
+    return "major" if rate >= MAJOR_BYTES else "minor"
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(min(1.0, share), 3)
+
+
+def _holder(study: LaneStudy, cause: Cause) -> str | None:
+    for member in cause.members:
+        if member.role == "type" and member.name in study.facts.holders:
+            return study.facts.holders[member.name]
+    return None
+
+
+def _suspects(study: LaneStudy, cause: Cause, holder: str | None) -> tuple[Suspect, ...]:
+    found: list[Suspect] = []
+    for position, member in enumerate(cause.members):
+        found.append(
+            Suspect(
+                member.name,
+                member.role,
+                _count_rate(member),
+                _rate_of_member(cause, member, position),
+            )
+        )
+        path = study.facts.holders.get(member.name)
+        if position == 0 and path is not None:
+            found.append(Suspect(path, "holder", _count_rate(member), None))
+    if holder is not None and all(s.name != holder for s in found):
+        found.append(Suspect(holder, "holder"))
+    # A container right behind what it holds reads as the answer to "and where is it kept?".
+    head, tail = found[:1], found[1:]
+    tail.sort(key=lambda s: {"holder": 0, "container": 1}.get(s.role, 2))
+    return tuple((head + tail)[:_MAX_SUSPECTS])
+
+
+def _count_rate(member: Candidate) -> float:
+    return round(member.growth.slope, 3)
+
+
+def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
+    """The owner carries the whole finding; what it brings along shows its own measured bytes."""
+    if position == 0 and cause.rate.estimate > 0:
+        return round(cause.rate.estimate, 1)
+    return None if member.bytes_rate is None else round(member.bytes_rate, 1)
+
+
+def _confidence(standing: Standing) -> float:
+    base = _CONFIDENCE[standing.status]
+    if standing.status == "suspected":
+        base = min(0.98, 0.85 + 0.03 * len(standing.assessed.witnesses))
+    return round(base, 2)
+
+
+def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
+    a = standing.assessed
+    lines = [*_contract_lines(a), *_count_lines(a), *_memory_lines(a, standing.confirmations)]
+    lines.extend(_explained_lines(a))
+    lines.extend(_phase_lines(a))
+    if standing.status == "ok" and a.cause.members:
+        lines.append(_harmless(a))
+    if standing.status == "recovered":
+        lines.append("It has stopped growing.")
+    return tuple(lines)
+
+
+def _contract_lines(a: Assessed) -> list[str]:
+    found = []
+    for member in a.cause.members:
+        v = member.violation
+        if v is not None:
+            outlived = "; the surplus outlived a collection or was there again" if v.proven else ""
+            found.append(
+                f"{short_name(v.type)} is {format_count(v.count)}, declared {expected_text(v.expectation)}{outlived}."
+            )
+    return found
+
+
+def _count_lines(a: Assessed) -> list[str]:
+    found = []
+    for member in a.cause.members[:3]:
+        g = member.growth
+        what = f"{_named(member)} grows by {format_count(g.slope)} per generation"
+        if g.pattern == "constant":
+            found.append(f"{what}, the same in each of the last {g.rises} generations.")
+        elif g.pattern == "periodic":
+            beat = f"every {ordinal(g.period or 0)} generation, {g.rises} times"
+            found.append(f"{_named(member)} grows by {format_count(g.each)} {beat}.")
+        elif g.pattern == "irregular" and g.rises >= 3:
+            found.append(f"{what} on average: {g.rises} rises, never taken back.")
+        elif g.pattern == "noisy":
+            found.append(f"{what}, through noise.")
+        elif g.rises == 1 and g.slope > 0:
+            found.append(f"{_named(member)} rose by {format_count(g.each)}.")
+    return found
+
+
+def _named(member: Candidate) -> str:
+    if member.role == "container":
+        return f"The length of {member.name}"
+    return f"The number of {short_name(member.name)}"
+
+
+def _memory_lines(a: Assessed, in_a_row: int) -> list[str]:
+    rate = a.cause.rate
+    if a.garbage is not None:
+        return [
+            f"The collector frees {format_count(a.garbage)} objects per generation that only it could free, "
+            "and memory swings with it."
+        ]
+    if rate.points < 2 or rate.estimate <= 0:
+        return []
+    spread = f"{format_bytes(rate.low)} to {format_bytes(rate.high)}"
+    found = [f"Memory grows by {format_change(rate.estimate)} per generation ({spread}, 90 %)."]
+    if a.rise.window:
+        times = "once" if in_a_row == 1 else f"{in_a_row} times in a row"
+        found.append(f"The rise holds over {a.rise.window} generations, seen {times}.")
+    return found
+
+
+def _explained_lines(a: Assessed) -> list[str]:
+    cause = a.cause
+    if cause.kind == "native":
+        return ["No Python object that was counted explains it."]
+    if cause.kind == "allocator_retained":
+        return ["The C allocator keeps freed memory: what it holds unused grows alike."]
+    if cause.kind == "gpu_fragmentation":
+        return ["Reserved device memory grows while live tensors do not."]
+    if cause.measured is None or cause.rate.estimate <= 0:
+        return []
+    share = min(1.0, cause.measured / cause.rate.estimate)
+    return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per generation."]
+
+
+def _phase_lines(a: Assessed) -> list[str]:
+    place = a.cause.place
+    if place.phase is None:
+        return []
+    if place.share is None:
+        return [f"It stays in {place.phase}."]
+    return [f"{place.share:.0%} of it stays in {place.phase}."]
+
+
+def _harmless(a: Assessed) -> str:
+    size = a.cause.measured if a.cause.measured is not None else max(a.cause.rate.estimate, 0.0)
+    share = a.scale.share(size, a.window)
+    return (
+        f"It grows, but does not matter: {format_bytes(size)} per generation, {share:.2%} of memory within "
+        f"the next {min(100, round(2 * max(1.0, a.window)))} generations."
+    )
+
+
+def worth_telling(standing: Standing) -> bool:
+    """Growth that does not matter is told when it is a container or class of the program, and measured."""
+    if standing.status != "ok":
+        return True
+    owner = standing.assessed.cause.owner
+    if owner is None or owner.family not in ("container", "object", "figure"):
+        return False
+    return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
+
+
+def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
+    """Active findings first, then by measured size."""
+    return (
+        finding.status not in ACTIVE, finding.status in ("ok", "recovered"),
+        -finding.growth_bytes_per_generation.estimate, finding.fingerprint,
+    )  # fmt: skip
+
+
+def merge_alike(findings: Sequence[Finding]) -> list[Finding]:
+    """Ranks that leak alike are one finding with their growth added up."""
+    merged: dict[str, Finding] = {}
+    for finding in findings:
+        known = merged.get(finding.fingerprint)
+        merged[finding.fingerprint] = finding if known is None else _merge(known, finding)
+    return sorted(merged.values(), key=rank_key)
+
+
+def _merge(a: Finding, b: Finding) -> Finding:
+    worse = max(a, b, key=lambda f: SEVERITY.index(f.status))
+    x, y = a.growth_bytes_per_generation, b.growth_bytes_per_generation
+    total = Interval(x.estimate + y.estimate, x.low + y.low, x.high + y.high)
+    return replace(
+        worse, growth_bytes_per_generation=total, priority=priority(total.estimate),
+        process=f"{a.process}, {b.process}",
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""Tables beside the verdict: types and how they grow, tracked containers and their fill, declared counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from .bounds import capacity_of, tracked_names
+from .candidates import Facts, place_of, rate_of
+from .contracts import Readings, expected_text, find_violation, types_of
+from .counts import count_growth
+from .history import RunHistory
+from .results import ExpectationRow, Interval, StoreFill, TypeGrowth
+from .series import Lane, fill_gaps, lanes_of
+from .trend import theil_sen
+
+_WINDOW: Final = 64
+
+
+def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
+    """One row per type with a count series, those that grow most bytes first. Processes are added up."""
+    rows: dict[str, list[TypeGrowth]] = {}
+    for lane in lanes_of(history):
+        facts = Facts(history, lane)
+        for name in sorted(types_of(lane)):
+            row = _type_row(facts, name)
+            if row is not None:
+                rows.setdefault(name, []).append(row)
+    return tuple(sorted((_added(found) for found in rows.values()), key=_order))
+
+
+def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
+    rate = row.count_per_generation.estimate if row.count_per_generation else 0.0
+    rank = {"problem": 0, "grows": 1, "expected": 2, "steady": 3}[row.rating]
+    return rank > 1, -(row.bytes_per_generation or 0.0), -rate, row.name
+
+
+def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
+    lane, series = facts.lane, f"type.{name}.count"
+    x, counts = lane.points(series, baseline=True)
+    if not counts:
+        column = [v for v in lane.series[series] if v is not None]
+        x, counts = [0.0] * len(column), [float(v) for v in column]
+    if not counts:
+        return None
+    slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:]) if len(x) >= 3 else None
+    growth = count_growth(x, counts)
+    rate = _bytes_rate(
+        facts, name, growth.slope if growth else None, growth.start if growth else None
+    )
+    place = place_of(lane, series, growth.start, len(lane)) if growth else None
+    return TypeGrowth(
+        name=name,
+        first_count=int(counts[0]),
+        last_count=int(counts[-1]),
+        count_per_generation=Interval(slope.estimate, slope.low, slope.high) if slope else None,
+        bytes=_last(lane, f"type.{name}.bytes"),
+        bytes_per_generation=rate,
+        holder=facts.holders.get(name),
+        phase=place.phase if place else None,
+        expected=_expected(facts, name),
+        rating=_rating(facts, name, growth is not None),
+    )
+
+
+def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | None) -> float | None:
+    if slope is None or start is None:
+        return None
+    each = facts.bytes_each.get(name)
+    if each is not None:
+        return slope * each
+    return rate_of(facts.lane, f"type.{name}.bytes", start, len(facts.lane))
+
+
+def _last(lane: Lane, series: str) -> int | None:
+    known = [v for v in lane.series.get(series, ()) if v is not None]
+    return int(known[-1]) if known else None
+
+
+def _expected(facts: Facts, name: str) -> str | None:
+    texts = [expected_text(r.expectation) for r in facts.readings if r.type == name]
+    return "; ".join(texts) or None
+
+
+def _rating(
+    facts: Facts, name: str, grows: bool
+) -> Literal["steady", "expected", "grows", "problem"]:
+    last_row = len(facts.lane.kind) - 1
+    declared = [r for r in facts.readings if r.type == name]
+    if any(find_violation(facts.lane, r, last_row) is not None for r in declared):
+        return "problem"
+    if grows:
+        return "grows"
+    return "expected" if declared else "steady"
+
+
+def _added(rows: list[TypeGrowth]) -> TypeGrowth:
+    if len(rows) == 1:
+        return rows[0]
+    rates = [r.count_per_generation for r in rows if r.count_per_generation is not None]
+    sizes = [r.bytes for r in rows if r.bytes is not None]
+    bytes_rates = [r.bytes_per_generation for r in rows if r.bytes_per_generation is not None]
+    worst = min(rows, key=lambda r: ("problem", "grows", "expected", "steady").index(r.rating))
+    return TypeGrowth(
+        name=worst.name,
+        first_count=sum(r.first_count for r in rows),
+        last_count=sum(r.last_count for r in rows),
+        count_per_generation=Interval(
+            sum(r.estimate for r in rates), sum(r.low for r in rates), sum(r.high for r in rates)
+        ) if rates else None,
+        bytes=sum(sizes) if sizes else None,
+        bytes_per_generation=sum(bytes_rates) if bytes_rates else None,
+        holder=worst.holder,
+        phase=worst.phase,
+        expected=worst.expected,
+        rating=worst.rating,
+    )  # fmt: skip
+
+
+def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
+    """One row per tracked container and process, by name."""
+    rows = []
+    for lane in lanes_of(history):
+        for name in sorted(tracked_names(lane)):
+            row = _fill_row(lane, name, history.capacities)
+            if row is not None:
+                rows.append(row)
+    return tuple(sorted(rows, key=lambda row: row.name))
+
+
+def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> StoreFill | None:
+    length = [v for v in lane.series[f"tracked.{name}.length"] if v is not None]
+    if not length:
+        return None
+    capacity = capacity_of(lane, name, capacities)
+    size = _last(lane, f"tracked.{name}.bytes")
+    now = int(length[-1])
+    ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
+    per_generation = _items_per_generation(lane, name)
+    return StoreFill(
+        name=name,
+        length=now,
+        capacity=None if capacity is None else int(capacity),
+        bytes=size,
+        ceiling_bytes=ceiling,
+        full_at_generation=_full_at(lane, now, capacity, per_generation),
+        state=_state(now, capacity, per_generation),
+    )
+
+
+def _items_per_generation(lane: Lane, name: str) -> float:
+    values = fill_gaps(lane.values(f"tracked.{name}.length"))[-4:]
+    return (values[-1] - values[0]) / (len(values) - 1) if len(values) > 1 else 0.0
+
+
+def _full_at(lane: Lane, now: int, capacity: float | None, speed: float) -> float | None:
+    if capacity is None or not lane.generations or now >= capacity or speed <= 0:
+        return None
+    return round(lane.generations[-1] + (capacity - now) / speed, 1)
+
+
+def _state(
+    now: int, capacity: float | None, speed: float
+) -> Literal["filling", "full", "over", "unbounded", "steady"]:
+    if capacity is None:
+        return "unbounded" if speed > 0 else "steady"
+    if now > capacity:
+        return "over"
+    if now == capacity:
+        return "full"
+    return "filling" if speed > 0 else "steady"
+
+
+def expectation_rows(history: RunHistory) -> tuple[ExpectationRow, ...]:
+    """One row per declared count, type it matches and process."""
+    lanes = lanes_of(history)
+    rows: list[ExpectationRow] = []
+    matched = set()
+    for lane in lanes:
+        for readings in Facts(history, lane).readings:
+            matched.add(readings.expectation)
+            rows.append(_expectation_row(lane, readings, lane.name if len(lanes) > 1 else None))
+    rows.extend(
+        ExpectationRow(e.type, _range(e.low, e.high), e.after, None, "never_seen", 0, None)
+        for e in history.expectations
+        if e not in matched
+    )
+    return tuple(rows)
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _expectation_row(lane: Lane, readings: Readings, process: str | None) -> ExpectationRow:
+    e = readings.expectation
+    broken = [
+        row
+        for row, count in zip(readings.rows, readings.counts, strict=True)
+        if not e.low <= count <= e.high
+    ]
+    violation = find_violation(lane, readings, len(lane.kind) - 1)
+    state: Literal["holds", "broken", "unproven", "never_seen"] = "holds"
+    if not readings.rows:
+        state = "never_seen"
+    elif violation is not None:
+        state = "broken" if violation.proven or not violation.above else "unproven"
+    return ExpectationRow(
+        type=readings.type,
+        expected=_range(e.low, e.high),
+        after=e.after,
+        last_count=int(readings.counts[-1]) if readings.counts else None,
+        state=state,
+        broken_times=len(broken),
+        first_broken_at=lane.generation[broken[0]] if broken else None,
+        process=process,
+    )

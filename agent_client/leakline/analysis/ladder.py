@@ -1,0 +1,184 @@
+"""The ladder: learning, ok, filling, watch, suspected, confirmed, recovered.
+
+A status is what the newest moment says, held up by the moments before it: memory must pass several moments
+in a row to count, and a leak that stops is kept for as long as it took to be sure, then called recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .assess import Assessed, LaneStudy, Moment, assess
+from .fingerprint import fingerprint_of
+from .results import Status
+
+MIN_GENERATIONS: Final = 5
+_WATCH: Final = 8
+_SUSPECT: Final = (12, 3)  # generations of growth, moments in a row
+_CONFIRM: Final = (24, 5)
+_CONFIRM_WITH_WITNESSES: Final = 16
+_CONFIRM_BROKEN_CONTRACT: Final = 8
+# Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
+_HOLD_COUNTS: Final = 4
+_HOLD_MEMORY: Final = 8
+# Moments looked at one by one; older ones on a grid that grows coarser.
+_DENSE: Final = 32
+_GRID: Final = 8
+_MAX_OLD: Final = 24
+
+ACTIVE: Final[tuple[Status, ...]] = ("suspected", "confirmed")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One cause with its status after the walk through the moments."""
+
+    fingerprint: str
+    assessed: Assessed
+    status: Status
+    confirmations: int
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the walk remembers of one fingerprint."""
+
+    assessed: Assessed
+    status: Status
+    confirmations: int
+    last_active: int | None = None
+    peak: Status = "ok"
+
+
+def moments_of(generations: int) -> list[int]:
+    """The moments to look at: the last 32, and older ones on a fixed grid, so that work stays bounded."""
+    step = _GRID
+    while generations // step > _MAX_OLD:
+        step *= 2
+    old = range(step, max(1, generations - _DENSE + 1), step)
+    recent = range(max(1, generations - _DENSE + 1), generations + 1)
+    return sorted({*old, *recent})
+
+
+def walk(
+    study: LaneStudy, moments: Sequence[int] | None = None
+) -> tuple[Moment | None, list[Standing]]:
+    """The newest moment and where every cause stands after all moments."""
+    remembered: dict[str, _Memory] = {}
+    newest: Moment | None = None
+    for upto in moments if moments is not None else moments_of(len(study.lane)):
+        newest = assess(study, upto)
+        step(study, newest, remembered)
+    if newest is None:
+        return None, []
+    standings = [Standing(p, m.assessed, m.status, m.confirmations) for p, m in remembered.items()]
+    return newest, standings
+
+
+def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> None:
+    """Take one moment into account."""
+    seen: set[str] = set()
+    for assessed in moment.causes:
+        fingerprint = fingerprint_of(assessed.cause, study.facts.holders)
+        if fingerprint in seen:
+            continue
+        seen.add(fingerprint)
+        status, confirmations = level(study, assessed, moment.upto)
+        memory = remembered.get(fingerprint)
+        if memory is None:
+            memory = remembered[fingerprint] = _Memory(assessed, status, confirmations)
+        if status in ACTIVE:
+            memory.assessed, memory.confirmations = assessed, confirmations
+            # Once confirmed, a leak that still shows is not taken down a step.
+            memory.status = "confirmed" if memory.status == "confirmed" else status
+            memory.last_active, memory.peak = moment.upto, memory.status
+        else:
+            _quiet(memory, moment, assessed, status)
+    for fingerprint, memory in list(remembered.items()):
+        if fingerprint not in seen:
+            if memory.peak in ACTIVE and not _taken_over(memory, moment, study):
+                _quiet(memory, moment, memory.assessed, "ok")
+            else:
+                del remembered[fingerprint]
+
+
+def _quiet(memory: _Memory, moment: Moment, assessed: Assessed, status: Status) -> None:
+    """The cause does not qualify now: hold the status for a while, then call it recovered."""
+    if memory.last_active is None:
+        memory.assessed, memory.status, memory.confirmations = assessed, status, 0
+        return
+    hold = _HOLD_COUNTS if "counts" in memory.assessed.witnesses else _HOLD_MEMORY
+    if moment.upto - memory.last_active >= hold:
+        memory.status = "recovered"
+
+
+def _taken_over(memory: _Memory, moment: Moment, study: LaneStudy) -> bool:
+    """The same growth goes by another name now: better readings named another owner or another phase."""
+    own = {member.name for member in memory.assessed.cause.members}
+    for other in moment.causes:
+        if other.channel != memory.assessed.channel:
+            continue
+        names = {member.name for member in other.cause.members}
+        matters = other.scale.is_material(other.cause.rate.estimate, other.window)
+        if own & names or (matters and not own):
+            return True
+    return False
+
+
+def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
+    """(status at this moment, moments in a row in which memory alone passed)."""
+    rate = a.cause.rate
+    counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
+    if a.garbage is not None:
+        return "watch", 0
+    material = a.scale.is_material(rate.estimate, a.window)
+    in_a_row = confirmations(study, a, upto, _WATCH)
+    if "contract" in a.witnesses or "budget" in a.witnesses:
+        sure = material and steady and rate.rises and a.window >= _CONFIRM_BROKEN_CONTRACT
+        return ("confirmed" if sure else "suspected"), in_a_row
+    if "explosion" in a.witnesses and material:
+        return "suspected", in_a_row
+    if not material:
+        quiet = not a.cause.members or a.scale.is_trivial(rate.estimate, a.window) or not counts
+        return ("ok" if quiet else "watch"), in_a_row
+    return _by_memory(study, a, upto, in_a_row) or _by_counts(a) or "watch", in_a_row
+
+
+def _by_memory(study: LaneStudy, a: Assessed, upto: int, in_a_row: int) -> Status | None:
+    witnesses = len(a.witnesses & {"counts", "container", "measured"})
+    window = a.rise.window
+    if window >= _CONFIRM[0] and confirmations(study, a, upto, _CONFIRM[0]) >= _CONFIRM[1]:
+        return "confirmed"
+    if window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
+        return "confirmed"
+    if a.rise.strict >= _SUSPECT[0] and confirmations(study, a, upto, _SUSPECT[0]) >= _SUSPECT[1]:
+        return "suspected"
+    return "suspected" if window >= _WATCH and witnesses else None
+
+
+def _by_counts(a: Assessed) -> Status | None:
+    """Counts alone: they must rise lastingly, and their bytes must be measured or seen in memory."""
+    if "counts" not in a.witnesses:
+        return None
+    owner = a.cause.owner
+    measured = a.cause.measured
+    proven = measured is not None and a.scale.is_material(measured, a.window)
+    seen = a.cause.rate.low > 0 and a.cause.rate.points >= MIN_GENERATIONS
+    if proven and (seen or "steady" in a.witnesses):
+        return "suspected"
+    named = owner is not None and owner.family in ("object", "figure", "graph", "tensor")
+    return "suspected" if seen and named and (owner.declared if owner else False) else None
+
+
+def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
+    """Moments in a row, ending now, in which memory alone showed growth over at least ``window``."""
+    found = 0
+    channel = next((c for c in study.channels if c.name == a.channel), None)
+    for moment in range(upto, max(0, upto - _CONFIRM[1]), -1):
+        rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
+        if rise.window < window:
+            break
+        found += 1
+    return found

@@ -1,0 +1,316 @@
+"""One process of the run on the generation axis: what every later step reads.
+
+A lane is one place in the run (rank and role) over all its attempts. A resume that repeats generations
+replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
+jump is taken out, so that memory freed by a crash is not taken for a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeVar
+
+from .history import ProcessHistory, RunHistory, Value
+
+T = TypeVar("T")
+
+END: Final = "generation_end"
+# Snapshots whose readings belong to the walk from phase to phase; the others come at any moment.
+_STEPS: Final = ("baseline", "phase_end", END)
+# A series is read at generation ends when it has at least this share of what its best phase offers.
+_ENOUGH_AT_ENDS: Final = 0.5
+UNKNOWN_PHASE: Final = "?"
+BETWEEN: Final = ""
+
+Increments = tuple[Mapping[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Snapshots of one process place in order, with the rows that stand for each generation."""
+
+    name: str
+    instance: str
+    kind: Sequence[str]
+    phase: Sequence[str | None]
+    time: Sequence[float]
+    generation: Sequence[int | None]
+    series: Mapping[str, Sequence[Value]]
+    segment: Sequence[int]
+    generations: tuple[int, ...]
+    end_rows: tuple[int, ...]
+    baseline_row: int | None
+    # generation -> position on the axis
+    position: Mapping[int, int]
+    _values: dict[str, list[Value]] = field(default_factory=dict)
+    _increments: dict[str, Increments] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.generations)
+
+    def has(self, name: str) -> bool:
+        return name in self.series
+
+    def values(self, name: str) -> list[Value]:
+        """One reading per generation: at its end, or after the phase that has most readings of this series."""
+        if name not in self._values:
+            self._values[name] = self._joined(self.series[name], self._rows_for(self.series[name]))
+        return self._values[name]
+
+    def points(
+        self, name: str, upto: int | None = None, *, baseline: bool = False
+    ) -> tuple[list[float], list[float]]:
+        """(generations, readings) without gaps, up to the first ``upto`` generations.
+
+        With ``baseline`` the reading before the first generation stands at that generation minus one.
+        """
+        xs: list[float] = []
+        ys: list[float] = []
+        if baseline and self.baseline_row is not None and self.generations:
+            first = self.series[name][self.baseline_row]
+            if first is not None:
+                xs.append(float(self.generations[0] - 1))
+                ys.append(float(first))
+        for x, y in zip(self.generations[:upto], self.values(name)[:upto], strict=True):
+            if y is not None:
+                xs.append(float(x))
+                ys.append(float(y))
+        return xs, ys
+
+    @cached_property
+    def private_rows(self) -> Sequence[Value]:
+        """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown."""
+        anonymous = self.series.get("process.anon_bytes")
+        if anonymous is None or sum(v is not None for v in anonymous) * 2 < len(anonymous):
+            return self.series.get("process.rss_bytes", [None] * len(self.kind))
+        swapped = self.series.get("process.swap_bytes")
+        if swapped is None:
+            return anonymous
+        return [
+            None if a is None else a + (s or 0) for a, s in zip(anonymous, swapped, strict=True)
+        ]
+
+    @cached_property
+    def private(self) -> list[float]:
+        """Private bytes per generation; a gap repeats what stood before it."""
+        readings = self._joined(self.private_rows, self._rows_for(self.private_rows))
+        return fill_gaps(readings)
+
+    def increments(self, name: str) -> Increments:
+        """Per generation: how much the series changed in each phase path (``""`` between phases)."""
+        if name not in self._increments:
+            self._increments[name] = self._walk(self.series[name])
+        return self._increments[name]
+
+    @cached_property
+    def private_increments(self) -> Increments:
+        return self._walk(self.private_rows)
+
+    @cached_property
+    def step_rows(self) -> list[int]:
+        return [row for row, kind in enumerate(self.kind) if kind in _STEPS]
+
+    @cached_property
+    def _phase_rows(self) -> dict[str, dict[int, int]]:
+        """phase path -> position of the generation -> last row after that phase."""
+        found: dict[str, dict[int, int]] = {}
+        for row in self.step_rows:
+            phase, generation = self.phase[row], self.generation[row]
+            position = None if generation is None else self.position.get(generation)
+            if self.kind[row] == "phase_end" and phase and position is not None:
+                found.setdefault(phase, {})[position] = row
+        return found
+
+    def _rows_for(self, column: Sequence[Value]) -> Sequence[int | None]:
+        """The rows to read a series at. All from one place in the generation, or nothing compares."""
+        ends: list[int | None] = list(self.end_rows)
+        at_ends = sum(row is not None and column[row] is not None for row in ends)
+        best, best_rows = at_ends, ends
+        if at_ends < len(ends):
+            for rows in self._phase_rows.values():
+                found = sum(column[row] is not None for row in rows.values())
+                if found * _ENOUGH_AT_ENDS > at_ends and found > best:
+                    best, best_rows = found, [rows.get(p) for p in range(len(self.generations))]
+        return best_rows
+
+    def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
+        out: list[Value] = []
+        shift: float = 0
+        last: float | None = None
+        segment = self.segment[rows[0]] if rows and rows[0] is not None else 0
+        for row in rows:
+            value = None if row is None else column[row]
+            if row is not None and value is not None:
+                if self.segment[row] != segment:
+                    shift = 0 if last is None else last - value
+                    segment = self.segment[row]
+                value += shift
+                last = value
+            out.append(value)
+        return out
+
+    def _walk(self, column: Sequence[Value]) -> Increments:
+        found: list[dict[str, float]] = [{} for _ in self.generations]
+        before: float | None = None
+        segment = -1
+        passed: set[str] = set()
+        for row in self.step_rows:
+            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
+            passed.add(path)
+            value = column[row]
+            if value is None:
+                continue
+            generation = self.generation[row]
+            position = None if generation is None else self.position.get(generation)
+            if before is not None and position is not None and self.segment[row] == segment:
+                where = _one_phase(passed)
+                found[position][where] = found[position].get(where, 0.0) + value - before
+            before, segment, passed = value, self.segment[row], set()
+        return tuple(found)
+
+
+def top_level(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
+def _one_phase(passed: set[str]) -> str:
+    """Where a change happened that was only seen after all of these ended."""
+    if len(passed) == 1:
+        return next(iter(passed))
+    tops = {top_level(path) for path in passed}
+    return tops.pop() if len(tops) == 1 else UNKNOWN_PHASE
+
+
+def fill_gaps(values: Iterable[Value]) -> list[float]:
+    """Gaps repeat the reading before them; leading gaps take the first reading. Empty when there is none."""
+    listed = list(values)
+    last = next((float(v) for v in listed if v is not None), None)
+    if last is None:
+        return []
+    filled = []
+    for value in listed:
+        last = last if value is None else float(value)
+        filled.append(last)
+    return filled
+
+
+def lanes_of(history: RunHistory) -> tuple[Lane, ...]:
+    """The lanes of a run in a fixed order, whatever order its processes arrived in."""
+    places: dict[tuple[int, str, int], list[ProcessHistory]] = {}
+    ordered = sorted(
+        history.processes, key=lambda p: (p.rank, p.role, p.attempt, _began(p), p.instance)
+    )
+    beside: dict[tuple[int, str, int], int] = {}
+    for process in ordered:
+        # Several processes of one rank, role and attempt live side by side, as loader workers do.
+        key = (process.rank, process.role, process.attempt)
+        slot = beside.get(key, 0)
+        beside[key] = slot + 1
+        places.setdefault((process.rank, process.role, slot), []).append(process)
+    lanes = []
+    for (rank, role, slot), attempts in places.items():
+        name = f"rank {rank} {role}" + (f" {slot + 1}" if slot else "")
+        lane = _lane(name, [attempt for attempt in attempts if len(attempt)])
+        if lane is not None:
+            lanes.append(lane)
+    return tuple(lanes)
+
+
+def _began(process: ProcessHistory) -> float:
+    return process.time[0] if len(process) else 0.0
+
+
+def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
+    if not attempts:
+        return None
+    rows, segments = _rows_that_count(attempts)
+    one = len(attempts) == 1 and len(rows) == len(attempts[0])
+
+    def column(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+        return columns[0] if one else [columns[a][i] for a, i in rows]
+
+    names = dict.fromkeys(n for a in attempts for n in sorted(a.series))
+    empty: list[list[Value]] = [[None] * len(a) for a in attempts]
+    generation = column([_generations(a) for a in attempts])
+    kind = column([a.kind for a in attempts])
+    phase = column([a.phase for a in attempts])
+    ends = _ends(kind, phase, generation)
+    baseline = next((i for i, k in enumerate(kind) if k == "baseline" and segments[i] == 0), None)
+    generations = tuple(sorted(ends))
+    return Lane(
+        name, attempts[-1].instance, kind, phase, column([a.time for a in attempts]), generation,
+        {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
+        segments, generations, tuple(ends[g] for g in generations), baseline,
+        {g: i for i, g in enumerate(generations)},
+    )  # fmt: skip
+
+
+def _generations(process: ProcessHistory) -> Sequence[int | None]:
+    """The generation of each snapshot; minutes since the start for a program that declares none."""
+    if any(g is not None for g in process.generation):
+        return process.generation
+    start = process.monotonic[0]
+    return [int((moment - start) // 60) for moment in process.monotonic]
+
+
+def _rows_that_count(
+    attempts: Sequence[ProcessHistory],
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """(attempt, row) of every snapshot that no later attempt repeats, and the stretch it belongs to."""
+    kept: list[tuple[int, int, int | None, int]] = []
+    stretch = 0
+    for a, process in enumerate(attempts):
+        if a:
+            stretch += 1
+        newest: int | None = None
+        for i, generation in enumerate(_generations(process)):
+            if generation is not None and process.kind[i] in _STEPS:
+                if newest is not None and generation < newest and process.kind[i] == "phase_end":
+                    stretch += 1
+                    newest = generation
+                newest = generation if newest is None else max(newest, generation)
+            kept.append((a, i, generation, stretch))
+    repeated = _first_generations(kept)
+    rows, segments = [], []
+    for a, i, generation, own in kept:
+        later = [first for s, first in repeated.items() if s > own]
+        if generation is None or not later or generation < min(later):
+            rows.append((a, i))
+            segments.append(own)
+    return rows, segments
+
+
+def _first_generations(kept: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:
+    first: dict[int, int] = {}
+    for _, _, generation, stretch in kept:
+        if generation is not None:
+            first[stretch] = min(first.get(stretch, generation), generation)
+    return first
+
+
+def _ends(
+    kind: Sequence[str], phase: Sequence[str | None], generation: Sequence[int | None]
+) -> dict[int, int]:
+    """generation -> the row that stands for its end.
+
+    Where no generation ends are recorded (imported logs), the phase read in most generations stands for
+    them; without phases, the last reading of each generation.
+    """
+    places: dict[str | None, dict[int, int]] = {}
+    for row, g in enumerate(generation):
+        if g is None:
+            continue
+        if kind[row] == END:
+            places.setdefault(END, {})[g] = row
+        elif kind[row] == "phase_end" and phase[row]:
+            places.setdefault("phase " + str(phase[row]), {})[g] = row
+        elif kind[row] in ("manual", "sample"):
+            places.setdefault(None, {})[g] = row
+    if END in places:
+        return places[END]
+    named = {place: rows for place, rows in places.items() if place is not None}
+    if named:
+        return max(named.values(), key=lambda rows: (len(rows), max(rows.values())))
+    return places.get(None, {})

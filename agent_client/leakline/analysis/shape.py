@@ -1,0 +1,73 @@
+"""Is a rise a leak's? Growth that flattens, single steps, sawteeth and seasons are told apart here.
+
+Each test takes readings in order and says True when the reading looks like lasting growth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from .trend import Slope, robust_spread, theil_sen
+
+# The figures the detection notes measured; `strict` is what a page-worthy verdict asks for.
+HALF_RATIO: Final = 0.7
+STRICT_HALF_RATIO: Final = 0.8
+_LAST_THIRD: Final = 0.22
+_ANY_THIRD: Final = 0.65
+_WITHOUT_STEPS: Final = 0.40
+_SIGNAL: Final = 4.0
+
+
+def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RATIO) -> bool:
+    """False for saturation: the second half must rise nearly as fast as the first."""
+    growth = y[-1] - y[0]
+    if growth <= 0:
+        return False
+    middle = len(x) // 2
+    first = theil_sen(x[: middle + 1], y[: middle + 1]).estimate
+    last = theil_sen(x[middle:], y[middle:]).estimate
+    if last <= 0 or last < ratio * first:
+        return False
+    a, b = len(x) // 3, 2 * len(x) // 3
+    thirds = (y[a] - y[0], y[b] - y[a], y[-1] - y[b])
+    return thirds[2] >= _LAST_THIRD * growth and max(thirds) <= _ANY_THIRD * growth
+
+
+def is_more_than_steps(y: Sequence[float]) -> bool:
+    """False when two jumps make most of the growth: a checkpoint buffer is a step, not a leak."""
+    growth = y[-1] - y[0]
+    jumps = sorted((b - a for a, b in pairwise(y)), reverse=True)
+    return growth > 0 and growth - sum(jumps[:2]) >= _WITHOUT_STEPS * growth
+
+
+def breaks_new_ground(window: Sequence[float], before: Sequence[float]) -> bool:
+    """False for sawteeth and seasons: the lows of the last quarter must lie above all that was before.
+
+    ``before`` holds the readings ahead of the window.
+    """
+    recent = sorted(window[-max(2, len(window) // 4) :])
+    earlier = sorted([*before, *window[: len(window) // 2]])
+    if not earlier:
+        return True
+    low = recent[int(0.1 * (len(recent) - 1))]
+    return low > earlier[min(len(earlier) - 1, int(0.98 * len(earlier)))]
+
+
+def stands_out(x: Sequence[float], y: Sequence[float], slope: Slope) -> bool:
+    """True when the growth is at least four spreads of what the line leaves over."""
+    rest = [b - slope.estimate * a for a, b in zip(x, y, strict=True)]
+    return slope.estimate * (x[-1] - x[0]) >= _SIGNAL * robust_spread(rest)
+
+
+def is_a_real_start(
+    slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int
+) -> bool:
+    """A window much shorter than the run counts only when it rises clearly faster than what was before.
+
+    Otherwise the tail of a long, decaying rise would pass as a new leak.
+    """
+    if window >= 0.7 * (len(before_x) + window) or len(before_x) < 3:
+        return True
+    return slope.estimate >= 1.6 * theil_sen(before_x, before_y).estimate

@@ -1,0 +1,108 @@
+"""The verdict in one sentence a tired person understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .results import Finding, Interval, Status
+from .wording import format_bytes, format_change, format_count, ordinal, short_name
+
+_OUTSIDE: Final = {
+    "native": "memory that no counted Python object explains",
+    "allocator_retained": "freed memory in the C allocator",
+    "children": "memory of child processes",
+    "gpu": "GPU memory",
+    "gpu_fragmentation": "reserved but unused GPU memory",
+    "shared_memory": "shared memory",
+    "external": "memory outside this process",
+}
+
+
+def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> str:
+    """``train keeps 16 Env per generation: 7.10 GiB per generation since generation 1``."""
+    rate = finding.growth_bytes_per_generation.estimate
+    size = f"{format_bytes(max(rate, 0.0))} per {unit}"
+    since = _since(finding, unit)
+    where = finding.phase_path.split("/")[0] if finding.phase_path else finding.phase
+    if finding.kind == "count_contract":
+        what = short_name(finding.suspects[0].name) if finding.suspects else "a count"
+        broken = (
+            finding.evidence[0].rstrip(".").split(";")[0]
+            if finding.evidence
+            else f"{what} broke its bound"
+        )
+        return f"{broken}{f', after {where}' if where and ' after ' not in broken else ''}{since}"
+    if finding.kind == "cyclic_garbage":
+        return "Reference cycles wait for the collector, and memory swings with them"
+    subject = where or "The run"
+    if finding.kind in _OUTSIDE or not finding.suspects:
+        what = _OUTSIDE.get(finding.kind, "memory")
+        keeps = "keeps" if finding.phase else "gains"
+        return f"{subject} {keeps} {what}: {size}{since}"
+    return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"
+
+
+def _amount(finding: Finding, unit: str, period: int | None) -> str:
+    first = finding.suspects[0]
+    count = first.count_per_generation or 0.0
+    if first.role == "container":
+        return f"{format_count(count)} more entries in {first.name} per {unit}"
+    name = short_name(first.name)
+    if finding.kind == "graph":
+        name += " with its graph"
+    if period is not None:
+        return f"{format_count(count * period)} {name} every {ordinal(period)} {unit}"
+    if 0 < count < 0.95:
+        return f"one more {name} every {1 / count:.1f} {unit}s"
+    return f"{format_count(count)} {name} per {unit}"
+
+
+def _since(finding: Finding, unit: str) -> str:
+    start = finding.started_at_generation
+    return "" if start is None else f" since {unit} {round(start.estimate)}"
+
+
+def summary_sentence(
+    status: Status,
+    findings: Sequence[Finding],
+    *,
+    unit: str,
+    generations: int,
+    growth: Interval | None,
+    filling: Sequence[str],
+    visible: bool,
+    periods: dict[str, int],
+) -> str:
+    """The sentence of the whole run."""
+    active = [f for f in findings if f.status in ("suspected", "confirmed")]
+    if active:
+        more = len(active) - 1
+        tail = f"; and {more} more finding{'s' if more > 1 else ''}" if more else ""
+        return finding_sentence(active[0], unit, periods.get(active[0].fingerprint)) + tail
+    change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
+    if status == "learning":
+        return f"Learning: {generations} {unit}{'s' if generations != 1 else ''} seen, too few to judge"
+    if status == "recovered":
+        stopped = next(f for f in findings if f.status == "recovered")
+        return f"Recovered: it no longer grows ({finding_sentence(stopped, unit)})"
+    if status == "filling":
+        return f"Filling, not leaking: {'; '.join(filling)}"
+    if status == "watch":
+        watched = next((f for f in findings if f.status == "watch"), None)
+        if watched is not None:
+            return f"Worth watching: {finding_sentence(watched, unit, periods.get(watched.fingerprint))}"
+        return f"Memory grows by {change}, too short or too unsteady to call it a leak"
+    note = _harmless_note(findings, unit)
+    told = f": memory changes by {change} over {generations} {unit}s" if change else ""
+    return f"No leak{told}{note}"
+
+
+def _harmless_note(findings: Sequence[Finding], unit: str) -> str:
+    small = next((f for f in findings if f.suspects), None)
+    if small is None:
+        return ""
+    first = small.suspects[0]
+    name = first.name if first.role == "container" else short_name(first.name)
+    size = format_bytes(max(0.0, small.growth_bytes_per_generation.estimate))
+    return f"; {name} grows by {size} per {unit}, which does not matter"

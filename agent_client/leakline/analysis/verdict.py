@@ -1,0 +1,188 @@
+"""``examine``: the verdict of a run. Pure: the same history gives the same verdict, any prefix has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .assess import LaneStudy, Moment
+from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_executions, phase_slopes
+from .findings import build_finding, merge_alike, worth_telling
+from .forecast import forecast
+from .history import RunHistory
+from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
+from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
+from .series import lanes_of, top_level
+from .summary import summary_sentence
+from .trend import theil_sen
+from .wording import format_bytes, format_change, format_count
+
+_MAX_FINDINGS: Final = 20
+_MAX_HARMLESS: Final = 5
+
+
+def examine(history: RunHistory) -> Verdict:
+    """The verdict of a run at its newest snapshot.
+
+    1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
+    merged; 3. the worst of them, or what else is known, is the status of the run.
+    """
+    studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+    walks = [walk(study) for study in studies]
+    told = [
+        (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
+    ]
+    generations = len({g for study in studies for g in study.lane.generations})
+    if not told:
+        return Verdict(
+            history.run, history.unit, generations, "learning",
+            f"Learning: no {history.unit} seen yet", None, None,
+            ruled_out=_never_ran(history, studies) if generations else (),
+        )  # fmt: skip
+    findings = _findings(told)
+    moments = [m for _, m, _ in told]
+    growth = _growth(moments)
+    status = _status(findings, told, generations)
+    filling = [line for study, moment, _ in told for line in _filling_lines(study, moment)]
+    summary = summary_sentence(
+        status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
+        visible=any(m.rise.visible for m in moments), periods=_periods(told),
+    )  # fmt: skip
+    growing = any(f.status in ACTIVE for f in findings)
+    return Verdict(
+        history.run, history.unit, generations, status, summary, growth,
+        _explained_share([s for s, _, _ in told], moments), tuple(findings),
+        _ruled_out(history, told, findings), _forecast(told, growing),
+    )  # fmt: skip
+
+
+Told = tuple[LaneStudy, Moment, list[Standing]]
+
+
+def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
+    return forecast([s for s, _, _ in told], [m for _, m, _ in told], growing)
+
+
+def _findings(told: Sequence[Told]) -> list[Finding]:
+    several = len(told) > 1
+    found = [
+        build_finding(study, standing, several)
+        for study, _, standings in told
+        for standing in standings
+        if worth_telling(standing)
+    ]
+    merged = merge_alike(found)
+    harmless = [f for f in merged if f.status == "ok"][_MAX_HARMLESS:]
+    return [f for f in merged if f not in harmless][:_MAX_FINDINGS]
+
+
+def _status(findings: Sequence[Finding], told: Sequence[Told], generations: int) -> Status:
+    worst = max((f.status for f in findings), key=SEVERITY.index, default="ok")
+    if worst in ("watch", *ACTIVE):
+        return worst
+    filling = any(_is_filling(study, moment) for study, moment, _ in told)
+    if filling:
+        return "filling"
+    if generations < MIN_GENERATIONS:
+        return "learning"
+    if worst == "recovered":
+        return "recovered"
+    return "watch" if any(m.rise.visible for _, m, _ in told) else "ok"
+
+
+def _is_filling(study: LaneStudy, moment: Moment) -> bool:
+    return bool(moment.filling)
+
+
+def _filling_lines(study: LaneStudy, moment: Moment) -> list[str]:
+    lines = []
+    for container in study.facts.bounded:
+        if container.name not in moment.filling:
+            continue
+        at = moment.upto - 1
+        share = container.length[at] / container.capacity
+        held, room = format_count(container.length[at]), format_count(container.capacity)
+        line = f"{container.name} holds {held} of {room} ({share:.0%})"
+        speed = container.per_generation(moment.upto)
+        if speed > 0:
+            left = (container.capacity - container.length[at]) / speed
+            line += f", full about {study.history.unit} {round(study.lane.generations[at] + left)}"
+        if container.bytes and container.length[at] > 0:
+            ceiling = container.bytes[at] * container.capacity / container.length[at]
+            line += f" with {format_bytes(ceiling)}"
+        lines.append(line)
+    return lines
+
+
+def _growth(moments: Sequence[Moment]) -> Interval | None:
+    slopes = [m.growth for m in moments if m.growth.points >= 2]
+    if not slopes:
+        return None
+    return Interval(
+        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
+    )
+
+
+def _periods(told: Sequence[Told]) -> dict[str, int]:
+    found = {}
+    for _, _, standings in told:
+        for standing in standings:
+            owner = standing.assessed.cause.owner
+            if owner is not None and owner.growth.period:
+                found[standing.fingerprint] = owner.growth.period
+    return found
+
+
+def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) -> float | None:
+    """Growth of what was measured (objects, arrays, tensors, bounded containers) over growth of memory."""
+    grown = known = 0.0
+    for study, moment in zip(studies, moments, strict=True):
+        private, upto = study.lane.private, moment.upto
+        if len(private) < 2 or upto < MIN_GENERATIONS:
+            continue
+        x = [float(g) for g in study.lane.generations[:upto]][-64:]
+        total = theil_sen(x[::4] + x[-1:], private[:upto][-64:][::4] + private[upto - 1 : upto])
+        if total.estimate <= 0:
+            continue
+        bounded = study.facts.bounded_bytes[:upto][-64:]
+        filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0
+        measured = [a.cause.measured for a in moment.causes if a.channel == "private"]
+        if not bounded and all(m is None for m in measured):
+            continue
+        grown += total.estimate
+        known += min(total.estimate, max(0.0, filled) + sum(m for m in measured if m))
+    return round(known / grown, 3) if grown > 0 else None
+
+
+def _never_ran(history: RunHistory, studies: Sequence[LaneStudy]) -> tuple[RuledOut, ...]:
+    ran = {
+        part
+        for study in studies
+        for path, times in phase_executions(study.lane).items()
+        if times
+        for part in (path, top_level(path), path.rsplit("/", 1)[-1])
+    }
+    return tuple(RuledOut(phase, "never ran") for phase in history.phases if phase not in ran)
+
+
+def _ruled_out(
+    history: RunHistory, told: Sequence[Told], findings: Sequence[Finding]
+) -> tuple[RuledOut, ...]:
+    found = list(_never_ran(history, [s for s, _, _ in told]))
+    blamed = {f.phase for f in findings if f.status in (*ACTIVE, "watch")}
+    if not blamed:
+        return tuple(found)
+    for study, moment, _ in told:
+        if moment.upto < 3:
+            continue
+        upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
+        slopes = phase_slopes(booked_bytes(study.lane), study.lane.generations, first, upto)
+        for phase, slope in slopes.items():
+            if phase in blamed or phase in (BETWEEN_LINE, LEAKLINE_LINE):
+                continue
+            if not moment.scale.is_material(slope.estimate, upto) and phase not in {
+                r.phase for r in found
+            }:
+                reason = f"flat: {format_change(slope.estimate)} per {history.unit} over {upto} {history.unit}s"
+                found.append(RuledOut(phase, reason))
+    return tuple(found)

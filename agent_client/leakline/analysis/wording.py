@@ -1,0 +1,43 @@
+"""Numbers and names as a tired person reads them: binary units with two decimals, short class names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
+
+
+def format_bytes(value: float) -> str:
+    """``7.10 GiB``, ``-3.20 MiB``, ``96 B``."""
+    size = abs(value)
+    sign = "-" if value < 0 else ""
+    if size < 1024:
+        return f"{sign}{size:.0f} B"
+    for unit in _UNITS:
+        size /= 1024
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+    return f"{sign}{size:.2f} {unit}"
+
+
+def format_change(value: float) -> str:
+    """As format_bytes, with a sign in front of growth too."""
+    return ("+" if value >= 0 else "") + format_bytes(value)
+
+
+def format_count(value: float) -> str:
+    """``16``, ``0.4``, ``3,072``."""
+    if abs(value) >= 10 or abs(value - round(value)) < 0.05:
+        return f"{round(value):,}"
+    return f"{value:.1f}"
+
+
+def short_name(name: str) -> str:
+    """The class without its module: ``trading.TradingEnvironment`` -> ``TradingEnvironment``."""
+    return name.rsplit(".", 1)[-1]
+
+
+def ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
