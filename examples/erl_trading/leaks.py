@@ -1,0 +1,153 @@
+"""The leaks one can switch on, and what the right answer about each of them is.
+
+The answers are measured by planting (`python -m erl_trading.measure`: the same training with and without the
+switch, read by procfs and by counting), never taken from what Leakline says. The numbers in the docstrings are
+those of RIGHT_ANSWERS; a test holds them together, and the measurement says when they are no longer true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Final
+
+KIB: Final = 2**10
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """Each switch plants one leak; the training does the same otherwise, down to the last digit."""
+
+    loss_graph: bool = False
+    """Losses are logged as they are, with the graph that made them.
+
+    `backward(retain_graph=True)`, the usual way to silence "trying to backward through the graph a second
+    time", keeps the activations, and through the graph the weights of agents long replaced stay alive, too.
+    Right: kind graph; phase train_population; torch.Tensor with a graph, held by Trainer.losses; 1120 tensors
+    with a graph (320 of them losses) and 20.7 MiB per generation, from generation 1, when the buffer is ready.
+    """
+
+    episode_history: bool = False
+    """The environments, which are used again every generation, never clear the history of an episode.
+
+    Right: kind container; phase evaluate_population; held by TradingEnvironment.episode_observations and its
+    two sisters; 3200 steps and 6.3 MiB per generation, from generation 1, the first that adds to a history.
+    """
+
+    kept_environments: bool = False
+    """Every episode makes an environment of its own, and a list keeps them all.
+
+    Right: kind objects; phase evaluate_population; TradingEnvironment, held by Trainer.environments; 16
+    environments and 11.1 MiB per generation, from generation 0.
+    """
+
+    old_population: bool = False
+    """Every population that was replaced is kept.
+
+    Right: kind objects; phase evolve_population; DDPGAgent, held by Trainer.past_populations; 16 agents and
+    16.1 MiB per generation, from generation 0. (The agents of the first generations are lighter: Adam has no
+    state before the first training.)
+    """
+
+    deepcopied_checkpoints: bool = False
+    """All state dicts are deep-copied before the population is replaced, and dropped at once.
+
+    Right: nothing. A peak inside evolve_population, of the size of a population; no growth, never above watch.
+    """
+
+    best_agents: bool = False
+    """A clone of the best agent is kept each time it improves, instead of the last one only.
+
+    Right: kind objects; phase evolve_population; DDPGAgent, held by Trainer.best_agents; 0.86 agents and
+    0.85 MiB per generation, from generation 1. Below 1 % of the resident memory, but it breaks the declared
+    count of 16 agents and one best, and so it matters.
+    """
+
+    figures: bool = False
+    """The picture drawn every fifth generation is never closed.
+
+    Right: kind objects; phase plot_progress; matplotlib's Figure; one figure of about 4 MiB every fifth
+    generation, which is 0.2 figures and 0.8 MiB per generation, from generation 4. Small, and in steps.
+    """
+
+    loss_history: bool = False
+    """The list of losses, plain numbers, has no bound.
+
+    Right: kind container; phase train_population; Trainer.losses; 320 numbers and 0.01 MiB per generation,
+    from generation 4, where it passes the 1000 a bounded one keeps. It grows and does not matter: never above
+    watch.
+    """
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Leaks:
+        return cls(**dict.fromkeys(names, True))
+
+
+@dataclass(frozen=True)
+class RightAnswer:
+    """``names``: types or holders, by their last parts, any of which is right. ``counted``: what grows.
+
+    ``matters``: it must be at least suspected within 16 generations. ``worst``: never to be called more.
+    A switch that leaks nothing has no kind, no phase and no start.
+    """
+
+    kind: str | None
+    phase: str | None
+    names: tuple[str, ...]
+    bytes_per_generation: int
+    counted: str
+    count_per_generation: float
+    started_at_generation: int | None
+    matters: bool = True
+    worst: str = "confirmed"
+
+
+SWITCHES: Final = tuple(field.name for field in fields(Leaks))
+
+RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
+    "loss_graph": RightAnswer(
+        kind="graph", phase="train_population", names=("torch.Tensor", "Trainer.losses"),
+        bytes_per_generation=int(20.7 * MIB),
+        counted="tensors with a graph", count_per_generation=1120, started_at_generation=1,
+    ),
+    "episode_history": RightAnswer(
+        kind="container", phase="evaluate_population",
+        names=(
+            "TradingEnvironment.episode_observations", "TradingEnvironment.episode_actions",
+            "TradingEnvironment.episode_rewards",
+        ),
+        bytes_per_generation=int(6.3 * MIB),
+        counted="episode_observations", count_per_generation=3200, started_at_generation=1,
+    ),
+    "kept_environments": RightAnswer(
+        kind="objects", phase="evaluate_population",
+        names=("TradingEnvironment", "Trainer.environments"),
+        bytes_per_generation=int(11.1 * MIB),
+        counted="TradingEnvironment", count_per_generation=16, started_at_generation=0,
+    ),
+    "old_population": RightAnswer(
+        kind="objects", phase="evolve_population", names=("DDPGAgent", "Trainer.past_populations"),
+        bytes_per_generation=int(16.1 * MIB),
+        counted="DDPGAgent", count_per_generation=16, started_at_generation=0,
+    ),
+    "deepcopied_checkpoints": RightAnswer(
+        kind=None, phase=None, names=(), bytes_per_generation=0,
+        counted="", count_per_generation=0, started_at_generation=None, matters=False, worst="watch",
+    ),
+    "best_agents": RightAnswer(
+        kind="objects", phase="evolve_population", names=("DDPGAgent", "Trainer.best_agents"),
+        bytes_per_generation=int(0.85 * MIB),
+        counted="DDPGAgent", count_per_generation=0.86, started_at_generation=1,
+    ),
+    "figures": RightAnswer(
+        kind="objects", phase="plot_progress", names=("Figure",), bytes_per_generation=int(0.8 * MIB),
+        counted="figures", count_per_generation=0.2, started_at_generation=4, matters=False,
+    ),
+    "loss_history": RightAnswer(
+        kind="container", phase="train_population", names=("Trainer.losses",),
+        bytes_per_generation=10 * KIB,
+        counted="losses", count_per_generation=320, started_at_generation=4,
+        matters=False, worst="watch",
+    ),
+}  # fmt: skip

@@ -1,0 +1,282 @@
+"""Measures what each leak switch really does, without Leakline: the right answers come from here.
+
+    python -m erl_trading.measure                       # every switch, against the table in leaks.py
+    python -m erl_trading.measure loss_graph figures    # some of them
+
+Each training runs in a process of its own, once without any switch and once with each. What the leak adds
+is the difference between the two at the same generation: both trainings do exactly the same otherwise.
+
+- Memory: the anonymous resident memory of the process, from procfs, at generation ends.
+- Objects: `gc.get_objects`, and the lengths of the trainer's own containers.
+- The rate: the median of the slopes between all pairs of generations.
+- The phase: where what grows is made and kept, by counts at the ends of phases. The memory of the process
+  alone cannot tell: what one phase frees, the next one fills, and the system sees growth only in a third.
+- Below 1.5 MiB per generation procfs is too coarse; there the bytes of the kept objects are counted.
+
+Exit status 1 when the table is wrong or off by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from .leaks import RIGHT_ANSWERS, SWITCHES, Leaks, RightAnswer
+from .plots import open_figures
+
+MIB: Final = 2**20
+COARSE_BYTES: Final = 3 * MIB // 2
+NOISE_BYTES: Final = MIB // 2
+TOLERANCE: Final = 0.10
+COUNTED: Final = ("DDPGAgent", "TradingEnvironment", "Tensor")
+CONTAINERS: Final = ("losses", "environments", "past_populations", "best_agents")
+
+Counts = dict[str, int]
+
+
+@dataclass
+class Reading:
+    """The end of one generation; ``peak_bytes`` is the most the process ever had resident.
+
+    ``phase_bytes``: change of private memory in each top-level phase. ``phase_counts``: change of ``counts``.
+    """
+
+    private_bytes: int
+    resident_bytes: int
+    peak_bytes: int
+    held_bytes: int
+    counts: Counts
+    phase_bytes: Counts
+    phase_counts: dict[str, Counts]
+
+
+def memory() -> tuple[int, int, int]:
+    """(anonymous, whole, highest) resident bytes of this process."""
+    fields = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = value.split()
+    anonymous, whole, highest = (int(fields[name][0]) for name in ("RssAnon", "VmRSS", "VmHWM"))
+    return 1024 * anonymous, 1024 * whole, 1024 * highest
+
+
+class Meter:
+    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self.trainer: Any = None
+        self._depth = 0
+        self._phase_bytes: Counts = {}
+        self._phase_counts: dict[str, Counts] = {}
+
+    def generation(self, number: int) -> None:
+        if number > 0:
+            self.read()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._depth += 1
+        if self._depth == 1:
+            counts, private = self._counts(), memory()[0]
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._phase_bytes[name] = memory()[0] - private
+                after = self._counts()
+                self._phase_counts[name] = {key: after[key] - counts[key] for key in counts}
+
+    def gauge(self, name: str, value: float) -> None:
+        pass
+
+    def read(self) -> None:
+        held = held_bytes([getattr(self.trainer, name) for name in CONTAINERS])
+        self.readings.append(
+            Reading(*memory(), held, self._counts(), self._phase_bytes, self._phase_counts)
+        )
+        self._phase_bytes, self._phase_counts = {}, {}
+
+    def _counts(self) -> Counts:
+        counts = live_objects()
+        counts.update((name, len(getattr(self.trainer, name))) for name in CONTAINERS)
+        counts["episode_observations"] = sum(
+            len(environment.episode_observations) for environment in self.trainer.environments
+        )
+        return counts
+
+
+def live_objects() -> Counts:
+    """Instances by class name, the tensors that hold a graph, and the figures pyplot keeps open."""
+    counts = dict.fromkeys((*COUNTED, "tensors with a graph"), 0)
+    for thing in gc.get_objects():
+        name = type(thing).__name__
+        if name in counts:
+            counts[name] += 1
+            if name == "Tensor" and thing.grad_fn is not None:
+                counts["tensors with a graph"] += 1
+    counts["figures"] = open_figures()
+    return counts
+
+
+def held_bytes(roots: Sequence[object]) -> int:
+    """Bytes of everything reachable from ``roots`` that belongs to the training, each object once."""
+    import numpy as np
+    import torch
+
+    seen: set[int] = set()
+    waiting, total = list(roots), 0
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, (type, type(sys), type(memory))):
+            continue
+        seen.add(id(thing))
+        total += sys.getsizeof(thing)
+        if isinstance(thing, torch.Tensor):
+            total += thing.untyped_storage().nbytes()
+        elif not isinstance(thing, np.ndarray):
+            waiting.extend(gc.get_referents(thing))
+    return total
+
+
+def train_and_read(switches: Sequence[str], generations: int) -> list[Reading]:
+    """One training in this process."""
+    import torch
+
+    from .market import make_market
+    from .trainer import Trainer
+
+    torch.set_num_threads(1)
+    meter = Meter()
+    meter.trainer = Trainer(meter, make_market(0), Leaks.of(switches))
+    meter.trainer.train(generations)
+    meter.read()
+    return meter.readings
+
+
+def in_a_process(switches: Sequence[str], generations: int) -> list[Reading]:
+    command = [sys.executable, "-m", __spec__.name, "--child", "--generations", str(generations)]
+    done = subprocess.run([*command, *switches], check=True, stdout=subprocess.PIPE, text=True)
+    return [Reading(**row) for row in json.loads(done.stdout)]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one switch adds. ``growing``: what is counted -> how many more per generation."""
+
+    switch: str
+    phase: str | None
+    private_bytes: float
+    held_bytes: float
+    share_of_resident: float
+    peak_bytes: int
+    growing: dict[str, float]
+    started_at_generation: int | None
+
+    @property
+    def bytes_per_generation(self) -> float:
+        """By procfs, or by counting where that is too coarse and the kept objects can be counted."""
+        coarse = self.private_bytes < COARSE_BYTES and self.held_bytes > 0
+        return self.held_bytes if coarse else self.private_bytes
+
+
+def difference(switch: str, with_leak: list[Reading], without: list[Reading]) -> Measured:
+    pairs = list(zip(with_leak, without, strict=True))
+    growing, starts = {}, []
+    for name in with_leak[0].counts:
+        more = [a.counts[name] - b.counts[name] for a, b in pairs]
+        if more[-1] > 0:
+            starts.append(next(i for i, value in enumerate(more) if value > 0))
+            growing[name] = slope(more[starts[-1] :])
+    start = min(starts, default=0)
+    private = slope([a.private_bytes - b.private_bytes for a, b in pairs][start:])
+    return Measured(
+        switch,
+        _phase_of(growing, pairs),
+        private,
+        slope([a.held_bytes - b.held_bytes for a, b in pairs][start:]),
+        private / with_leak[-1].resident_bytes,
+        with_leak[-1].peak_bytes - without[-1].peak_bytes,
+        growing,
+        start if starts else None,
+    )
+
+
+def _phase_of(growing: dict[str, float], pairs: list[tuple[Reading, Reading]]) -> str | None:
+    """The phase in which most of what grows is added."""
+    added: dict[str, int] = {}
+    for a, b in pairs:
+        for phase, counts in a.phase_counts.items():
+            more = sum(counts[name] - b.phase_counts[phase][name] for name in growing)
+            added[phase] = added.get(phase, 0) + more
+    return max(added, key=lambda phase: added[phase]) if growing else None
+
+
+def slope(values: Sequence[float]) -> float:
+    """The median of the slopes between all pairs: one late trim of the heap must not turn it."""
+    rates = [
+        (later - earlier) / (j - i)
+        for i, earlier in enumerate(values)
+        for j, later in enumerate(values[i + 1 :], i + 1)
+    ]
+    return median(rates) if rates else 0.0
+
+
+def agrees(m: Measured, right: RightAnswer) -> bool:
+    near = abs(m.bytes_per_generation - right.bytes_per_generation)
+    counted = m.growing.get(right.counted, 0.0)
+    return (
+        m.phase == right.phase
+        and m.started_at_generation == right.started_at_generation
+        and near <= max(TOLERANCE * right.bytes_per_generation, NOISE_BYTES)
+        and abs(counted - right.count_per_generation) <= TOLERANCE * right.count_per_generation
+    )
+
+
+def tell(m: Measured) -> bool:
+    """Print one switch; is the table right about it?"""
+    right = agrees(m, RIGHT_ANSWERS[m.switch])
+    growing = ", ".join(f"{name} {count:+.2f}" for name, count in m.growing.items())
+    print(
+        f"{m.switch}: {m.private_bytes / MIB:.2f} MiB per generation ({m.share_of_resident:.2%} of resident),"
+        f" kept objects {m.held_bytes / MIB:.3f} MiB, start {m.started_at_generation}, phase {m.phase},"
+        f" peak {m.peak_bytes / MIB:+.0f} MiB; {growing or 'nothing grows'}"
+        f"; table {'agrees' if right else 'IS WRONG'}"
+    )
+    return right
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("switches", nargs="*", metavar="SWITCH", help=", ".join(SWITCHES))
+    parser.add_argument("--generations", type=int, default=16)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        readings = train_and_read(options.switches, options.generations)
+        json.dump([asdict(reading) for reading in readings], sys.stdout)
+        return 0
+    without = in_a_process([], options.generations)
+    end = without[-1]
+    print(f"no switch: {end.resident_bytes / MIB:.0f} MiB resident at the end, {end.counts}")
+    for path in without[-1].phase_bytes:
+        print(f"  {path}: {[round(r.phase_bytes.get(path, 0) / MIB, 1) for r in without]} MiB")
+    right = True
+    for switch in options.switches or SWITCHES:
+        with_leak = in_a_process([switch], options.generations)
+        right &= tell(difference(switch, with_leak, without))
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
