@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict, to_json
+from leakline.analysis.summary import finding_sentence
 from leakline.analysis.wording import format_bytes, format_count
 
 MAX_TEXT_CHARACTERS: Final = 300
@@ -61,7 +62,7 @@ def incident_facts(
     unit = run.verdict.unit
     facts = {
         "title": f"{_WORDS.get(event, event)} in {run.project}/{run.name}",
-        "summary": _summary(event, finding, unit),
+        "summary": finding_sentence(finding, unit) + _ENDS.get(event, ""),
         "run": {
             "id": run.id,
             "project": run.project,
@@ -78,7 +79,7 @@ def incident_facts(
             "process": finding.process,
         },
         "what": {
-            "text": _what(finding),
+            "text": _what(finding, unit),
             "kind": finding.kind,
             "suspects": [to_json(s) for s in finding.suspects],
         },
@@ -114,29 +115,18 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _summary(event: str, finding: Finding, unit: str) -> str:
-    if finding.kind == "count_contract" and finding.evidence:
-        return finding.evidence[0]
-    end = _ENDS.get(event, "")
-    keeps = f"{_where(finding)} {'kept' if end else 'keeps'} {_what(finding, unit)}"
-    growth = _how_much(finding.growth_bytes_per_generation, unit)
-    since = _since(finding.started_at_generation, unit)
-    return f"{keeps}: {growth} {since}".rstrip() + end
-
-
 def _where(finding: Finding) -> str:
     where = finding.phase_path or finding.phase or "no single phase"
     return f"{where} in {finding.process}" if finding.process else where
 
 
-def _what(finding: Finding, unit: str | None = None) -> str:
+def _what(finding: Finding, unit: str) -> str:
     first: Suspect | None = finding.suspects[0] if finding.suspects else None
     if first is None:
         return _KIND_WORDS.get(finding.kind, finding.kind)
     if not first.count_per_generation:
         return first.name
-    each = f" per {unit}" if unit else ""
-    return f"{format_count(first.count_per_generation)} {first.name}{each}"
+    return f"{format_count(first.count_per_generation)} {first.name} per {unit}"
 
 
 def _how_much(growth: Interval, unit: str) -> str:

@@ -92,7 +92,7 @@ def test_a_finding_without_a_suspect_is_named_by_its_kind() -> None:
 
 
 def test_an_end_is_told_as_one() -> None:
-    assert "kept" in message("incident.recovered")["data"]["summary"]
+    assert message("incident.recovered")["data"]["summary"].endswith("; the growth has stopped")
     assert message("incident.resolved")["data"]["title"].startswith("Leak resolved")
 
 
@@ -100,10 +100,8 @@ def test_a_violated_count_speaks_with_its_own_evidence() -> None:
     finding = replace(
         FINDING, kind="count_contract", evidence=("4 TradingEnvironment, 2 declared",)
     )
-    assert (
-        message("contract.violated", finding)["data"]["summary"]
-        == "4 TradingEnvironment, 2 declared"
-    )
+    summary = message("contract.violated", finding)["data"]["summary"]
+    assert summary.startswith("4 TradingEnvironment, 2 declared")
 
 
 def test_everything_the_contract_asks_for_is_there() -> None:
@@ -112,8 +110,8 @@ def test_everything_the_contract_asks_for_is_there() -> None:
     assert (sent["type"], sent["timestamp"]) == ("incident.confirmed", "2025-10-09T08:53:20Z")
     assert data["title"] == "Leak confirmed in erl-trading/before-fix"
     assert data["summary"] == (
-        "evaluate_population/run_episode keeps 16 trading.TradingEnvironment per generation: "
-        "7.10 GiB per generation (6.90 GiB to 7.30 GiB) since generation 1"
+        "evaluate_population keeps 16 TradingEnvironment per generation: "
+        "7.10 GiB per generation since generation 1"
     )
     assert data["where"]["phase"] == "evaluate_population"
     assert data["what"]["suspects"][0]["name"] == "trading.TradingEnvironment"
