@@ -1,0 +1,47 @@
+"""What the commands that ask a server share: its address, its answers, finding a run by what people type."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from ..delivery import request_json
+from ..errors import LeaklineError
+from ..settings import resolve
+
+
+class Asker:
+    """Asks one server. Every call raises ServerUnreachable or ServerRefused when it cannot."""
+
+    def __init__(self, server: str | None) -> None:
+        settings = resolve(server=server)
+        self.server, self._token = settings.server, settings.token
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        asked = f"{path}?{urlencode(known)}" if known else path
+        return request_json(self.server, "GET", asked, token=self._token)
+
+    def run_id(self, wanted: str) -> str:
+        """``wanted`` is an id, or ``project/name`` for the newest run of that name."""
+        project, slash, name = wanted.partition("/")
+        if not slash:
+            return str(self.get(f"/runs/{quote(wanted, safe='')}")["id"])
+        cursor: object = None
+        while True:
+            # Newest first. The search is wider than the name, so what it finds is looked at again.
+            page = self.get("/runs", {"project": project, "q": name, "cursor": cursor})
+            for run in page["items"]:
+                if (run["project"], run["name"]) == (project, name):
+                    return str(run["id"])
+            cursor = page.get("next")
+            if not cursor:
+                raise LeaklineError(
+                    f"no run {name!r} in project {project!r} on {self.server}; list them with: leakline runs"
+                )
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")

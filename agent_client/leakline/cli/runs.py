@@ -1,0 +1,64 @@
+"""List the runs of a server, newest first.
+
+example: leakline runs
+         leakline runs --project erl-trading --status suspected
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ..analysis.results import SEVERITY
+from ..analysis.wording import format_bytes, format_change
+from .asking import Asker, add_server
+
+HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH PER UNIT", "MEMORY", "ID")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_server(parser)
+    parser.add_argument("--project", help="only this project")
+    parser.add_argument("--tag", help="only runs with this tag")
+    parser.add_argument("--status", choices=SEVERITY, help="only runs with this verdict")
+    parser.add_argument("--limit", type=int, default=50, help="how many (default 50)")
+    parser.add_argument("--json", action="store_true", help="the server's answer as it is")
+
+
+def main(options: argparse.Namespace) -> int:
+    asker = Asker(options.server)
+    query = {name: getattr(options, name) for name in ("project", "tag", "status", "limit")}
+    answer = asker.get("/runs", query)
+    if options.json:
+        print(json.dumps(answer, indent=2))
+    elif not answer["items"]:
+        print(f"no runs on {asker.server}")
+    else:
+        print(table([HEADINGS, *map(_row, answer["items"])]))
+        if answer.get("next"):
+            print("there are more; list them with a larger --limit")
+    return 0
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned to the left, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _row(run: Mapping[str, Any]) -> Sequence[str]:
+    growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
+    return (
+        run["status"],
+        f"{run['project']}/{run['name']}",
+        run["state"],
+        f"{run['generations']}/{total}" if total else str(run["generations"]),
+        "" if growth is None else format_change(growth["estimate"]),
+        "" if memory is None else format_bytes(memory),
+        run["id"],
+    )

@@ -1,0 +1,88 @@
+"""The verdict of one run: where it leaks, what, how much, and since when.
+
+RUN is a run's id, or project/name for the newest run of that name.
+
+example: leakline verdict erl-trading/before-fix
+         leakline verdict 01k5... --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..analysis.wording import format_bytes, format_change, format_count
+from .asking import Asker, add_server
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="an id, or project/name")
+    parser.add_argument("--json", action="store_true", help="the verdict as the server gives it")
+    add_server(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    asker = Asker(options.server)
+    run = asker.run_id(options.run)
+    verdict = asker.get(f"/runs/{run}/verdict")
+    if options.json:
+        print(json.dumps(verdict, indent=2))
+    else:
+        print("\n".join(_told(verdict)))
+        print(f"\n{asker.server}/runs/{run}")
+    return 0
+
+
+def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{verdict['status']}: {verdict['summary']}"
+    growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
+    if growth is not None:
+        yield f"after {verdict['generations']} {unit}s: {_interval(growth)} per {unit}"
+    for number, finding in enumerate(verdict["findings"], 1):
+        yield ""
+        yield from _finding(number, finding, unit)
+    if verdict["ruled_out"]:
+        yield ""
+    for line in verdict["ruled_out"]:
+        yield f"ruled out: {line['phase']}, {line['reason']}"
+    yield from _forecast(verdict["oom"], unit)
+
+
+def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str]:
+    start = finding["started_at_generation"]
+    yield f"{number}. {finding['status']}, {finding['kind']}"
+    yield f"   where     {finding['phase'] or 'no single phase'}"
+    for suspect in finding["suspects"]:
+        yield f"   what      {suspect['name']} ({suspect['role']}){_per_unit(suspect, unit)}"
+    yield f"   how much  {_interval(finding['growth_bytes_per_generation'])} per {unit}"
+    if start is not None:
+        yield f"   when      since {unit} {format_count(start['estimate'])}"
+    for title in ("evidence", "advice"):
+        for sentence in finding[title]:
+            yield f"   {title:<9} {sentence}"
+
+
+def _per_unit(suspect: Mapping[str, Any], unit: str) -> str:
+    parts = []
+    if suspect["count_per_generation"] is not None:
+        parts.append(f"{format_count(suspect['count_per_generation'])} more")
+    if suspect["bytes_per_generation"] is not None:
+        parts.append(format_bytes(suspect["bytes_per_generation"]))
+    return f": {', '.join(parts)} per {unit}" if parts else ""
+
+
+def _interval(growth: Mapping[str, float]) -> str:
+    estimate, low, high = (growth[name] for name in ("estimate", "low", "high"))
+    return f"{format_change(estimate)} ({format_bytes(low)} to {format_bytes(high)})"
+
+
+def _forecast(oom: Mapping[str, Any], unit: str) -> Iterator[str]:
+    if oom["risk"] == "none" or oom["generation"] is None:
+        return
+    yield ""
+    yield (
+        f"memory runs out ({oom['risk']} risk): {unit} {format_count(oom['generation']['estimate'])}"
+        f" reaches the limit of {format_bytes(oom['limit_bytes'])} ({oom['limit_source']})"
+    )
