@@ -9,13 +9,14 @@ again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from operator import call, sub
 from typing import Final
 from weakref import ref
 
 from leakline.probes.names import hashes_plainly, is_heap_type, type_name
+from leakline.probes.program import all_classes
 
 # What a class may drift between two censuses and stay exact: another subclass or annotation, beside many instances.
 _TOLERATED_DRIFT: Final = 2
@@ -45,7 +46,7 @@ class ClassCounts:
         before = self._predicted(census_counts)
         self._forget_dead_classes()
         self._register(census_counts)
-        self._register(_all_classes())
+        self._register(all_classes())
         # Read the same way as later, so that our own references are in the constant.
         references = self._references()
         counts = [0] * len(references)
@@ -142,16 +143,3 @@ class ClassCounts:
                 self._inexact.add(position)
             else:
                 self._inexact.discard(position)
-
-
-def _all_classes() -> Iterator[type]:
-    """Every class there is: a walk of 5,000 takes a millisecond and sees no instance."""
-    seen = {id(object)}
-    waiting: list[type] = [object]
-    while waiting:
-        # Through `type`, because a metaclass may have its own `__subclasses__`.
-        for cls in type.__subclasses__(waiting.pop()):
-            if id(cls) not in seen:
-                seen.add(id(cls))
-                waiting.append(cls)
-                yield cls

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 _flags_of: Final[Any] = type.__dict__["__flags__"].__get__
 _module_of: Final[Any] = type.__dict__["__module__"].__get__
 _qualname_of: Final[Any] = type.__dict__["__qualname__"].__get__
+_basicsize_of: Final[Any] = type.__dict__["__basicsize__"].__get__
+_itemsize_of: Final[Any] = type.__dict__["__itemsize__"].__get__
+# What the collector keeps in front of every object it knows.
+_COLLECTOR_BYTES: Final = 16
+_HARMLESS: Final = sys.stdlib_module_names | {"typing_extensions"}
 _HEAP_TYPE: Final = 1 << 9
+_COLLECTABLE: Final = 1 << 14
+
+
+class StandIn:
+    """Base of the classes that stand for one whose metaclass hashes in its own way: names only, no instances."""
 
 
 def type_name(cls: type) -> str:
@@ -15,14 +26,29 @@ def type_name(cls: type) -> str:
 
     Goes round the metaclass, whose attributes may be properties of the program.
     """
+    module = module_name(cls)
+    if module is None or module == "builtins":
+        return qualified_name(cls)
+    return f"{module}.{qualified_name(cls)}"
+
+
+def module_name(cls: type) -> str | None:
+    """The module a class was made in, when it says so in a plain string."""
     try:
         module = _module_of(cls)
     except AttributeError:
-        module = None
+        return None
     # A class body may bind `__module__` to anything.
-    if type(module) is not str or module == "builtins":
-        return str(_qualname_of(cls))
-    return f"{module}.{_qualname_of(cls)}"
+    return module if type(module) is str else None
+
+
+def qualified_name(cls: type) -> str:
+    return str(_qualname_of(cls))
+
+
+def is_collectable(cls: type) -> bool:
+    """Whether the cyclic collector knows instances of this type."""
+    return bool(_flags_of(cls) & _COLLECTABLE)
 
 
 def is_heap_type(cls: type) -> bool:
@@ -30,10 +56,24 @@ def is_heap_type(cls: type) -> bool:
     return bool(_flags_of(cls) & _HEAP_TYPE)
 
 
+def basic_bytes(cls: type) -> int | None:
+    """Bytes of one instance without what it refers to; None for types whose instances differ in size."""
+    if _itemsize_of(cls):
+        return None
+    return int(_basicsize_of(cls)) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
+
+
 def hashes_plainly(cls: type) -> bool:
-    """Whether a class may be a key of our dictionaries without running code of its metaclass."""
+    """Whether a class may be a key of our dictionaries without running code of its metaclass.
+
+    The standard library's metaclasses and the one of ``typing_extensions`` (loaded by torch) are known to be harmless.
+    """
     meta = type(cls)
-    return meta is type or (
-        type.__getattribute__(meta, "__hash__") is type.__hash__
-        and type.__getattribute__(meta, "__eq__") is type.__eq__
+    return (
+        meta is type
+        or (
+            type.__getattribute__(meta, "__hash__") is type.__hash__
+            and type.__getattribute__(meta, "__eq__") is type.__eq__
+        )
+        or (module_name(meta) or "").partition(".")[0] in _HARMLESS
     )

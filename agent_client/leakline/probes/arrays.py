@@ -1,0 +1,144 @@
+"""NumPy arrays: how many, and the bytes of their buffers, each buffer once.
+
+Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are asked anything. A view costs nothing; the
+array that owns its buffer does, and is found through the view even if nothing else refers to it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import compress, repeat
+from operator import attrgetter, is_
+from typing import Any, Final
+
+# How many arrays are asked whether a tensor shares their memory; the rest is scaled from them.
+_ADDRESSES_ASKED: Final = 20_000
+
+_base = attrgetter("base")
+_nbytes = attrgetter("nbytes")
+_has_objects = attrgetter("dtype.hasobject")
+
+
+@dataclass(slots=True)
+class ArrayMeasure:
+    """``bytes`` are in memory of the process; ``mapped_bytes`` are files mapped by ``numpy.memmap``.
+
+    ``large`` holds (bytes, type name, detail): names and numbers only.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    mapped_count: int = 0
+    mapped_bytes: int = 0
+    large: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+def array_types() -> tuple[type, ...]:
+    """``numpy.ndarray`` and ``numpy.memmap``, or nothing while the program has not loaded NumPy."""
+    numpy: Any = sys.modules.get("numpy")
+    found = getattr(numpy, "ndarray", None), getattr(numpy, "memmap", None)
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
+    """What arrays of ``dtype=object`` hold: the collector cannot see into them."""
+    items: list[Any] = []
+    for array in compress(arrays, map(_has_objects, arrays)):
+        # A structured dtype with object fields gives tuples here, which hold the objects.
+        items.extend(array.ravel().tolist())
+    return items
+
+
+def with_hidden_owners(arrays: list[Any], ndarray: type) -> list[Any]:
+    """``arrays`` and those that only a view among them refers to."""
+    known = set(map(id, arrays))
+    hidden: list[Any] = []
+    bases: dict[int, Any] = {id(base): base for base in map(_base, arrays) if base is not None}
+    for base in bases.values():
+        one = base
+        while type(one) is ndarray and id(one) not in known:
+            known.add(id(one))
+            hidden.append(one)
+            one = one.base
+    return arrays + hidden
+
+
+def measure_arrays(
+    arrays: list[Any],
+    memmaps: list[Any],
+    floor_bytes: int,
+    counted: Collection[int] = (),
+    tensor_memory: Mapping[int, int] | None = None,
+    foreign_types: Collection[type] = (),
+) -> ArrayMeasure:
+    """Measure arrays given by exact type.
+
+    ``counted`` are addresses of objects whose memory another row already has (byte strings), ``foreign_types`` the
+    types of which every object is counted elsewhere (tensors). ``tensor_memory`` maps memory that tensors use but
+    did not allocate to its bytes: an array that owns it adds nothing.
+    """
+    owners = list(compress(arrays, map(is_, map(_base, arrays), repeat(None))))
+    sizes = list(map(_nbytes, owners))
+    measure = ArrayMeasure(count=len(arrays), bytes=sum(sizes))
+    if tensor_memory:
+        measure.bytes -= _shared_bytes(owners, sizes, tensor_memory)
+    if sizes and max(sizes) >= floor_bytes:
+        measure.large += [
+            (size, "numpy.ndarray", describe(one))
+            for size, one in zip(sizes, owners, strict=True)
+            if size >= floor_bytes
+        ]
+    _add_foreign_buffers(measure, arrays, counted, foreign_types)
+    _add_memmaps(measure, memmaps, floor_bytes)
+    return measure
+
+
+def describe(array: Any) -> str:
+    """Shape and dtype, as in ``(100000, 33) float32``."""
+    return f"{array.shape} {array.dtype.name}"
+
+
+def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[int, int]) -> int:
+    # Asking for an address costs ten times as much as everything else, so only where the size fits a tensor.
+    fits = frozenset(tensor_memory.values())
+    candidates = list(compress(owners, map(fits.__contains__, sizes)))
+    asked = candidates[:: max(1, len(candidates) // _ADDRESSES_ASKED)]
+    shared = sum(one.nbytes for one in asked if one.__array_interface__["data"][0] in tensor_memory)
+    return round(shared * len(candidates) / len(asked)) if asked else 0
+
+
+def _add_foreign_buffers(
+    measure: ArrayMeasure,
+    arrays: list[Any],
+    counted: Collection[int],
+    foreign_types: Collection[type],
+) -> None:
+    """Buffers that an array uses and something other than an array owns: the largest view of each stands for it."""
+    # Compared by identity: a metaclass of the program may compare in its own way.
+    elsewhere = (*array_types(), *foreign_types, mmap.mmap)
+    largest: dict[int, int] = {}
+    for array, owner in zip(arrays, map(_base, arrays), strict=True):
+        if owner is None or any(type(owner) is kind for kind in elsewhere):
+            continue
+        if type(owner) is memoryview:
+            owner = owner.obj
+        if id(owner) not in counted:
+            largest[id(owner)] = max(largest.get(id(owner), 0), array.nbytes)
+    measure.bytes += sum(largest.values())
+
+
+def _add_memmaps(measure: ArrayMeasure, memmaps: list[Any], floor_bytes: int) -> None:
+    measure.mapped_count = len(memmaps)
+    # A slice of a memmap is a memmap on the same file: the largest stands for the file.
+    files: dict[int, Any] = {}
+    for one in memmaps:
+        known = files.get(id(one.base))
+        if type(one.base) is mmap.mmap and (known is None or known.nbytes < one.nbytes):
+            files[id(one.base)] = one
+    for one in files.values():
+        measure.mapped_bytes += one.nbytes
+        if one.nbytes >= floor_bytes:
+            measure.large.append((one.nbytes, "numpy.memmap", describe(one)))
