@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .assess import Assessed
+from .attribution import holds
 from .candidates import FIGURE
 from .wording import short_name
 
@@ -24,12 +25,12 @@ def advice_for(a: Assessed, holder: str | None) -> tuple[str, ...]:
         )
     if owner is not None and owner.family == "object":
         lines.append(_for_objects(short_name(owner.name), owner.growth.each, holder))
-    if cause.kind in ("container", "arrays") or any(m.role == "container" for m in cause.members):
-        path = next((m.name for m in cause.members if m.role == "container"), None)
-        if path is not None:
-            lines.append(
-                f"Bound {path}: collections.deque(maxlen=…), or clear it each {_where(a)}."
-            )
+    if owner is not None:
+        kept = [m.name for m in cause.members if m.role == "container" and holds(m, owner)]
+        lines.extend(
+            f"Bound {path}: collections.deque(maxlen=…), or clear it each {_where(a)}."
+            for path in kept[:1]
+        )
     if owner is not None and owner.role == "container" and path_is_bounded_by_design(a):
         lines.append(
             "If it is meant to fill up to a size, declare it: run.track(name, it, capacity=…)."

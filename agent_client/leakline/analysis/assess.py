@@ -7,14 +7,14 @@ answer of any earlier day; the ladder in ``verdict`` compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from .attribution import Cause, Memory, find_causes, share_out
 from .books import LEAKLINE_LINE, booked_bytes, phase_slopes, without_give_and_take
 from .bounds import without_bounded
-from .candidates import Candidate, Facts, Place, describe, find_candidates
+from .candidates import NOWHERE, Candidate, Facts, Place, describe, find_candidates, place_of
 from .channels import Channel, allocator_rate, channels_of, garbage_per_generation
 from .contracts import Violation
 from .counts import CountGrowth
@@ -32,6 +32,8 @@ _MIN_FOR_NATIVE: Final = 8
 _EXPLOSION_COUNT: Final = 5.0
 _EXPLOSION_MEMORY: Final = 0.4
 _YOUNG: Final = 4
+# Below this share of the later slope the stretch before a bend counts as flat.
+_BENDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +165,23 @@ def _with_violations(
 
 
 def _replace_violation(c: Candidate, violation: Violation) -> Candidate:
-    return Candidate(
-        c.name, c.role, c.family, c.growth, c.place, c.bytes_rate, c.deep, c.declared, violation
-    )
+    return replace(c, violation=violation)
 
 
 def _growth_since_violation(study: LaneStudy, name: str, violation: Violation) -> CountGrowth:
-    """How a broken count moved, from the reading that held to the newest: two readings are enough."""
+    """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
     lane = study.lane
-    first = lane.generation[violation.first_row]
-    before = None if violation.row_before is None else lane.generation[violation.row_before]
-    begin = float(first if first is not None else _first(lane))
-    newest = max((g for g in lane.generation if g is not None), default=begin)
-    gained = 0.0 if violation.count_before is None else violation.count - violation.count_before
-    span = max(1.0, newest - begin + 1)
+    begin = float(lane.generation[violation.first_row] or _first(lane))
+    held = None if violation.row_before is None else lane.generation[violation.row_before]
+    newest = float(max((g for g in lane.generation if g is not None), default=begin))
+    if violation.count_before is None:
+        # It never held: what it gained since its first reading is all that is known to have grown.
+        gained = violation.count - violation.first_count
+        span = max(1.0, newest - begin)
+    else:
+        gained, span = violation.count - violation.count_before, newest - begin + 1
+    low = begin if held is None else min(begin, float(held))
     each = gained / span
-    low = begin if before is None else min(begin, float(before))
     return CountGrowth("irregular", each, each, each, begin, low, begin, 1, span, gained)
 
 
@@ -235,8 +238,13 @@ def _bend(lane: Lane, values: Sequence[float], upto: int) -> tuple[float, float,
     hinge = fit_hinge(x, values)
     if hinge is None:
         return None
+    flat = [(a, b) for a, b in zip(x, values, strict=True) if a <= hinge.start]
+    if len(flat) >= 2 and floor_slope(*zip(*flat, strict=True)).estimate >= _BENDS * hinge.slope:
+        # Memory rose just as fast before the bend: warm-up hides the start, which may be the first reading.
+        return x[0], x[0], hinge.high + 1
     # A line that rises from the first reading on may have risen in that generation already.
-    return tuple(at + 1 if at > x[0] else at for at in (hinge.start, hinge.low, hinge.high))  # type: ignore[return-value]
+    start, low, high = (at + 1 if at > x[0] else at for at in (hinge.start, hinge.low, hinge.high))
+    return start, low, high
 
 
 def _window(study: LaneStudy, start: tuple[float, float, float] | None, upto: int) -> float:
@@ -342,21 +350,11 @@ def _native(
     kind: Kind = "allocator_retained" if kept is not None and kept >= 0.5 * left else "native"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
-    cause = Cause(kind, _memory_place(memory), (), None, rate)
+    cause = Cause(kind, memory.place(), (), None, rate)
     return Assessed(
         cause, bend, _window(study, bend, upto), rise, _witnesses(cause, study, upto), scale,
         study.lane.name,
     )  # fmt: skip
-
-
-def _memory_place(memory: Memory) -> Place:
-    kept = {name: size for name, size in memory.phases.items() if size > 0}
-    total = sum(kept.values())
-    if total <= 0:
-        return Place(None, None, None)
-    best = max(kept, key=lambda name: (kept[name], name))
-    share = kept[best] / total
-    return Place(best if best != "between" and share >= 0.6 else None, None, share)
 
 
 def _other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -> list[Assessed]:
@@ -391,7 +389,7 @@ def _other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate]
         )
     garbage = garbage_per_generation(lane, upto)
     if garbage is not None:
-        cause = Cause("cyclic_garbage", Place(None, None, None), (), None, NO_GROWTH)
+        cause = Cause("cyclic_garbage", NOWHERE, (), None, NO_GROWTH)
         found.append(
             Assessed(
                 cause, None, float(upto), Rise(), frozenset(), study.scale(upto), lane.name,
@@ -410,6 +408,4 @@ def _channel_place(
 ) -> Place:
     if channel.kind == "gpu" and members and members[0].place.phase:
         return members[0].place
-    from .candidates import place_of
-
     return place_of(lane, channel.name, bend[0] if bend else float(_first(lane)), upto)

@@ -7,10 +7,11 @@ named after its owner: the program's own class rather than the arrays it holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from .candidates import Candidate, Place
+from .books import BETWEEN_LINE
+from .candidates import NOWHERE, OWNS, Candidate, Place
 from .results import Kind
 from .trend import NO_GROWTH, Slope
 from .wording import short_name
@@ -23,6 +24,8 @@ _COVERS: Final = 0.70
 _LEAVES_ROOM: Final = 0.25
 _SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
+# A container with less than this share of the growth is a story of its own, or none.
+_SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
 _KINDS: Final[Mapping[str, Kind]] = {
     "object": "objects", "figure": "objects", "library": "objects", "plain": "objects",
@@ -37,11 +40,22 @@ class Memory:
     total: Slope
     phases: Mapping[str, float] = field(default_factory=dict)
 
-    def in_phase(self, phase: str | None) -> float | None:
-        """Growth that stays in a phase; None when nothing is known of phases."""
-        if not self.phases:
+    def at(self, place: Place) -> float | None:
+        """Growth that stays at a place; None when nothing is known of it."""
+        if not self.phases or place == NOWHERE:
             return None
-        return self.phases.get(phase or "between", 0.0)
+        return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
+
+    def place(self) -> Place:
+        """The phase that keeps most of the growth, if one does."""
+        kept = {name: size for name, size in self.phases.items() if size > 0}
+        total = sum(kept.values())
+        if total <= 0:
+            return NOWHERE
+        best = max(kept, key=lambda name: (kept[name], name))
+        share = kept[best] / total
+        owns = best != BETWEEN_LINE and share >= OWNS
+        return Place(best if owns else None, best if owns else None, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,7 @@ class Cause:
         return self.members[0] if self.members else None
 
     def with_rate(self, rate: Slope) -> Cause:
-        return Cause(self.kind, self.place, self.members, self.measured, rate)
+        return replace(self, rate=rate)
 
 
 def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
@@ -74,7 +88,9 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
     _house(homeless, groups)
     causes: list[Cause] = []
     for phase in sorted(groups, key=lambda p: p or ""):
-        causes.extend(_split(groups[phase], _growth_of(phase, memory)))
+        place = next(c.place for c in groups[phase])
+        found = _split(groups[phase], _growth_at(place, memory))
+        causes.extend(replace(c, place=memory.place()) if c.place == NOWHERE else c for c in found)
     return sorted(causes, key=lambda c: -(c.measured or 0.0))
 
 
@@ -103,9 +119,9 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
             groups[min(near)[2] or None].append(candidate)
 
 
-def _growth_of(phase: str | None, memory: Memory) -> float:
-    in_phase = memory.in_phase(phase)
-    return max(in_phase if in_phase is not None else memory.total.estimate, 1.0)
+def _growth_at(place: Place, memory: Memory) -> float:
+    kept = memory.at(place)
+    return max(kept if kept is not None else memory.total.estimate, 1.0)
 
 
 def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
@@ -132,12 +148,23 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
     size = candidate.bytes_rate
     if size is None or candidate.family not in ("object", "container", "graph", "figure"):
         return False
-    if short_name(owner.name) in candidate.name.split("."):
+    if candidate.role == "container" and holds(candidate, owner):
         return False
-    if candidate.family != "graph" and _is_like(candidate, owner):
+    if candidate.family == "object" and _is_like(candidate, owner):
         return False
+    if candidate.role == "container" and size < _SMALL * growth:
+        return True
     room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
     return room and size >= _SECOND * growth
+
+
+def holds(container: Candidate, owner: Candidate) -> bool:
+    """Whether a growing container is part of the owner's story: it keeps it, or is kept by it."""
+    if short_name(owner.name) in container.name.split("."):
+        return True
+    if owner.holder is not None and owner.holder.startswith(container.name):
+        return True
+    return _is_like(container, owner)
 
 
 def _is_like(a: Candidate, b: Candidate) -> bool:
@@ -235,12 +262,12 @@ def share_out(
 def _takes_part(cause: Cause, memory: Memory) -> bool:
     if cause.measured is not None:
         return cause.measured >= 0.05 * max(memory.total.estimate, 0.0)
-    in_phase = memory.in_phase(cause.place.phase)
+    in_phase = memory.at(cause.place)
     return in_phase is None or in_phase >= _EXPLAINS * max(memory.total.estimate, 0.0)
 
 
 def _claim(cause: Cause, memory: Memory, among: int) -> float:
-    in_phase = memory.in_phase(cause.place.phase)
+    in_phase = memory.at(cause.place)
     if among == 1 and cause.measured is None:
         return memory.total.estimate
     if cause.measured is None:

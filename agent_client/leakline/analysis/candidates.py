@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -36,8 +36,10 @@ _PLAIN: Final = frozenset(
      "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
 )  # fmt: skip
 # A phase that keeps less of a growth than this does not own it.
-_OWNS: Final = 0.60
+OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
+# A phase with at least this share of a shared type's rise is a place of its own.
+_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class Place:
     phase: str | None
     path: str | None
     share: float | None
+
+
+NOWHERE: Final = Place(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Candidate:
     bytes_rate: float | None
     deep: bool
     declared: bool
+    holder: str | None = None
     violation: Violation | None = None
 
 
@@ -133,10 +139,47 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     found = []
     for series, name, role in facts.count_series:
         x, counts = facts.lane.points(series, upto, baseline=True)
-        growth = count_growth(x, counts) if counts else None
+        growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
         if growth is not None:
-            found.append(describe(facts, series, name, role, growth, upto))
+            candidate = describe(facts, series, name, role, growth, upto)
+            found.extend(_by_phase(facts, series, candidate, upto))
     return found
+
+
+def _by_phase(facts: Facts, series: str, candidate: Candidate, upto: int) -> list[Candidate]:
+    """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
+    if candidate.role == "container" or candidate.family in ("object", "figure"):
+        return [candidate]
+    growth = candidate.growth
+    kept, _ = _kept_by_phase(facts.lane, series, growth.start, upto)
+    total = sum(rate for rate in kept.values() if rate > 0)
+    parts = {
+        phase: rate / total
+        for phase, rate in sorted(kept.items())
+        if phase not in (BETWEEN, UNKNOWN_PHASE) and rate >= _PART * total > 0
+    }
+    if len(parts) < 2:
+        return [candidate]
+    return [
+        _part(facts, candidate, Place(phase, phase, 1.0), share, upto)
+        for phase, share in parts.items()
+    ]
+
+
+def _part(facts: Facts, whole: Candidate, place: Place, share: float, upto: int) -> Candidate:
+    g = whole.growth
+    growth = replace(
+        g, slope=g.slope * share, low=g.low * share, high=g.high * share, each=g.each * share
+    )
+    family = _family(facts, whole.name, whole.role, growth, upto)
+    size = whole.bytes_rate
+    if family == "graph":
+        saved = rate_of(facts.lane, "tensors.graph_bytes", g.start, upto) or 0.0
+        own = rate_of(facts.lane, "tensors.bytes", g.start, upto) or 0.0
+        size = saved + own * share
+    elif size is not None:
+        size *= share
+    return replace(whole, family=family, growth=growth, place=place, bytes_rate=size)
 
 
 def describe(
@@ -153,7 +196,9 @@ def describe(
     rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
     declared = short_name(name) in facts.watched
     place = place_of(facts.lane, series, growth.start, upto)
-    return Candidate(name, role, family, growth, place, rate, deep, declared, violation)
+    return Candidate(
+        name, role, family, growth, place, rate, deep, declared, facts.holders.get(name), violation
+    )  # fmt: skip
 
 
 def _family(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> Family:
@@ -211,6 +256,24 @@ def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:
 
 def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
     """The phase that keeps a count's rise since ``start``, against what it did before."""
+    tops, rates = _kept_by_phase(lane, series, start, upto)
+    total = sum(rate for rate in tops.values() if rate > 0)
+    if total <= 0:
+        return NOWHERE
+    best = max(tops, key=lambda name: (tops[name], name))
+    share = tops[best] / total
+    if best in (BETWEEN, UNKNOWN_PHASE) or share < OWNS:
+        return Place(None, None, share if best == BETWEEN else None)
+    inner = {p: r for p, r in rates.items() if top_level(p) == best and r > 0}
+    path = max(inner, key=lambda p: (inner[p], p), default=best)
+    owns = bool(inner) and inner[path] >= OWNS * sum(inner.values())
+    return Place(best, path if owns else best, share)
+
+
+def _kept_by_phase(
+    lane: Lane, series: str, start: float, upto: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts per generation that stay in each top-level phase, and what each path adds or takes."""
     lines = lane.increments(series)[:upto]
     begin = next((i for i, g in enumerate(lane.generations) if g >= start), 0)
     after = lines[max(begin, upto - _PHASE_WINDOW) :]
@@ -222,18 +285,7 @@ def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:
     tops: dict[str, float] = {}
     for path, rate in rates.items():
         tops[top_level(path)] = tops.get(top_level(path), 0.0) + rate
-    tops = without_give_and_take(tops)
-    total = sum(rate for rate in tops.values() if rate > 0)
-    if total <= 0:
-        return Place(None, None, None)
-    best = max(tops, key=lambda name: (tops[name], name))
-    share = tops[best] / total
-    if best in (BETWEEN, UNKNOWN_PHASE) or share < _OWNS:
-        return Place(None, None, share if best == BETWEEN else None)
-    inner = {p: r for p, r in rates.items() if top_level(p) == best and r > 0}
-    path = max(inner, key=lambda p: (inner[p], p), default=best)
-    owns = bool(inner) and inner[path] >= _OWNS * sum(inner.values())
-    return Place(best, path if owns else best, share)
+    return without_give_and_take(tops), rates
 
 
 def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:

@@ -36,6 +36,7 @@ class Violation:
     expectation: Expectation
     type: str
     count: float
+    first_count: float
     count_before: float | None
     first_row: int
     row_before: int | None
@@ -106,7 +107,7 @@ def find_violation(lane: Lane, readings: Readings, last_row: int) -> Violation |
     repeated = upto - first >= 2
     proven = repeated or _outlived_collection(lane, readings.type, row, last_row, high)
     return Violation(
-        readings.expectation, readings.type, readings.counts[upto - 1],
+        readings.expectation, readings.type, readings.counts[upto - 1], readings.counts[first],
         readings.counts[first - 1] if first else None, row,
         readings.rows[first - 1] if first else None, proven, above,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Final, Literal
@@ -40,8 +40,13 @@ class CountGrowth:
     period: int | None = None
 
 
-def count_growth(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
+def count_growth(
+    x: Sequence[float], counts: Sequence[float], first_generation: float | None = None
+) -> CountGrowth | None:
     """The lasting growth of a count over generations ``x``, or None.
+
+    A reading before ``first_generation`` is the baseline. Without one, a count that rises from its first
+    reading on is taken to have begun in that generation, since nothing says otherwise.
 
     In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
     that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
@@ -49,9 +54,12 @@ def count_growth(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | N
     if len(x) < 3 or counts[-1] <= min(counts[-WINDOW:]):
         return None
     x, counts = x[-4 * WINDOW :], counts[-4 * WINDOW :]
-    return (
+    found = (
         _constant(x, counts) or _periodic(x, counts) or _irregular(x, counts) or _noisy(x, counts)
     )
+    if found is not None and first_generation == x[0] and found.start == x[0] + 1:
+        return replace(found, start=x[0], start_low=x[0])
+    return found
 
 
 def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:

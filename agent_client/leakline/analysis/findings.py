@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from .advice import advice_for
 from .assess import Assessed, LaneStudy
-from .attribution import Cause
+from .attribution import Cause, holds
 from .candidates import Candidate
 from .contracts import expected_text
 from .ladder import ACTIVE, Standing
@@ -81,6 +81,8 @@ def _holder(study: LaneStudy, cause: Cause) -> str | None:
 def _suspects(study: LaneStudy, cause: Cause, holder: str | None) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
     for position, member in enumerate(cause.members):
+        if position and member.role == "container" and not holds(member, cause.members[0]):
+            continue
         found.append(
             Suspect(
                 member.name,

@@ -44,7 +44,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
     if not counts:
         return None
     slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:]) if len(x) >= 3 else None
-    growth = count_growth(x, counts)
+    growth = count_growth(x, counts, lane.generations[0] if lane.generations else None)
     rate = _bytes_rate(
         facts, name, growth.slope if growth else None, growth.start if growth else None
     )

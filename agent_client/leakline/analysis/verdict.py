@@ -142,7 +142,7 @@ def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) ->
             continue
         x = [float(g) for g in study.lane.generations[:upto]][-64:]
         total = theil_sen(x[::4] + x[-1:], private[:upto][-64:][::4] + private[upto - 1 : upto])
-        if total.estimate <= 0:
+        if not moment.scale.is_material(total.estimate, upto):
             continue
         bounded = study.facts.bounded_bytes[:upto][-64:]
         filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0

@@ -1,0 +1,299 @@
+"""A made-up training as the client would record it: readings with noise, sparse censuses, books, a filling buffer.
+
+A leak is planted as (phase, bytes, counts) per generation; what comes out are batches, as they travel.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from leakline.analysis import RunHistory, history_from_batches
+from leakline.snapshot import (
+    Batch,
+    Census,
+    Event,
+    Holder,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+)
+
+MIB = 2**20
+GIB = 2**30
+EVALUATE, TRAIN, EVOLVE = "evaluate_population", "train_population", "evolve_population"
+EPISODE = "evaluate_population/run_episode"
+STEPS = (EPISODE, EVALUATE, TRAIN, EVOLVE)
+# Exact at every snapshot (heap types); the others only at censuses.
+HEAP = ("trading.TradingEnvironment", "agents.DDPGAgent", "torch.Tensor", "torch.nn.parameter.Parameter",
+        "matplotlib.figure.Figure", "agents.Actor")  # fmt: skip
+
+
+@dataclass
+class Leak:
+    """What one generation adds in one phase: private bytes and counts, from generation ``start`` on."""
+
+    phase: str
+    bytes: float
+    counts: dict[str, float] = field(default_factory=dict)
+    start: int = 0
+    stop: int | None = None
+    # generation -> how many times the amounts; by default once in every generation
+    times: Callable[[int], float] = lambda generation: 1.0
+    holders: tuple[Holder, ...] = ()
+
+    def at(self, generation: int) -> float:
+        over = self.stop is not None and generation >= self.stop
+        return 0.0 if generation < self.start or over else self.times(generation)
+
+
+@dataclass
+class Training:
+    generations: int = 16
+    leaks: tuple[Leak, ...] = ()
+    seed: int = 1
+    resident: float = 300 * MIB
+    noise: float = 1.5 * MIB
+    warm_up: tuple[float, ...] = (30 * MIB, 8 * MIB, 3 * MIB)
+    buffer_bytes: float = 24 * MIB
+    buffer_capacity: int = 20_000
+    buffer_full_after: int = 8
+    declare_buffer: bool = True
+    total: int | None = None
+    expectations: tuple[tuple[str, int, int, str | None], ...] = ()
+    watch: tuple[str, ...] = ("trading.TradingEnvironment",)
+    run: str = "run"
+    phases: tuple[str, ...] = (EVALUATE, TRAIN, EVOLVE)
+    never: tuple[str, ...] = ()
+    census_every: int = 3
+    counts: dict[str, float] = field(
+        default_factory=lambda: {
+            "trading.TradingEnvironment": 2, "agents.DDPGAgent": 17, "agents.Actor": 34,
+            "torch.Tensor": 900, "torch.nn.parameter.Parameter": 816, "list": 12_000, "dict": 9_000,
+            "numpy.ndarray": 1_200, "matplotlib.figure.Figure": 0,
+        }
+    )  # fmt: skip
+    peak_in_evolve: float = 0.0
+    limit_bytes: int | None = None
+    environment: dict[str, object] = field(default_factory=dict)
+    instance: str = "p1"
+    rank: int = 0
+    attempt: int = 1
+    first_generation: int = 0
+    collections: bool = True
+
+    def history(self) -> RunHistory:
+        history = history_from_batches(self.header(), self.batches())
+        if self.limit_bytes is None:
+            return history
+        from dataclasses import replace
+
+        return replace(history, limit_bytes=self.limit_bytes)
+
+    def header(self) -> RunHeader:
+        return RunHeader(
+            self.run, "p", self.run, "generation", self.total, 0.0, self.phases, environment=self.environment
+        )  # fmt: skip
+
+    def batches(self) -> list[Batch]:
+        who = ProcessIdentity(self.instance, self.rank, 1, "h", "main", self.attempt)
+        snapshots = _Recorder(self).record()
+        return [Batch(who, tuple(snapshots[i : i + 7])) for i in range(0, len(snapshots), 7)]
+
+
+class _Recorder:
+    def __init__(self, training: Training) -> None:
+        self.t = training
+        self.random = random.Random(training.seed)
+        self.private = training.resident - 90 * MIB
+        self.counts = dict(training.counts)
+        self.length = 0.0
+        self.rows: list[Snapshot] = []
+        self.clock = 1_000.0 + 10_000 * training.attempt
+        self.collected = 0
+        self.extra: dict[str, float] = {}
+
+    def record(self) -> list[Snapshot]:
+        t = self.t
+        self._snap("baseline", None, None, "baseline", self._declared())
+        last_end = self._read()
+        for g in range(t.first_generation, t.first_generation + t.generations):
+            booked = {}
+            before = last_end
+            if g - t.first_generation < len(t.warm_up):
+                self.private += t.warm_up[g - t.first_generation]
+            for step in STEPS:
+                if step.split("/")[0] in t.never:
+                    continue
+                self._run(step, g)
+                reading = self._read()
+                booked[step] = reading - before
+                before = reading
+                self._snap("phase_end", g, step, f"generation {g}: after {step}", (), reading)
+            self.collected += 1
+            last_end = self._read()
+            booked["between"] = last_end - before
+            series = {f"phase.{name}.bytes": round(v) for name, v in booked.items()}
+            series |= {f"phase.{n}.executions": 1 for n in booked if n != "between"}
+            series["generation.seconds"] = 4.0 + self.random.uniform(-0.2, 0.2)
+            self._snap("generation_end", g, None, f"generation {g}: end", (), last_end, series)
+        return self.rows
+
+    def _run(self, step: str, g: int) -> None:
+        t = self.t
+        if step == EPISODE:
+            room = t.buffer_capacity - self.length
+            added = min(room, t.buffer_capacity / t.buffer_full_after)
+            self.length += added
+            self.private += added / t.buffer_capacity * t.buffer_bytes
+            self._count("numpy.ndarray", 0)
+        for leak in t.leaks:
+            if leak.phase == step:
+                times = leak.at(g)
+                self.private += times * leak.bytes
+                for name, amount in leak.counts.items():
+                    self._count(name, times * amount)
+
+    def _count(self, name: str, amount: float) -> None:
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def _read(self) -> float:
+        return self.private + self.random.gauss(0, self.t.noise)
+
+    def _snap(
+        self,
+        kind: str,
+        generation: int | None,
+        phase: str | None,
+        label: str,
+        events: Iterable[Event] = (),
+        reading: float | None = None,
+        more: dict[str, float] | None = None,
+    ) -> None:
+        t = self.t
+        reading = self._read() if reading is None else reading
+        self.clock += 1.0
+        census = (
+            kind == "generation_end" and generation is not None and generation % t.census_every == 0
+        )
+        census = census or kind == "baseline"
+        over = t.peak_in_evolve if phase == EVOLVE else 0.0
+        samples: dict[str, float] = {
+            "process.anon_bytes": round(reading),
+            "process.swap_bytes": 0,
+            "process.rss_bytes": round(reading + 90 * MIB),
+            "process.peak_bytes": round(reading + over + 90 * MIB),
+            "tracked.replay.length": round(self.length),
+            "tracked.replay.bytes": round(self.length / t.buffer_capacity * t.buffer_bytes * 1.03),
+        }
+        if t.collections:
+            samples["python.collections_full"] = self.collected
+        for name, value in self.counts.items():
+            if name.startswith(("container.", "tensors.", "arrays.", "figures.")):
+                if census or name.startswith("container."):
+                    samples[name] = round(value)
+            elif name in HEAP or census:
+                samples[f"type.{name}.count"] = round(value)
+        samples.update(more or {})
+        holders = ()
+        if kind == "generation_end" and generation is not None and generation >= 3:
+            holders = tuple(h for leak in t.leaks if leak.at(generation) for h in leak.holders)
+        sequence = len(self.rows)
+        self.rows.append(
+            Snapshot(
+                sequence, self.clock, self.clock, generation, phase, label, kind, samples,
+                tuple(events),
+                census=Census(sequence, "full", 1.0, 50_000, ()) if census else None,
+                holders=tuple(
+                    Holder(sequence, h.type, h.path, h.count, h.bytes_each) for h in holders
+                ),
+            )
+        )  # fmt: skip
+
+    def _declared(self) -> list[Event]:
+        t = self.t
+        events = [Event(0, 0.0, "watch", name) for name in t.watch]
+        if t.declare_buffer:
+            events.append(Event(0, 0.0, "track", "replay", data={"capacity": t.buffer_capacity}))
+        events += [
+            Event(0, 0.0, "expect", name, data={"low": low, "high": high, "after": after})
+            for name, low, high, after in t.expectations
+        ]
+        return events
+
+
+def loss_graph(size: float = 9 * MIB, start: int = 0) -> Leak:
+    counts = {
+        "torch.Tensor": 384, "tensors.count": 384, "tensors.graph_count": 384,
+        "tensors.graph_bytes": size * 0.8, "container.train.losses.length": 384,
+        "container.train.losses.bytes": 384 * 72,
+    }  # fmt: skip
+    return Leak(TRAIN, size, counts, start)
+
+
+def kept_environments(size: float = 6 * MIB, start: int = 0) -> Leak:
+    counts = {
+        "trading.TradingEnvironment": 16, "numpy.ndarray": 64, "list": 48, "dict": 32,
+        "arrays.count": 64, "arrays.bytes": size * 0.9,
+        "container.trading.TradingEnvironment.episode_rewards.length": 16 * 145,
+        "container.trainer.Trainer.kept.length": 16,
+    }  # fmt: skip
+    holder = Holder(
+        0, "trading.TradingEnvironment", "trainer.Trainer.kept[*]", 16, round(size / 16)
+    )
+    return Leak(EVALUATE, size, counts, start, holders=(holder,))
+
+
+def episode_history(size: float = 5 * MIB, start: int = 0) -> Leak:
+    counts = {
+        "container.trading.TradingEnvironment.episode_rewards.length": 16 * 145,
+        "container.trading.TradingEnvironment.episode_rewards.bytes": size,
+        "numpy.ndarray": 2320, "arrays.count": 2320, "arrays.bytes": size * 0.95,
+    }  # fmt: skip
+    return Leak(EPISODE, size, counts, start)
+
+
+def old_population(size: float = 8 * MIB, start: int = 0) -> Leak:
+    counts = {
+        "agents.DDPGAgent": 16, "agents.Actor": 32, "torch.nn.parameter.Parameter": 768,
+        "torch.Tensor": 512, "tensors.count": 512, "tensors.bytes": size * 0.9, "dict": 500,
+        "container.trainer.Trainer.population_history.length": 1,
+    }  # fmt: skip
+    holder = Holder(
+        0, "agents.DDPGAgent", "trainer.Trainer.population_history[*][*]", 16, round(size / 16)
+    )
+    return Leak(EVOLVE, size, counts, start, holders=(holder,))
+
+
+def best_agents(size: float = 6 * MIB) -> Leak:
+    improves = {0, 1, 2, 4, 5, 7, 10, 11, 13, 15}
+    holder = Holder(0, "agents.DDPGAgent", "trainer.Trainer.best_agents[*]", 1, round(size))
+    counts = {
+        "agents.DDPGAgent": 1, "agents.Actor": 2, "torch.Tensor": 40, "tensors.bytes": size,
+        "container.trainer.Trainer.best_agents.length": 1,
+    }  # fmt: skip
+    return Leak(EVOLVE, size, counts, times=lambda g: float(g % 16 in improves), holders=(holder,))
+
+
+def figures(size: float = 8 * MIB) -> Leak:
+    holder = Holder(
+        0, "matplotlib.figure.Figure", "matplotlib._pylab_helpers.Gcf.figs", 1, round(size)
+    )
+    counts = {"matplotlib.figure.Figure": 1, "figures.open": 1, "dict": 900}
+    return Leak(EVOLVE, size, counts, times=lambda g: float(g % 5 == 0), holders=(holder,))
+
+
+def loss_history() -> Leak:
+    counts = {
+        "container.agents.DDPGAgent.losses.length": 384, "container.agents.DDPGAgent.losses.bytes": 384 * 32,
+    }  # fmt: skip
+    return Leak(TRAIN, 384 * 32, counts)
+
+
+def fitness_history() -> Leak:
+    counts = {
+        "container.trainer.Trainer.fitness.length": 1, "container.trainer.Trainer.fitness.bytes": 32,
+        "trainer.GenerationStats": 1,
+    }  # fmt: skip
+    return Leak(EVOLVE, 600, counts)
