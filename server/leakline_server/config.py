@@ -1,0 +1,142 @@
+"""The server's settings: environment in, one frozen Config out. Every wrong value is told at the start."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from leakline.errors import LeaklineError
+
+from .alerts.address import parse as parse_webhook_url
+from .alerts.formats import FORMATS
+from .alerts.signing import check_secret
+from .store.engine import Synchronous
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8765
+DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
+
+
+class WrongSettings(LeaklineError):
+    """Carries one sentence for each wrong variable."""
+
+    exit_status = 2
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    database_url: str = DEFAULT_DATABASE_URL
+    synchronous: Synchronous = "full"
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    insecure: bool = False
+    public_url: str | None = None
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
+    webhook_format: str = "standard"
+    webhook_allow: tuple[Network, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
+    silent_after_seconds: float = 60.0
+
+    @property
+    def address(self) -> str:
+        """Where people find the pages: the public address, else the one listened on."""
+        if self.public_url is not None:
+            return self.public_url
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
+    """Read the settings; unset and empty mean the default. Raises WrongSettings with every wrong value."""
+    problems: list[str] = []
+    found: dict[str, Any] = {}
+    for variable, (name, parse) in _VARIABLES.items():
+        text = environment.get(variable, "").strip()
+        if text:
+            try:
+                found[name] = parse(text)
+            except ValueError as error:
+                shown = variable if variable in _SECRET else f"{variable}={text!r}"
+                problems.append(f"environment {shown}: {error}")
+    if problems:
+        raise WrongSettings(problems)
+    return Config(**found)
+
+
+def from_arguments(
+    environment: Mapping[str, str], host: str | None, port: str | None, database_url: str | None
+) -> Config:
+    """The settings with what the command line says on top. Raises WrongSettings."""
+    given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
+    return from_environment({**environment, **{k: v for k, v in given.items() if v is not None}})
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise ValueError("must be a port number from 0 to 65535")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
+        raise ValueError("must be 1 or 0")
+    return text.lower() in ("1", "true", "yes")
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an address like http://host:port")
+    return text.rstrip("/") if parts.path in ("", "/") and not parts.query else text
+
+
+def _webhook_url(text: str) -> str:
+    parse_webhook_url(text)
+    return text
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(part) for part in _list(text))
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+# Values that must not be repeated in a message; chat services put a secret into the path of their webhooks.
+_SECRET: Final = frozenset({"LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET"})
+
+_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "LEAKLINE_DATABASE_URL": ("database_url", str),
+    "LEAKLINE_SYNCHRONOUS": ("synchronous", _choice("full", "normal")),
+    "LEAKLINE_HOST": ("host", str),
+    "LEAKLINE_PORT": ("port", _port),
+    "LEAKLINE_INSECURE": ("insecure", _flag),
+    "LEAKLINE_PUBLIC_URL": ("public_url", _http_url),
+    "LEAKLINE_WEBHOOK_URL": ("webhook_url", _webhook_url),
+    "LEAKLINE_WEBHOOK_SECRET": ("webhook_secret", check_secret),
+    "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),
+    "LEAKLINE_WEBHOOK_ALLOW": ("webhook_allow", _networks),
+    "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _list),
+}

@@ -1,0 +1,298 @@
+"""A request body becomes a checked batch, or a refusal that names the field. Knows no database and no HTTP framework.
+
+1. inflate, within bounds     2. decode by type (msgspec)     3. check what spans fields     4. bring to one form
+
+Nothing is silently repaired but control characters, which are removed from every text.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import zstandard
+
+from leakline.snapshot import WIRE_VERSION, ProcessIdentity
+
+from .errors import InvalidField, Malformed, TooLarge, Unsupported
+from .store import wire
+from .store.inbox import DetailKind, Incoming
+
+MAX_BODY_BYTES: Final = 256 * 1024
+MAX_INFLATED_BYTES: Final = 2 * 2**20
+MAX_SNAPSHOTS: Final = 200
+MAX_SERIES: Final = 4_000
+MAX_EVENTS: Final = 2_000
+MAX_LARGE_OBJECTS: Final = 64 * MAX_SNAPSHOTS
+MAX_HOLDERS: Final = 64 * MAX_SNAPSHOTS
+MAX_CENSUS_TYPES: Final = 5_000
+MAX_DEPTH: Final = 8
+MAX_RSS_BYTES: Final = 64 * 2**40
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+# A leak cannot be told from a counter that wrapped, so what counts things must not be negative. The books are
+# changes, and a gauge is whatever its owner says.
+_COUNTS: Final = re.compile(
+    r"(?!phase\.|gauge\.).*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
+)
+
+
+def inflate(body: bytes, encoding: str) -> bytes:
+    """The body without its compression, never more than MAX_INFLATED_BYTES of it in memory."""
+    encoding = encoding.strip().lower()
+    try:
+        if encoding in ("", "identity"):
+            inflated = body
+        elif encoding == "gzip":
+            inflated = _gunzip(body)
+        elif encoding == "zstd":
+            with zstandard.ZstdDecompressor(max_window_size=2**23).stream_reader(body) as reader:
+                inflated = reader.read(MAX_INFLATED_BYTES + 1)
+        else:
+            raise Unsupported(
+                "unsupported_encoding",
+                f"content-encoding {encoding[:40]!r}: send gzip, zstd or no compression",
+                {"accepted": ["gzip", "zstd", "identity"]},
+            )
+    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+        raise Malformed("bad_compression", f"the body is not valid {encoding}: {error}") from error
+    if len(inflated) > MAX_INFLATED_BYTES:
+        raise too_large(MAX_INFLATED_BYTES, "inflated")
+    return inflated
+
+
+def too_large(limit_bytes: int, what: str) -> TooLarge:
+    return TooLarge(
+        "batch_too_large",
+        f"the body has more than {limit_bytes} bytes {what}; send fewer snapshots in one batch",
+        {"limit_bytes": limit_bytes},
+    )
+
+
+def check(run_id: str, body: bytes, received_at: float) -> Incoming:
+    """The batch in ``body``, inflated JSON. Raises Malformed or InvalidField."""
+    batch = _decode(body)
+    clean = b"\\" in body or b"\x7f" in body
+    if clean:
+        # JSON can hold a control character only behind a backslash, so most bodies need no look.
+        batch = msgspec.convert(_without_control(msgspec.to_builtins(batch)), wire.Batch)
+    rows = batch.snapshots is not None
+    columns, filled = _columns(batch)
+    count = len(columns.time)
+    _check_series(columns.series)
+    details = _details(batch, count)
+    who = batch.process
+    return Incoming(
+        run_id=run_id,
+        process=ProcessIdentity(who.instance, who.rank, who.pid, who.host, who.role, who.attempt),
+        first_sequence=batch.first_sequence,
+        count=count,
+        columns=columns,
+        raw=None if rows or filled or clean else body,
+        details=details,
+        lost=batch.lost,
+        received_at=received_at,
+    )
+
+
+def _gunzip(body: bytes) -> bytes:
+    inflater = zlib.decompressobj(wbits=31)
+    inflated = inflater.decompress(body, MAX_INFLATED_BYTES + 1)
+    if len(inflated) <= MAX_INFLATED_BYTES and not inflater.eof:
+        raise EOFError("it ends too early")
+    return inflated
+
+
+def _decode(body: bytes) -> wire.Batch:
+    try:
+        batch = wire.decode_batch(body)
+    except msgspec.ValidationError as error:
+        raise _explain(body, str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = "; JSON has no NaN or Infinity, send null" if _NOT_JSON.search(body) else ""
+        raise Malformed("malformed_json", f"the body is not JSON: {error}{hint}") from error
+    except RecursionError as error:
+        raise too_deep(MAX_DEPTH) from error
+    if batch.version != WIRE_VERSION:
+        raise _wrong_version(batch.version)
+    return batch
+
+
+_NOT_JSON: Final = re.compile(rb"\b(?:NaN|-?Infinity)\b")
+
+
+def _columns(batch: wire.Batch) -> tuple[wire.Columns, bool]:
+    """The columns of either form, and whether something had to be filled in."""
+    if (batch.columns is None) == (batch.snapshots is None):
+        raise InvalidField("columns", None, "send either columns with count, or snapshots")
+    if batch.snapshots is not None:
+        _check_count(len(batch.snapshots))
+        return wire.columns_of(batch.snapshots), True
+    columns = batch.columns
+    assert columns is not None
+    count = len(columns.time) if batch.count is None else batch.count
+    _check_count(count)
+    filled = not (columns.monotonic and columns.generation and columns.phase and columns.label)
+    nothing = [None] * count
+    columns.monotonic = columns.monotonic or list(columns.time)
+    columns.generation = columns.generation or list(nothing)
+    columns.phase = columns.phase or list(nothing)
+    columns.label = columns.label or list(nothing)
+    for name in ("time", "monotonic", "generation", "phase", "label", "kind"):
+        values = getattr(columns, name)
+        if values is not None and len(values) != count:
+            raise InvalidField(f"columns.{name}", len(values), f"must have count={count} entries")
+    for name, values in columns.series.items():
+        if len(values) != count:
+            raise InvalidField(
+                f"columns.series.{name}", len(values), f"must have count={count} entries"
+            )
+    return columns, filled
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_SNAPSHOTS:
+        raise InvalidField("count", count, f"at most {MAX_SNAPSHOTS} snapshots in one batch")
+
+
+def _check_series(series: Mapping[str, Sequence[Any]]) -> None:
+    if len(series) > MAX_SERIES:
+        raise InvalidField(
+            "columns.series", len(series), f"at most {MAX_SERIES} series in one batch"
+        )
+    for name, values in series.items():
+        if _COUNTS.fullmatch(name):
+            present = values if None not in values else [v for v in values if v is not None]
+            if present and min(present) < 0:
+                raise InvalidField(f"columns.series.{name}", min(present), "must not be negative")
+            if name == "process.rss_bytes" and present and max(present) > MAX_RSS_BYTES:
+                raise InvalidField(f"columns.series.{name}", max(present), "is more than 64 TiB")
+
+
+def _details(batch: wire.Batch, count: int) -> dict[DetailKind, Sequence[Any]]:
+    kinds: tuple[tuple[DetailKind, Sequence[Any], int], ...] = (
+        ("events", batch.events, MAX_EVENTS),
+        ("large_objects", batch.large_objects, MAX_LARGE_OBJECTS),
+        ("census", batch.census, MAX_SNAPSHOTS),
+        ("holders", batch.holders, MAX_HOLDERS),
+    )
+    last = batch.first_sequence + count - 1
+    found: dict[DetailKind, Sequence[Any]] = {}
+    for kind, rows, limit in kinds:
+        if len(rows) > limit:
+            raise InvalidField(kind, len(rows), f"at most {limit} in one batch")
+        for i, row in enumerate(rows):
+            if not batch.first_sequence <= row.sequence <= last:
+                where = f"must be a snapshot of this batch, {batch.first_sequence} to {last}"
+                raise InvalidField(f"{kind}[{i}].sequence", row.sequence, where)
+        if rows:
+            found[kind] = rows
+    for i, event in enumerate(batch.events):
+        _check_event(i, event)
+    for i, census in enumerate(batch.census):
+        if len(census.types) > MAX_CENSUS_TYPES:
+            raise InvalidField(
+                f"census[{i}].types", len(census.types), f"at most {MAX_CENSUS_TYPES}"
+            )
+    return found
+
+
+# What the analysis reads of a declaration; everything else in an event's data is shown and no more.
+_EVENT_NUMBERS: Final[Mapping[str, tuple[tuple[str, bool], ...]]] = {
+    "expect": (("low", True), ("high", True)),
+    "track": (("capacity", False),),
+}
+
+
+def _check_event(i: int, event: wire.Event) -> None:
+    if deeper_than(event.data, MAX_DEPTH - 2):
+        raise too_deep(MAX_DEPTH)
+    for name, needed in _EVENT_NUMBERS.get(event.kind, ()):
+        value = event.data.get(name)
+        if value is None and not needed:
+            continue
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not 0 <= value <= wire.MAX_INTEGER
+        ):
+            raise InvalidField(f"events[{i}].data.{name}", value, "must be a count")
+    after = event.data.get("after")
+    if event.kind == "expect" and not (after is None or isinstance(after, str)):
+        raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
+
+
+def deeper_than(thing: Any, depth: int) -> bool:
+    if isinstance(thing, dict):
+        return depth == 0 or any(deeper_than(v, depth - 1) for v in thing.values())
+    if isinstance(thing, list):
+        return depth == 0 or any(deeper_than(v, depth - 1) for v in thing)
+    return False
+
+
+def too_deep(limit: int) -> Malformed:
+    return Malformed("too_deep", f"the body nests deeper than {limit} levels")
+
+
+def _wrong_version(version: Any) -> InvalidField:
+    return InvalidField("version", version, f"this server reads version {WIRE_VERSION}")
+
+
+def _without_control(thing: Any) -> Any:
+    if isinstance(thing, str):
+        return _CONTROL.sub("", thing)
+    if isinstance(thing, dict):
+        return {_CONTROL.sub("", key): _without_control(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [_without_control(item) for item in thing]
+    return thing
+
+
+def _explain(body: bytes, message: str) -> InvalidField | Malformed:
+    """The field and value behind a message of msgspec, which tells a path but neither keys nor values."""
+    try:
+        loose = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Malformed("malformed_json", f"the body is not JSON: {error}")
+    except RecursionError:
+        return too_deep(MAX_DEPTH)
+    if isinstance(loose, dict) and loose.get("version", WIRE_VERSION) != WIRE_VERSION:
+        return _wrong_version(loose["version"])
+    why, path = _parts(message)
+    field, value = "", loose
+    for step in path:
+        if step == "...":
+            return _culprit(field, value) or InvalidField(field, value, why)
+        if isinstance(value, list):
+            field, value = f"{field}[{step}]", value[int(step)]
+        elif isinstance(value, dict):
+            field, value = f"{field}.{step}".lstrip("."), value.get(step)
+    return InvalidField(field or "body", value, why)
+
+
+def _parts(message: str) -> tuple[str, list[str]]:
+    """What was wrong, and the steps to where; ``...`` stands for the key of a mapping."""
+    why, _, path = message.partition(" - at `")
+    steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+|\.\.\.)\]", path)
+    return why[:1].lower() + why[1:], [name or index for name, index in steps]
+
+
+def _culprit(field: str, mapping: Any) -> InvalidField | None:
+    """Try a mapping entry by entry."""
+    kind: Any = wire.Count
+    if field.endswith("series"):
+        kind = list[wire.Value] if field.startswith("columns") else wire.Value
+    for key, value in mapping.items():
+        try:
+            msgspec.convert(key, wire.Name)
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            why, path = _parts(str(error))
+            where = f"{field}.{key[:100]}"
+            if path and path[0].isdigit():
+                where, value = f"{where}[{path[0]}]", value[int(path[0])]
+            return InvalidField(where, value, why)
+    return None

@@ -1,0 +1,130 @@
+"""The connection to the database: SQLite (one writer, write-ahead log) or Postgres.
+
+Every write goes through `writing`; on SQLite it also takes a lock of this process, because waiting for a lock
+of ours is prompt and fair, while SQLite's own waiting sleeps and may starve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+Synchronous = Literal["full", "normal"]
+
+# What a caller outside this room may catch: the database did not do it, and nothing was written.
+DATABASE_ERRORS: Final = (SQLAlchemyError,)
+BUSY_TIMEOUT_MILLISECONDS: Final = 30_000
+WAL_LIMIT_BYTES: Final = 16 * 2**20
+
+_write_locks: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
+
+__all__ = ["DATABASE_ERRORS", "Connection", "Engine", "open_engine", "ping", "writing"]
+
+
+class BadDatabaseUrl(ValueError):
+    """The address of the database is of no use; the text says why."""
+
+
+def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
+    """An engine for ``sqlite:///path`` or ``postgresql+psycopg://…``. Makes the folder of an SQLite file."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise BadDatabaseUrl(str(error)) from error
+    if parsed.get_backend_name() == "sqlite":
+        return _open_sqlite(url, parsed.database, synchronous)
+    if parsed.drivername != "postgresql+psycopg":
+        raise BadDatabaseUrl(
+            f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
+        )
+    engine = create_engine(url, pool_size=10, max_overflow=10, pool_pre_ping=True)
+    if synchronous == "normal":
+        _on_connect(engine, ["SET synchronous_commit = off"])
+    return engine
+
+
+def ping(engine: Engine) -> None:
+    """Raises one of DATABASE_ERRORS when the database does not answer."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
+
+
+@contextlib.contextmanager
+def writing(engine: Engine, *, durable: bool = True) -> Iterator[Connection]:
+    """One transaction that writes: committed at the end, rolled back on an exception.
+
+    ``durable=False`` is for work that can be done again from what is in the database: on SQLite it does not wait for
+    the disk. The write-ahead log keeps the order, so losing it never loses what was committed before.
+    """
+    with _write_locks.get(engine, contextlib.nullcontext()), engine.connect() as connection:
+        connection = connection.execution_options(writes=True)
+        pace = contextlib.nullcontext() if durable else _not_waiting_for_the_disk(connection)
+        with pace, connection.begin():
+            yield connection
+
+
+@contextlib.contextmanager
+def _not_waiting_for_the_disk(connection: Connection) -> Iterator[None]:
+    driver = connection.connection.driver_connection
+    if connection.dialect.name != "sqlite" or driver is None:
+        yield
+        return
+    # Past SQLAlchemy, because the setting cannot change inside a transaction, and it would begin one.
+    (before,) = driver.execute("PRAGMA synchronous").fetchone()
+    driver.execute("PRAGMA synchronous=NORMAL")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA synchronous={before}")
+
+
+def _open_sqlite(url: str, database: str | None, synchronous: Synchronous) -> Engine:
+    if not database or database == ":memory:":
+        raise BadDatabaseUrl("SQLite needs a file: sqlite:///path/to/leakline.db")
+    Path(database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        url,
+        # Our own BEGIN, below, decides when a transaction starts.
+        connect_args={"isolation_level": None},
+        pool_size=10,
+        max_overflow=30,
+    )
+    _on_connect(
+        engine,
+        [
+            f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}",
+            "PRAGMA journal_mode=WAL",
+            f"PRAGMA synchronous={synchronous.upper()}",
+            "PRAGMA foreign_keys=ON",
+            f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}",
+        ],
+    )
+    event.listen(engine, "begin", _begin_sqlite)
+    _write_locks[engine] = threading.RLock()
+    return engine
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later can fail half-way with "database is locked"; taking the write
+    # lock at the start cannot.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _on_connect(engine: Engine, statements: list[str]) -> None:
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        if engine.dialect.name == "postgresql":
+            connection.commit()

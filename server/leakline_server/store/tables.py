@@ -1,0 +1,279 @@
+"""All tables. Times are Unix seconds (REAL); JSON is text that we write and read ourselves.
+
+    runs ─┬─ attempts
+          ├─ processes ─┬─ batches    one durable row per accepted batch, until it is sealed
+          │             ├─ segments   one row per sealed stretch of snapshots of a process
+          │             └─ chunks     one row per segment and series (see codec.py)
+          ├─ series                   the names, numbered
+          ├─ details                  events, large objects, censuses and holders, packed per batch
+          └─ incidents ── alerts ── deliveries ── tries
+    webhooks, settings
+
+Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
+table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
+interleaved and would leave such a table's pages half empty.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+# Batch mode of Alembic needs every constraint to have a name.
+NAMING: Final = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+metadata = MetaData(naming_convention=NAMING)
+# SQLite numbers rows by itself only when the column is exactly INTEGER.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _json(name: str, empty: str) -> Column[str]:
+    return Column(name, Text, nullable=False, server_default=empty)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("total", BigInteger),
+    _json("tags", "[]"),
+    _json("phases", "[]"),
+    _json("phases_seen", "[]"),
+    _json("config", "{}"),
+    _json("environment", "{}"),
+    _json("notes", "[]"),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("started_at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),
+    Column("ended_at", Double),
+    # Counts every change of the run; the id of live messages.
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("attempt", Integer, nullable=False, server_default="1"),
+    Column("first_generation", BigInteger),
+    Column("last_generation", BigInteger),
+    Column("rss_bytes", BigInteger),
+    Column("peak_bytes", BigInteger),
+    _json("sparkline", "{}"),
+    Column("verdict", Text),
+    Column("verdict_revision", BigInteger, nullable=False, server_default="0"),
+    Column("status", Text, nullable=False, server_default="learning"),
+    # The list of runs: newest first, in one project or in all.
+    Index("ix_runs_started_at", "started_at", "id"),
+    Index("ix_runs_project", "project", "started_at", "id"),
+    # The examiner's watch for runs that fell silent.
+    Index("ix_runs_state", "state", "last_seen_at"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("started_at", Double, nullable=False),
+    _json("environment", "{}"),
+    UniqueConstraint("run_id", "number"),
+)
+
+processes = Table(
+    "processes",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("end_state", Text),
+    # Server clock minus client clock at the first batch; more than a few seconds is worth a look.
+    Column("clock_skew_seconds", Double),
+    Column("rss_bytes", BigInteger),
+    Column("peak_bytes", BigInteger),
+    _json("lost", "{}"),
+    UniqueConstraint("run_id", "instance"),
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    UniqueConstraint("run_id", "name"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
+    Column("first_sequence", BigInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("received_at", Double, nullable=False),
+    # zstd of the JSON object of the batch, as inbox.py describes.
+    Column("body", LargeBinary, nullable=False),
+    # The same number twice is the same batch, whatever the process in front of the database believes.
+    UniqueConstraint("process_id", "first_sequence"),
+    # Live pages: what came after revision N.
+    Index("ix_batches_run_id", "run_id", "revision"),
+)
+
+segments = Table(
+    "segments",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
+    Column("first_sequence", BigInteger, nullable=False),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    UniqueConstraint("process_id", "first_sequence"),
+    Index("ix_segments_run_id", "run_id", "revision"),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
+    # No foreign key: the numbers below zero are the columns every snapshot has (codec.COLUMNS).
+    Column("series_id", BigInteger, nullable=False),
+    Column("first_sequence", BigInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("first", Double),
+    Column("last", Double),
+    Column("min", Double),
+    Column("max", Double),
+    Column("width", SmallInteger, nullable=False),
+    Column("blob", LargeBinary, nullable=False),
+    # One series of one process in order: every read.
+    UniqueConstraint("process_id", "series_id", "first_sequence"),
+)
+
+details = Table(
+    "details",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", Text, nullable=False),  # events, large_objects, census, holders
+    Column("sequence", BigInteger, nullable=False),
+    Column("generation", BigInteger),
+    Column("revision", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    # The newest of a kind at or before a generation.
+    Index("ix_details_run_id", "run_id", "kind", "generation"),
+)
+
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("phase", Text),
+    Column("summary", Text, nullable=False),
+    Column("first_seen_at", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    Column("finding", Text, nullable=False),
+    UniqueConstraint("run_id", "fingerprint"),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("incident_id", ForeignKey("incidents.id", ondelete="CASCADE")),
+    Column("event", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("payload", Text, nullable=False),
+    # What was told of a run's incidents, in order.
+    Index("ix_alerts_run_id", "run_id", "created_at"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("url", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("source", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("disabled_reason", Text),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("alert_id", ForeignKey("alerts.id", ondelete="CASCADE"), nullable=False),
+    Column("webhook_id", ForeignKey("webhooks.id", ondelete="CASCADE"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("claimed_until", Double),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("last_status", Integer),
+    Column("last_error", Text),
+    Column("delivered_at", Double),
+    # The next one due.
+    Index("ix_deliveries_state", "state", "due_at"),
+    UniqueConstraint("alert_id", "webhook_id"),
+)
+
+tries = Table(
+    "tries",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("delivery_id", ForeignKey("deliveries.id", ondelete="CASCADE"), nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("status", Integer),
+    Column("error", Text),
+    Index("ix_tries_delivery_id", "delivery_id"),
+)
+
+settings = Table(
+    "settings",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)

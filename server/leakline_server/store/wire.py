@@ -1,0 +1,160 @@
+"""The shapes that come over the wire, as msgspec types: decoding one is checking it.
+
+`snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; what
+spans several fields is checked in `ingest.py`. The stored body of a batch is the same JSON object.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+# Beyond this, JSON numbers are no longer exact in JavaScript.
+MAX_INTEGER: Final = 2**53
+# The year 3000: a clock that says more is in the wrong unit.
+MAX_TIME_SECONDS: Final = 32_503_680_000.0
+
+Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_TIME_SECONDS)]
+Label = Annotated[str, Meta(max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Path = Annotated[str, Meta(max_length=1024)]
+Value = Integer | float | None
+Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]
+EventKind = Literal[
+    "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix",
+    "band", "budget", "collection",
+]  # fmt: skip
+
+
+class Process(Struct, frozen=True):
+    instance: Annotated[str, Meta(min_length=1, max_length=128)]
+    rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    pid: Count = 0
+    host: Label = ""
+    role: Label = "main"
+    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
+
+
+class Columns(Struct):
+    """One entry a snapshot in every list."""
+
+    time: list[Seconds]
+    monotonic: list[Seconds] = field(default_factory=list)
+    generation: list[Integer | None] = field(default_factory=list)
+    phase: list[Label | None] = field(default_factory=list)
+    label: list[Label | None] = field(default_factory=list)
+    kind: list[Kind] | None = None
+    series: dict[Name, list[Value]] = field(default_factory=dict)
+
+
+class Row(Struct):
+    """One snapshot, for senders that do not think in columns."""
+
+    time: Seconds
+    monotonic: Seconds | None = None
+    generation: Integer | None = None
+    phase: Label | None = None
+    label: Label | None = None
+    kind: Kind | None = None
+    series: dict[Name, Value] = field(default_factory=dict)
+
+
+class Event(Struct):
+    sequence: Count
+    time: Seconds
+    kind: EventKind
+    name: Name
+    generation: Integer | None = None
+    phase: Label | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class LargeObject(Struct):
+    sequence: Count
+    type: Name
+    bytes: Count
+    detail: Path = ""
+    holder: Path = ""
+
+
+class Census(Struct):
+    sequence: Count
+    mode: Label
+    coverage: Annotated[float, Meta(ge=0, le=1)]
+    objects: Count
+    types: list[tuple[Name, Count, Count | None]]
+
+
+class Holder(Struct):
+    sequence: Count
+    type: Name
+    path: Path
+    count: Count
+    bytes_each: Count | None = None
+
+
+class Batch(Struct):
+    """The body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or ``snapshots``."""
+
+    version: int
+    process: Process
+    first_sequence: Count
+    count: Count | None = None
+    columns: Columns | None = None
+    snapshots: list[Row] | None = None
+    events: list[Event] = field(default_factory=list)
+    large_objects: list[LargeObject] = field(default_factory=list)
+    census: list[Census] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    lost: dict[Name, Count] = field(default_factory=dict)
+
+
+class StoredBody(Struct):
+    """What reading an accepted batch needs of it; the rest has rows of its own."""
+
+    columns: Columns
+
+
+decode_batch: Final = msgspec.json.Decoder(Batch).decode
+decode_stored: Final = msgspec.json.Decoder(StoredBody).decode
+encode: Final = msgspec.json.Encoder().encode
+
+
+def columns_of(rows: list[Row]) -> Columns:
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row.series))
+    return Columns(
+        time=[r.time for r in rows],
+        monotonic=[r.time if r.monotonic is None else r.monotonic for r in rows],
+        generation=[r.generation for r in rows],
+        phase=[r.phase for r in rows],
+        label=[r.label for r in rows],
+        kind=[r.kind or kind_of(r.phase) for r in rows],
+        series={name: [r.series.get(name) for r in rows] for name in names},
+    )
+
+
+def kind_of(phase: str | None) -> Kind:
+    """What a snapshot stands for when its sender did not say."""
+    return "phase_end" if phase else "manual"
+
+
+def kinds_of(columns: Columns) -> list[Kind]:
+    return columns.kind or [kind_of(phase) for phase in columns.phase]
+
+
+def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
+    return Columns(
+        time=columns.time[start:stop],
+        monotonic=columns.monotonic[start:stop],
+        generation=columns.generation[start:stop],
+        phase=columns.phase[start:stop],
+        label=columns.label[start:stop],
+        kind=None if columns.kind is None else columns.kind[start:stop],
+        series={name: values[start:stop] for name, values in columns.series.items()},
+    )

@@ -1,0 +1,39 @@
+"""OpenAPI: what the framework knows, and the ingest route, which it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from .ingest_api import PATH, openapi_entry
+from .schemas import Error, NewRun, RunChanges
+
+
+def install(app: FastAPI) -> None:
+    """No page that shows it: the usual one loads its scripts from another host."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _build(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(
+        title="Leakline", version=app.version, description=app.description, routes=app.routes
+    )
+    entry, schemas = openapi_entry()
+    _, bodies = models_json_schema(
+        [(NewRun, "validation"), (RunChanges, "validation"), (Error, "validation")],
+        ref_template="#/components/schemas/{model}",
+    )
+    components = found.setdefault("components", {}).setdefault("schemas", {})
+    # The wire's own types win over answers of the same name: they are what is sent.
+    found["components"]["schemas"] = {**components, **bodies.get("$defs", {}), **schemas}
+    found["paths"][PATH] = entry
+    return found

@@ -1,0 +1,319 @@
+"""The JSON API but for ingest: create and change runs, and everything that is read of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from leakline import analysis
+from leakline.analysis.history import RunHistory
+from leakline.analysis.results import Books, Comparison, Verdict, to_json
+from leakline.snapshot import RunHeader
+
+from ..errors import Conflict, InvalidField, NotFound, Unavailable, run_not_found
+from ..store import details, engine, findings, history, points, runs, snapshots
+from ..store.wire import MAX_INTEGER
+from . import schemas
+from .bodies import described, json_body
+from .json_response import json_response
+from .schemas import RunId
+from .services import Services, Use
+
+router = APIRouter(prefix="/api/v1")
+health = APIRouter(tags=["health"])
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": schemas.Error, "description": "no such run"},
+    422: {"model": schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+_WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    **_ERRORS,
+    400: {"model": schemas.Error, "description": "not JSON"},
+    409: {"model": schemas.Error, "description": "contradicts what is stored"},
+    503: {"model": schemas.Error, "description": "the database does not take writes"},
+}
+# A NUL in a query is an error of the caller, not of the database.
+Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
+Generation = Annotated[int | None, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Limit = Annotated[int, Query(ge=1, le=runs.MAX_LIMIT)]
+
+
+def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> dict[str, Any]:
+    return {"response_model": None, "responses": {200: {"model": model}, **errors}}
+
+
+@router.post(
+    "/runs",
+    tags=["runs"],
+    summary="Create, join or resume a run",
+    response_model=None,
+    openapi_extra=described(schemas.NewRun),
+    responses={
+        200: {"model": schemas.JoinedRun, "description": "joined or resumed"},
+        201: {"model": schemas.JoinedRun, "description": "created"},
+        **_WRITE_ERRORS,
+    },
+)
+def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: Use) -> Response:
+    now = time.time()
+    run_id = body.id or secrets.token_hex(8)
+    header = RunHeader(
+        id=run_id,
+        project=body.project,
+        name=body.name or run_id,
+        unit=body.unit,
+        total=body.total,
+        started_at=now if body.started_at is None else body.started_at,
+        phases=tuple(body.phases),
+        tags=tuple(body.tags),
+        config=body.config,
+        environment=body.environment,
+    )
+    try:
+        joined = runs.join_run(use.engine, header, now)
+    except runs.OtherProject as error:
+        raise Conflict(
+            "run_in_other_project",
+            f"run {run_id} belongs to project {error.project!r}, not to {body.project!r}",
+            {"run": run_id, "project": error.project},
+        ) from error
+    use.live.wake(run_id)
+    url = f"{use.config.address}/runs/{run_id}"
+    answer = {"id": run_id, "url": url, "created": joined.created, "attempt": joined.attempt}
+    return json_response(answer, 201 if joined.created else 200)
+
+
+@router.patch(
+    "/runs/{run}",
+    tags=["runs"],
+    summary="Finish, tag or annotate a run",
+    openapi_extra=described(schemas.RunChanges),
+    **_answer(schemas.Run, _WRITE_ERRORS),
+)
+def change_run(
+    run: RunId, body: Annotated[schemas.RunChanges, json_body(schemas.RunChanges)], use: Use
+) -> Response:
+    given = body.model_dump(exclude={"tags", "notes"})
+    changes = runs.Changes(
+        **given,
+        tags=None if body.tags is None else tuple(body.tags),
+        notes=tuple(note.model_dump() for note in body.notes),
+    )
+    changed = runs.change_run(use.engine, run, changes, time.time())
+    if changed is None:
+        raise run_not_found(run)
+    use.live.wake(run)
+    use.examine(run)
+    return json_response(changed)
+
+
+@router.get("/runs", tags=["runs"], summary="List runs, newest first", **_answer(schemas.RunList))
+def list_runs(
+    use: Use,
+    project: Text = None,
+    tag: Text = None,
+    status: Text = None,
+    q: Text = None,
+    limit: Limit = 50,
+    cursor: Text = None,
+) -> Response:
+    """`status` is a verdict status or a run state; `q` is looked for in name, project and id."""
+    try:
+        found = runs.list_runs(use.engine, runs.RunFilter(project, tag, status, q, limit, cursor))
+    except runs.BadCursor as error:
+        raise _bad_cursor(cursor) from error
+    return json_response(found)
+
+
+@router.get("/runs/{run}", tags=["runs"], summary="One run", **_answer(schemas.Run))
+def get_run(run: RunId, use: Use) -> Response:
+    return json_response(_found(run, runs.get_run(use.engine, run)))
+
+
+@router.get(
+    "/runs/{run}/series",
+    tags=["samples"],
+    summary="Series for charts",
+    **_answer(schemas.SeriesList),
+)
+def get_series(
+    run: RunId,
+    use: Use,
+    name: Annotated[list[str], Query(min_length=1, max_length=200)],
+    phase: Text = None,
+    kind: Text = None,
+    process: Text = None,
+    x: points.Axis = "generation",
+    start: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    stop: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+    most: Annotated[int, Query(alias="points", ge=1, le=points.MAX_POINTS)] = 2_000,
+) -> Response:
+    """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
+    may hold `*`; `phase=*` gives one item for each phase."""
+    query = points.SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
+    try:
+        return json_response(points.read_series(use.engine, run, query))
+    except history.NoSuchRun as error:
+        raise run_not_found(run) from error
+
+
+@router.get("/runs/{run}/verdict", tags=["findings"], summary="The verdict", **_answer(Verdict))
+def get_verdict(run: RunId, use: Use) -> Response:
+    return json_response(_found(run, findings.current_verdict(use.engine, run)))
+
+
+@router.get(
+    "/runs/{run}/incidents",
+    tags=["findings"],
+    summary="Findings over their life",
+    **_answer(schemas.Incidents),
+)
+def get_incidents(run: RunId, use: Use) -> Response:
+    _check_run(run, use)
+    return _list(findings.list_incidents(use.engine, run))
+
+
+@router.get(
+    "/runs/{run}/books", tags=["findings"], summary="Bytes booked to phases", **_answer(Books)
+)
+def get_books(run: RunId, use: Use) -> Response:
+    return json_response(to_json(analysis.books(_history(run, use))))
+
+
+@router.get(
+    "/runs/{run}/types",
+    tags=["findings"],
+    summary="Objects by type and their growth",
+    **_answer(schemas.Types),
+)
+def get_types(run: RunId, use: Use) -> Response:
+    return _list(to_json(analysis.type_growth(_history(run, use))))
+
+
+@router.get(
+    "/runs/{run}/stores",
+    tags=["findings"],
+    summary="Tracked containers and their capacity",
+    **_answer(schemas.Stores),
+)
+def get_stores(run: RunId, use: Use) -> Response:
+    return _list(to_json(analysis.store_fill(_history(run, use))))
+
+
+@router.get(
+    "/runs/{run}/events",
+    tags=["samples"],
+    summary="Events in order of time",
+    **_answer(schemas.Events),
+)
+def get_events(run: RunId, use: Use) -> Response:
+    _check_run(run, use)
+    return _list(details.list_events(use.engine, run))
+
+
+@router.get(
+    "/runs/{run}/census", tags=["samples"], summary="The newest census", **_answer(schemas.Census)
+)
+def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
+    """The newest one, or the newest at or before a generation."""
+    _check_run(run, use)
+    found = details.newest_census(use.engine, run, generation)
+    if found is None:
+        when = "" if generation is None else f" at or before generation {generation}"
+        raise NotFound("no_census", f"run {run} has no census{when}", {"run": run})
+    return json_response(found)
+
+
+@router.get(
+    "/runs/{run}/large-objects",
+    tags=["samples"],
+    summary="The largest objects",
+    **_answer(schemas.LargeObjects),
+)
+def get_large_objects(run: RunId, use: Use) -> Response:
+    _check_run(run, use)
+    return _list(details.newest_large_objects(use.engine, run))
+
+
+@router.get(
+    "/runs/{run}/holders",
+    tags=["samples"],
+    summary="What keeps objects alive",
+    **_answer(schemas.Holders),
+)
+def get_holders(run: RunId, use: Use) -> Response:
+    _check_run(run, use)
+    return _list(details.newest_holders(use.engine, run))
+
+
+@router.get(
+    "/runs/{run}/snapshots",
+    tags=["samples"],
+    summary="Snapshots, newest first",
+    **_answer(schemas.Snapshots),
+)
+def get_snapshots(
+    run: RunId,
+    use: Use,
+    name: Annotated[list[str] | None, Query(max_length=200)] = None,
+    limit: Limit = 50,
+    cursor: Text = None,
+) -> Response:
+    """`name` chooses the samples of each row; without it, the headline ones."""
+    _check_run(run, use)
+    names = tuple(name or snapshots.HEADLINE)
+    try:
+        return json_response(snapshots.list_snapshots(use.engine, run, names, limit, cursor))
+    except runs.BadCursor as error:
+        raise _bad_cursor(cursor) from error
+
+
+@router.get("/compare", tags=["findings"], summary="Two runs compared", **_answer(Comparison))
+def compare(before: RunId, after: RunId, use: Use) -> Response:
+    return json_response(to_json(analysis.compare(_history(before, use), _history(after, use))))
+
+
+@health.get("/healthz", summary="The process is alive", **_answer(schemas.Health, {}))
+def healthz() -> Response:
+    return json_response({"status": "ok"})
+
+
+@health.get(
+    "/readyz",
+    summary="The database answers and batches are written",
+    **_answer(schemas.Health, {503: {"model": schemas.Error}}),
+)
+def readyz(use: Use) -> Response:
+    engine.ping(use.engine)
+    if not use.writer.alive:
+        raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
+    return json_response({"status": "ok"})
+
+
+def _history(run: str, use: Services) -> RunHistory:
+    try:
+        return history.load_history(use.engine, run)
+    except history.NoSuchRun as error:
+        raise run_not_found(run) from error
+
+
+def _check_run(run: str, use: Services) -> None:
+    _found(run, runs.get_summary(use.engine, run))
+
+
+def _found(run: str, what: dict[str, Any] | None) -> dict[str, Any]:
+    if what is None:
+        raise run_not_found(run)
+    return what
+
+
+def _list(items: Any) -> Response:
+    return json_response({"items": items, "next": None})
+
+
+def _bad_cursor(cursor: str | None) -> InvalidField:
+    return InvalidField("cursor", cursor, "must be the value of next from an earlier answer")

@@ -1,0 +1,272 @@
+"""What the JSON API takes and gives, as OpenAPI shows it. Bodies are checked by these models; answers are made from
+plain data and only described by them, which a test holds true."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
+
+from ..store.wire import MAX_INTEGER, MAX_TIME_SECONDS
+
+# Postgres cannot store a NUL, and control characters in names are never meant.
+NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
+RunId = Annotated[
+    str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
+]
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
+Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=NO_CONTROL)]
+Phase = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
+UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """No silent conversions: "3" is not 3, and true is not 1."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class NewRun(Strict):
+    """Everything has a default, so `{}` makes a run."""
+
+    id: RunId | None = None
+    project: Name = "default"
+    name: Name | None = None
+    unit: Name = "generation"
+    total: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
+    started_at: UnixSeconds | None = None
+    phases: list[Phase] = Field(default=[], max_length=256)
+    tags: list[Tag] = Field(default=[], max_length=64)
+    config: dict[str, JsonValue] = Field(default={}, max_length=1_000)
+    environment: dict[str, JsonValue] = Field(default={}, max_length=1_000)
+
+
+class JoinedRun(BaseModel):
+    """`created` is false when the run was there and this process joins or resumes it."""
+
+    id: str
+    url: str
+    created: bool
+    attempt: int
+
+
+class Note(Strict):
+    text: Annotated[str, Field(min_length=1, max_length=4_000)]
+    link: Annotated[str, Field(max_length=2_000, pattern=r"^https?://\S+$")] | None = None
+
+
+class RunChanges(Strict):
+    """Only what is given changes. With `instance`, `state` ends that process, and the run with the last of them."""
+
+    state: Literal["running", "finished", "failed", "terminated", "killed"] | None = None
+    ended_at: UnixSeconds | None = None
+    reason: Annotated[str, Field(max_length=1_000)] = ""
+    instance: Annotated[str, Field(max_length=128)] | None = None
+    name: Name | None = None
+    tags: list[Tag] | None = Field(default=None, max_length=64)
+    notes: list[Note] = Field(default=[], max_length=100)
+
+
+class RunSummary(BaseModel):
+    id: str
+    project: str
+    name: str
+    unit: str
+    total: int | None
+    tags: list[str]
+    state: Literal["running", "finished", "failed", "killed", "silent"]
+    reason: str
+    attempt: int
+    status: str
+    summary: str
+    generations: int
+    growth_bytes_per_generation: Interval | None
+    oom: OomForecast
+    started_at: str
+    last_seen_at: str
+    ended_at: str | None
+    rss_bytes: int | None
+    peak_bytes: int | None
+    sparkline: list[int]
+    revision: int
+    url: str
+
+
+class Process(BaseModel):
+    instance: str
+    rank: int
+    role: str
+    pid: int
+    host: str
+    attempt: int
+    started_at: str
+    last_seen_at: str
+    ended_at: str | None
+    end_state: str | None
+    clock_skew_seconds: float | None
+    rss_bytes: int | None
+    peak_bytes: int | None
+    lost: dict[str, int]
+
+
+class Attempt(BaseModel):
+    number: int
+    started_at: str
+    environment: dict[str, Any]
+
+
+class Expectation(BaseModel):
+    type: str
+    low: int
+    high: int
+    after: str | None
+
+
+class Run(RunSummary):
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    phases: list[str]
+    phases_seen: list[str]
+    processes: list[Process]
+    attempts: list[Attempt]
+    series: list[str]
+    expectations: list[Expectation]
+    notes: list[dict[str, Any]]
+
+
+class RunList(BaseModel):
+    items: list[RunSummary]
+    next: str | None
+
+
+class SeriesItem(BaseModel):
+    name: str
+    process: str
+    phase: str | None
+    x: list[float]
+    first: list[float]
+    last: list[float]
+    min: list[float]
+    max: list[float]
+
+
+class SeriesList(BaseModel):
+    """`left_out`: items that matched beyond what one answer holds."""
+
+    items: list[SeriesItem]
+    unit: str
+    left_out: int
+
+
+class Event(BaseModel):
+    process: str
+    sequence: int
+    time: float
+    kind: str
+    name: str
+    generation: int | None
+    phase: str | None
+    data: dict[str, Any]
+
+
+class LargeObject(BaseModel):
+    process: str
+    sequence: int
+    type: str
+    bytes: int
+    detail: str
+    holder: str
+
+
+class Holder(BaseModel):
+    process: str
+    sequence: int
+    type: str
+    path: str
+    count: int
+    bytes_each: int | None
+
+
+class Census(BaseModel):
+    process: str
+    generation: int | None
+    sequence: int
+    mode: str
+    coverage: float
+    objects: int
+    types: list[tuple[str, int, int | None]]
+
+
+class SnapshotRow(BaseModel):
+    process: str
+    sequence: int
+    time: float
+    generation: int | None
+    phase: str | None
+    kind: str
+    label: str | None
+    samples: dict[str, float]
+
+
+class Incident(BaseModel):
+    id: str
+    run: str
+    fingerprint: str
+    status: str
+    kind: str
+    phase: str | None
+    summary: str
+    first_seen_at: str
+    changed_at: str
+    finding: dict[str, Any]
+
+
+class Events(BaseModel):
+    items: list[Event]
+    next: None = None
+
+
+class LargeObjects(BaseModel):
+    items: list[LargeObject]
+    next: None = None
+
+
+class Holders(BaseModel):
+    items: list[Holder]
+    next: None = None
+
+
+class Snapshots(BaseModel):
+    items: list[SnapshotRow]
+    next: str | None
+
+
+class Incidents(BaseModel):
+    items: list[Incident]
+    next: None = None
+
+
+class Types(BaseModel):
+    items: list[TypeGrowth]
+    next: None = None
+
+
+class Stores(BaseModel):
+    items: list[StoreFill]
+    next: None = None
+
+
+class ErrorBody(BaseModel):
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class Error(BaseModel):
+    error: ErrorBody
+
+
+class Health(BaseModel):
+    status: Literal["ok"]

@@ -1,0 +1,32 @@
+"""What a route may use: put on the application once by `app.py`, read by every route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from ..config import Config
+from ..live import Live
+from ..store.engine import Engine
+from ..writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    config: Config
+    engine: Engine
+    live: Live
+    writer: Writer
+    # Look at this run again; from any thread.
+    examine: Callable[[str], None]
+
+
+def services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+Use = Annotated[Services, Depends(services)]

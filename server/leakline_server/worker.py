@@ -1,0 +1,51 @@
+"""A thread that works until it is stopped: the one place that survives an unexpected exception."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+BACK_OFF_SECONDS: Final = 1.0
+
+log = logging.getLogger("leakline")
+
+
+class Worker:
+    """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait."""
+
+    def __init__(self, name: str, once: Callable[[], float]) -> None:
+        self._once = once
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"leakline-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Let the step in progress finish, then end."""
+        self._stopping.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._news.clear()
+            try:
+                wait_seconds = self._once()
+            except Exception:
+                # A worker that ended would end alerts or ingest for all runs because of one; the log has the reason.
+                log.exception("%s: unexpected error", self._thread.name)
+                wait_seconds = BACK_OFF_SECONDS
+            if wait_seconds > 0:
+                self._news.wait(wait_seconds)

@@ -1,0 +1,135 @@
+"""Looks at runs that have news: walk two, up to the alert's row.
+
+1. Take the next run with news that may be looked at now.
+2. Read its history, and ask the analysis for the verdict.
+3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
+4. Wake whoever waits for the run or for deliveries.
+
+Besides, runs that said nothing for a while are marked silent; the next batch makes them running again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline import analysis
+from leakline.analysis.results import Verdict, to_json
+
+from ..alerts.payload import ExaminedRun
+from ..alerts.rules import alerts_for
+from ..store import alerts, findings, runs
+from ..store.codec import CorruptChunk
+from ..store.engine import DATABASE_ERRORS, Engine, writing
+from ..store.history import NoSuchRun, load_history_at
+
+# One run is examined at most this often, and at most a fifth of one core goes into it.
+MIN_INTERVAL_SECONDS: Final = 0.5
+MAX_SHARE: Final = 0.2
+SILENCE_CHECK_SECONDS: Final = 5.0
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class Wakes:
+    """Whom to tell what happened."""
+
+    run: Callable[[str], None]
+    deliveries: Callable[[], None]
+
+
+class Examiner:
+    """`once` is what its thread repeats; `news` may be called from any thread. ``clock`` is monotonic seconds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        silent_after_seconds: float,
+        wakes: Wakes,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._silent_after, self._wakes = engine, silent_after_seconds, wakes
+        self._clock, self._now = clock, now
+        self._lock = threading.Lock()
+        self._waiting: dict[str, None] = {}
+        # Run id -> when it may be examined again.
+        self._not_before: dict[str, float] = {}
+        self._next_silence_check = 0.0
+
+    def news(self, run_id: str) -> None:
+        with self._lock:
+            self._waiting[run_id] = None
+
+    def once(self) -> float:
+        """Examine one run. Returns the seconds until there may be something to do."""
+        if self._clock() >= self._next_silence_check:
+            self._next_silence_check = self._clock() + SILENCE_CHECK_SECONDS
+            self._mark_silent()
+        run_id, wait_seconds = self._next()
+        if run_id is None:
+            return min(wait_seconds, SILENCE_CHECK_SECONDS)
+        started = self._clock()
+        try:
+            self.examine(run_id)
+        except NoSuchRun:
+            log.info("run %s is gone", run_id)
+        except (*DATABASE_ERRORS, CorruptChunk) as error:
+            log.error("could not examine run %s: %s", run_id, error)
+        finally:
+            took = self._clock() - started
+            self._not_before[run_id] = self._clock() + max(MIN_INTERVAL_SECONDS, took / MAX_SHARE)
+        return 0.0
+
+    def examine(self, run_id: str) -> Verdict:
+        """Examine a run now. Raises NoSuchRun."""
+        history, _ = load_history_at(self._engine, run_id)
+        verdict = analysis.examine(history)
+        run = runs.get_summary(self._engine, run_id)
+        if run is None:
+            raise NoSuchRun(run_id)
+        delivered = self._save(run, verdict)
+        self._wakes.run(run_id)
+        if delivered:
+            self._wakes.deliveries()
+        return verdict
+
+    def _save(self, run: dict[str, Any], verdict: Verdict) -> int:
+        """One transaction: from its end, an alert exists whatever happens to this process."""
+        now = self._now()
+        with writing(self._engine) as connection:
+            changes = findings.save(connection, verdict, to_json(verdict), now)
+            if not changes:
+                return 0
+            examined = ExaminedRun(run["id"], run["project"], run["name"], verdict, now)
+            told = alerts.told(connection, run["id"])
+            return alerts.add(connection, alerts_for(changes, told, examined))
+
+    def _next(self) -> tuple[str | None, float]:
+        now = self._clock()
+        with self._lock:
+            soonest = min(
+                self._waiting, key=lambda run_id: self._not_before.get(run_id, 0.0), default=None
+            )
+            if soonest is None:
+                self._not_before = {r: at for r, at in self._not_before.items() if at > now}
+                return None, SILENCE_CHECK_SECONDS
+            wait_seconds = self._not_before.get(soonest, 0.0) - now
+            if wait_seconds > 0:
+                return None, wait_seconds
+            del self._waiting[soonest]
+            return soonest, 0.0
+
+    def _mark_silent(self) -> None:
+        try:
+            silent = runs.mark_silent(self._engine, self._now() - self._silent_after)
+        except DATABASE_ERRORS as error:
+            log.error("could not look for silent runs: %s", error)
+            return
+        for run_id in silent:
+            self._wakes.run(run_id)
