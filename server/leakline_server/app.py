@@ -9,13 +9,14 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
 
 from .config import Config
 from .live import Live
-from .paths import MIGRATIONS
+from .paths import MIGRATIONS, STATIC
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
-from .web import errors, metrics, openapi, read_api, stream
+from .web import errors, metrics, openapi, pages, read_api, stream
 from .web.ingest_api import PATH, IngestRoute
 from .web.metrics import Metrics
 from .web.services import Services
@@ -53,9 +54,10 @@ def create_app(config: Config) -> FastAPI:
     app.state.metrics.attach(rooms.services)
     # Before everything else: most requests are batches, and routes are tried in order.
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
-    for router in (stream.router, read_api.router, read_api.health, metrics.router):
+    for router in (stream.router, read_api.router, read_api.health, metrics.router, pages.router):
         app.include_router(router)
-    errors.install(app)
+    app.mount("/static", StaticFiles(directory=STATIC))
+    errors.install(app, pages.error_page)
     openapi.install(app)
     if config.allowed_origins:
         app.add_middleware(

@@ -136,7 +136,7 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
         column = runs.c.status if filters.status in SEVERITY else runs.c.state
         query = query.where(column == filters.status)
     if filters.q:
-        needle = filters.q.lower()
+        needle = filters.q.lower().replace("\x00", "")
         found = (runs.c.name, runs.c.project, runs.c.id)
         query = query.where(or_(*(func.lower(c).contains(needle, autoescape=True) for c in found)))
     if filters.cursor is not None:
@@ -335,6 +335,9 @@ def _attempts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
 
 
 def _row(connection: Connection, run_id: str) -> Row[Any] | None:
+    if "\x00" in run_id:
+        # Postgres refuses the question instead of answering no.
+        return None
     return connection.execute(select(runs).where(runs.c.id == run_id)).first()
 
 
