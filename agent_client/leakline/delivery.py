@@ -117,10 +117,13 @@ class Delivery:
         response = connection.getresponse()
         raw = response.read(self._limit + 1)
         after = response.headers.get("Retry-After")
-        if len(raw) > self._limit or response.will_close:
+        # Reading a limited number of bytes does not notice by itself that some are missing.
+        torn = bool(response.length) and len(raw) <= self._limit
+        if torn or len(raw) > self._limit or response.will_close:
             self.close()
-        if len(raw) > self._limit:
-            return RetryLater(f"an answer longer than {self._limit} bytes", status=response.status)
+        if torn or len(raw) > self._limit:
+            why = "an answer cut short" if torn else f"an answer longer than {self._limit} bytes"
+            return RetryLater(why, status=response.status)
         return _classify(response.status, raw, after)
 
     def _connect(self) -> HTTPConnection:

@@ -311,7 +311,7 @@ class Run:
     # -- life --------------------------------------------------------------------------------------
 
     def _start(self, settings: Settings) -> None:
-        """1. who we are  2. where snapshots go  3. threads  4. the baseline  5. say so."""
+        """1. who we are  2. where snapshots go  3. say so  4. threads  5. the baseline."""
         notices.set_up()
         self._notices = notices.Notices(settings.quiet or settings.rank > 0)
         attempt = max(
@@ -339,12 +339,12 @@ class Run:
         self._settings, self._loop = settings, loop
         os.environ[ANNOUNCED] = f"{settings.run_id}:{os.getpid()}"
         endings.watch(self)
+        self._say_hello(settings)
         sampler.start()
         self._recorder.start()
         if self._sender is not None:
             self._sender.start()
         loop.baseline()
-        self._say_hello(settings)
 
     def _open_spool(self, settings: Settings, process: ProcessIdentity) -> SpoolFile | None:
         path = settings.run_directory / f"{process.instance}.spool"

@@ -1,0 +1,215 @@
+"""For every test of the client: what the guard swallowed is raised, no run is left over, and a real small server."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline import guard
+from leakline.snapshot import Batch, Snapshot, batch_from_wire
+from leakline.spool import read_batches
+
+
+@pytest.fixture(autouse=True)
+def internal_exceptions() -> Iterator[Any]:
+    """Raise what the outer guard swallowed. A test that plants a failure takes it out of the list itself."""
+    guard.swallowed.clear()
+    guard.keep_tracebacks(True)
+    yield guard.swallowed
+    guard.keep_tracebacks(False)
+    leakline.current().finish()
+    if guard.swallowed:
+        raise guard.swallowed.popleft()
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable of the machine that runs the tests reaches a run."""
+    for name in list(os.environ):
+        if name.startswith(("LEAKLINE_", "TORCHELASTIC_", "SLURM_")):
+            monkeypatch.delenv(name)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
+    # Tests are not about the budget unless they say so.
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "1")
+
+
+@pytest.fixture
+def spool_directory(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def offline(spool_directory: Path) -> leakline.Run:
+    return leakline.init(mode="offline", quiet=True)
+
+
+def snapshots_of(directory: Path) -> list[Snapshot]:
+    """Everything recorded under ``directory``, in order of the files and their sequence numbers."""
+    return [
+        snapshot
+        for path in sorted(directory.rglob("*.spool"))
+        for batch in read_batches(path)
+        for snapshot in batch.snapshots
+    ]
+
+
+@pytest.fixture
+def recorded(spool_directory: Path) -> Callable[[], list[Snapshot]]:
+    return lambda: snapshots_of(spool_directory)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Poll until the condition holds; fails loudly instead of hanging."""
+    tick = threading.Event()
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        tick.wait(0.01)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return wait_until
+
+
+@dataclass
+class FakeServer:
+    """A real HTTP server that remembers what it was told and answers as a test wants.
+
+    ``answers``: what to do with the next requests, in order; afterwards everything is accepted.
+    """
+
+    address: str = ""
+    headers: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    refuse_batches_over: int | None = None
+    hold: threading.Event | None = None
+    http: ThreadingHTTPServer | None = None
+
+    @property
+    def sequences(self) -> list[int]:
+        return [snapshot.sequence for batch in self.batches for snapshot in batch.snapshots]
+
+    def answer(self, status: int, body: object = None, **headers: str) -> None:
+        raw = (
+            body
+            if isinstance(body, bytes)
+            else json.dumps(body if body is not None else {}).encode()
+        )
+        self.answers.append((status, {k.replace("_", "-"): v for k, v in headers.items()}, raw))
+
+    def start(self, port: int = 0) -> FakeServer:
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _handle(self) -> None:
+                status, headers, body = fake.handle(self)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_PATCH = _handle  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                return
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+            def handle_error(self, *args: object) -> None:
+                return
+
+        self.http = Server(("127.0.0.1", port), Handler)
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        if self.http is not None:
+            self.http.shutdown()
+            self.http.server_close()
+            self.http = None
+
+    def handle(self, request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        raw = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        if request.headers.get("Content-Encoding") == "gzip":
+            raw = gzip.decompress(raw)
+        self.requests.append((request.command, request.path))
+        if self.hold is not None:
+            self.hold.wait(30)
+        if self.answers:
+            return self.answers.pop(0)
+        return self._accept(request.command, request.path, json.loads(raw) if raw else {})
+
+    def _accept(
+        self, method: str, path: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, str], bytes]:
+        if path.endswith("/batches"):
+            if self.refuse_batches_over is not None and body["count"] > self.refuse_batches_over:
+                return 413, {}, b'{"error": {"code": "batch_too_large", "message": "too large"}}'
+            self.batches.append(batch_from_wire(body))
+            return 200, {}, json.dumps({"accepted": body["count"], "requests": []}).encode()
+        if method == "PATCH":
+            self.ends.append(body)
+        elif method == "POST":
+            self.headers.append(body)
+        return 200, {}, b"{}"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    fake = FakeServer().start()
+    yield fake
+    if fake.hold is not None:
+        fake.hold.set()
+    fake.stop()
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[..., FakeServer]]:
+    """A server at a port a test chose, for servers that come and go."""
+    made: list[FakeServer] = []
+
+    def make(port: int = 0) -> FakeServer:
+        made.append(FakeServer().start(port))
+        return made[-1]
+
+    yield make
+    for fake in made:
+        fake.stop()
+
+
+class Script:
+    """Runs a piece of a training script in a real process of its own."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+        self._count = 0
+
+    def path(self, code: str) -> Path:
+        self._count += 1
+        path = self.directory / f"train_{self._count}.py"
+        path.write_text(code)
+        return path

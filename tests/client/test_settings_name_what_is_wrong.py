@@ -1,0 +1,126 @@
+"""Arguments win over the environment, and a wrong value is told with its name and source."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.errors import BadArgument
+from leakline.names import readable_name
+from leakline.settings import resolve
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("project", ""), ("project", 7), ("project", "x" * 200), ("project", "two\nlines"),
+        ("name", "  "), ("unit", "generatoin"), ("unit", 3), ("total", 0), ("total", "25"), ("total", True),
+        ("watch", "Agent"), ("watch", [7]), ("watch", ["not a name"]), ("watch", dict), ("phases", "evaluate"),
+        ("phases", [1]), ("tags", "tag"), ("tags", [""]), ("config", 5), ("server", "localhost:8765"),
+        ("server", "ftp://host"), ("server", "http://"), ("server", "http://host:0"), ("server", 8765),
+        ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("directory", ""), ("directory", 1),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
+    with pytest.raises(BadArgument) as caught:
+        leakline.init(**{argument: value})
+    assert caught.value.name == argument
+    assert argument in str(caught.value)
+    assert leakline.current().id == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LEAKLINE_SERVER", "here"), ("LEAKLINE_MODE", "on"), ("LEAKLINE_QUIET", "maybe"),
+        ("LEAKLINE_MAX_OVERHEAD", "1 %"), ("LEAKLINE_MAX_OVERHEAD", "2"), ("LEAKLINE_MAX_OVERHEAD", "nan"),
+        ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
+    with pytest.raises(BadArgument, match=variable):
+        resolve({variable: value})
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = resolve({})
+    assert (settings.project, settings.unit, settings.mode) == ("default", "generation", "online")
+    assert settings.server == "http://127.0.0.1:8765"
+    assert settings.max_overhead == 0.01
+    assert settings.directory == Path(".leakline").absolute()
+
+
+def test_an_argument_wins_over_its_variable() -> None:
+    environ = {
+        "LEAKLINE_PROJECT": "theirs", "LEAKLINE_SERVER": "http://theirs", "LEAKLINE_MODE": "disabled",
+        "LEAKLINE_RUN_NAME": "theirs", "LEAKLINE_DIR": "/theirs", "LEAKLINE_QUIET": "1",
+    }  # fmt: skip
+    theirs = resolve(environ)
+    assert (theirs.project, theirs.mode, theirs.name, theirs.quiet) == (
+        "theirs",
+        "disabled",
+        "theirs",
+        True,
+    )
+    ours = resolve(
+        environ, project="ours", server="http://ours/", mode="offline", name="ours", quiet=False, directory="/ours"
+    )  # fmt: skip
+    assert (ours.project, ours.mode, ours.name, ours.quiet) == ("ours", "offline", "ours", False)
+    assert (ours.server, ours.directory) == ("http://ours", Path("/ours"))
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == "default"
+
+
+def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "password"
+
+    nested = {"a": {"b": {"c": {"d": {"e": 1}}}}}
+    settings = resolve({}, config={"lr": 0.1, "nan": float("nan"), "x": Secret(), "deep": nested})
+    assert settings.config["lr"] == 0.1
+    assert settings.config["nan"] == "nan"
+    assert settings.config["x"] == "<Secret>"
+    assert "password" not in str(settings.config)
+    assert resolve({}, config=Namespace(lr=1)).config == {"lr": 1}
+
+
+def test_all_ranks_of_a_launch_join_one_run_and_the_next_launch_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = [
+        resolve({"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
+        for rank in range(4)
+    ]
+    assert len({settings.run_id for settings in ranks}) == 1
+    assert [settings.rank for settings in ranks] == [0, 1, 2, 3]
+    monkeypatch.setattr("os.getppid", lambda: 1)
+    other = resolve({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
+    assert other.run_id != ranks[0].run_id
+
+
+def test_ranks_on_several_machines_join_by_their_rendezvous() -> None:
+    def rank(number: int, launch: str) -> str:
+        return resolve(
+            {"RANK": str(number), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": launch}
+        ).run_id  # fmt: skip
+
+    assert rank(0, "one") == rank(7, "one")
+    assert rank(0, "one") != rank(0, "two")
+
+
+def test_a_given_run_id_is_resumed() -> None:
+    assert resolve({"LEAKLINE_RUN_ID": "my-run.1"}).run_id == "my-run.1"
+
+
+def test_two_runs_never_share_an_id_and_a_name_follows_from_the_id() -> None:
+    ids = [resolve({}).run_id for _ in range(200)]
+    assert len(set(ids)) == 200
+    assert ids == sorted(ids, key=lambda run_id: run_id[:11])
+    assert readable_name(ids[0]) == readable_name(ids[0])
