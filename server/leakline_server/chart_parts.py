@@ -1,0 +1,186 @@
+"""What a chart is made of: the frozen parts that travel to the browser, and how lines are put together.
+
+All sizes are bytes, all times seconds; the browser picks the unit that reads best (static/js/figure.js).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, Literal
+
+Unit = Literal["bytes", "count", "seconds", "share", "number"]
+Draw = Literal["line", "bar", "area", "points"]
+
+COLOURS: Final = 8
+SYMBOLS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One line as the store gives it. ``low`` and ``high`` only where several snapshots share a point."""
+
+    name: str
+    process: str
+    phase: str | None
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which snapshots of the live stream continue a line; its value is the sum of the named samples."""
+
+    names: tuple[str, ...]
+    process: str
+    phase: str | None
+    kind: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    colour: int = 0
+    dash: int = 0
+    symbol: int = 0
+    draw: Draw = "line"
+    hidden: bool = False
+    group: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    first: float
+    last: float
+    label: str
+    tone: str = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    value: float
+    label: str
+    tone: str = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cone:
+    label: str
+    x: tuple[float, ...]
+    low: tuple[float, ...]
+    estimate: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    x: float
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lines of one group are shown at a time; the page has a switch between them."""
+
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    id: str
+    unit: Unit
+    y_title: str
+    x_title: str
+    lines: tuple[Line, ...]
+    x_unit: Literal["generation", "time"] = "generation"
+    x_seconds: float = 1.0  # seconds per unit of x, where x is time
+    bands: tuple[Band, ...] = ()
+    levels: tuple[Level, ...] = ()
+    cone: Cone | None = None
+    marks: tuple[Mark, ...] = ()
+    groups: tuple[Group, ...] = ()
+    # Where two charts are read side by side and must share a scale.
+    y_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What all charts of a page share. ``title`` is the run's own name for its unit."""
+
+    title: str
+    unit: Literal["generation", "time"] = "generation"
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """One colour, dash and symbol for each phase, the same on every chart of a page."""
+
+    order: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(names: Iterable[str]) -> Palette:
+        return Palette({name: place for place, name in enumerate(dict.fromkeys(names))})
+
+    def paint(self, line: Line, name: str) -> Line:
+        place = self.order.get(name)
+        if place is None:
+            return replace(line, dash=2)
+        return replace(
+            line, colour=1 + place % COLOURS, dash=place // COLOURS, symbol=place % SYMBOLS
+        )
+
+
+def to_script(chart: Chart) -> str:
+    """JSON that may stand inside a script tag: no ``</script>`` can be spelled in it."""
+    text = json.dumps(asdict(chart), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def add_up(parts: Sequence[Points]) -> Points:
+    """The sum of several series at the x of the first; what was not measured there counts nothing."""
+    first, *rest = parts
+    others = [dict(zip(part.x, part.y, strict=True)) for part in rest]
+    y: list[float | None] = [
+        None if value is None else value + sum(other.get(x) or 0 for other in others)
+        for x, value in zip(first.x, first.y, strict=True)
+    ]
+    return replace(first, y=y, low=None, high=None) if rest else first
+
+
+def join_attempts(attempts: Sequence[Points]) -> Points:
+    """The same series of one rank over its attempts, oldest first.
+
+    What a later attempt did again replaces what the earlier one had seen of it.
+    """
+    joined = attempts[0]
+    for later in attempts[1:]:
+        if not later.x:
+            continue
+        keep = [i for i, x in enumerate(joined.x) if x < later.x[0]]
+        joined = replace(
+            later,
+            x=[*(joined.x[i] for i in keep), *later.x],
+            y=[*(joined.y[i] for i in keep), *later.y],
+            low=_joined(joined.low, keep, later.low),
+            high=_joined(joined.high, keep, later.high),
+        )
+    return joined
+
+
+def _joined(
+    before: Sequence[float | None] | None, keep: Sequence[int], after: Sequence[float | None] | None
+) -> list[float | None] | None:
+    if before is None or after is None:
+        return None
+    return [*(before[i] for i in keep), *after]

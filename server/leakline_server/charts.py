@@ -1,0 +1,347 @@
+"""Points and a verdict -> columns and annotations of the charts; the browser draws them (static/js/figure.js).
+
+On walk one between the store and the page. Imports no web framework and speaks no SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from leakline.analysis.results import Books
+
+from .chart_parts import (
+    COLOURS,
+    SYMBOLS,
+    Axis,
+    Band,
+    Chart,
+    Cone,
+    Draw,
+    Group,
+    Level,
+    Line,
+    Mark,
+    Palette,
+    Points,
+    Source,
+    Unit,
+)
+
+_Value = TypeVar("_Value")
+
+# Above this many generations neighbouring bars are drawn as one: their mean.
+MAX_BARS: Final = 160
+MAX_MARKS: Final = 40
+# How much further than the run the forecast is drawn, as a share of what was seen.
+HORIZON: Final = 0.25
+# Private memory is their sum.
+PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
+
+
+def trend_chart(
+    axis: Axis,
+    palette: Palette,
+    private: Sequence[Points],
+    rss: Sequence[Points],
+    verdict: Mapping[str, Any] | None,
+    marks: Sequence[Mark] = (),
+) -> Chart:
+    """Memory after each phase, one line per phase end; the last of the chart is the end of the generation."""
+    # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
+    lines = sorted(
+        [
+            *(_phase_line(points, palette, "private", PRIVATE) for points in private),
+            *(_phase_line(points, palette, "rss", ("process.rss_bytes",)) for points in rss),
+        ],
+        key=lambda line: palette.order.get(line.source.phase or "", -1) if line.source else -1,
+    )
+    last = _last_point(private or rss)
+    cone, levels = _forecast(verdict, last, axis, _first_x(private or rss))
+    return Chart(
+        id="trend",
+        unit="bytes",
+        y_title="memory",
+        x_title=axis.title,
+        x_unit=axis.unit,
+        x_seconds=axis.seconds,
+        lines=tuple(lines),
+        bands=start_bands(verdict),
+        levels=levels,
+        cone=cone,
+        marks=tuple(marks[-MAX_MARKS:]),
+        groups=(Group("private", "Private memory"), Group("rss", "RSS")) if private and rss else (),
+    )
+
+
+def _phase_line(points: Points, palette: Palette, group: str, names: tuple[str, ...]) -> Line:
+    phase = points.phase
+    kind = "phase_end" if phase else "generation_end"
+    line = Line(
+        name=f"after {phase}" if phase else "generation end",
+        x=points.x, y=points.y, low=points.low, high=points.high,
+        # Nested phases would crowd the chart; the legend brings them in.
+        hidden=bool(phase and "/" in phase),
+        group=group,
+        source=Source(names, points.process, phase, kind),
+    )  # fmt: skip
+    return palette.paint(line, phase) if phase else line
+
+
+def start_bands(verdict: Mapping[str, Any] | None) -> tuple[Band, ...]:
+    """The interval in which the largest leak began, as a band half a generation wider than its ends."""
+    for finding in (verdict or {}).get("findings", ()):
+        start = finding["started_at_generation"]
+        if finding["status"] in ("watch", "suspected", "confirmed", "recovered") and start:
+            label = "growth starts" if finding["status"] == "watch" else "leak starts"
+            tone = "watch" if finding["status"] == "watch" else "confirmed"
+            return (Band(start["low"] - 0.5, start["high"] + 0.5, label, tone),)
+    return ()
+
+
+def _forecast(
+    verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
+) -> tuple[Cone | None, tuple[Level, ...]]:
+    """The growth carried on for a while, and the limit where it is near enough to be seen beside the run."""
+    growth = (verdict or {}).get("growth_bytes_per_generation")
+    if verdict is None or last is None or axis.unit != "generation":
+        return None, ()
+    limit = verdict["oom"]["limit_bytes"]
+    label = f"limit ({_limit_word(verdict['oom']['limit_source'])})"
+    leaking = verdict["status"] in ("watch", "suspected", "confirmed")
+    if not growth or not leaking or growth["estimate"] <= 0:
+        near = limit is not None and last[1] >= 0.6 * limit
+        return None, ((Level(limit, label),) if near and limit else ())
+    x0, y0 = last
+    end = x0 + max(2.0, HORIZON * (x0 - first_x))
+    reach = [y0 + max(growth[side], 0) * (end - x0) for side in ("low", "estimate", "high")]
+    near = limit is not None and reach[2] >= 0.6 * limit
+    cone = Cone("forecast", (x0, end), (y0, reach[0]), (y0, reach[1]), (y0, reach[2]))
+    return cone, ((Level(limit, label),) if near and limit else ())
+
+
+def _limit_word(source: str | None) -> str:
+    return {"cgroup": "container", "system": "machine", "user": "set by you"}.get(
+        source or "", "unknown"
+    )
+
+
+def _last_point(lines: Sequence[Points]) -> tuple[float, float] | None:
+    ends = [
+        (x, y)
+        for points in lines
+        if points.phase is None
+        for x, y in zip(points.x, points.y, strict=True)
+        if y is not None
+    ]
+    return ends[-1] if ends else None
+
+
+def _first_x(lines: Sequence[Points]) -> float:
+    return min((points.x[0] for points in lines if points.x), default=0)
+
+
+def books_chart(
+    axis: Axis, palette: Palette, books: Books, chart_id: str = "books"
+) -> Chart | None:
+    """Growth booked to each phase, stacked per generation; the tick marks are the sums."""
+    if not books.generations:
+        return None
+    step = -(-len(books.generations) // MAX_BARS)
+    x = [_mean(part) for part in _chunks(books.generations, step)]
+    bars = [
+        palette.paint(
+            Line(line.name, x, [_mean(part) for part in _chunks(line.bytes, step)], draw="bar"),
+            line.name,
+        )
+        for line in books.lines
+        if any(line.bytes)
+    ]
+    total = Line(
+        name="sum", x=x, y=[_mean(p) for p in _chunks(books.total, step)], draw="points", colour=0
+    )
+    return Chart(
+        id=chart_id, unit="bytes", y_title=f"growth per {axis.title}", x_title=axis.title,
+        lines=(*bars, total),
+    )  # fmt: skip
+
+
+def same_scale(books: Sequence[Books]) -> tuple[float, float]:
+    """Highest and lowest stack over several books, with some air."""
+    highs, lows = [0.0], [0.0]
+    for each in books:
+        for column in zip(*(line.bytes for line in each.lines), strict=True):
+            highs.append(sum(value for value in column if value > 0))
+            lows.append(sum(value for value in column if value < 0))
+    return 1.05 * min(lows), 1.05 * max(highs)
+
+
+def seconds_chart(axis: Axis, palette: Palette, books: Books) -> Chart | None:
+    """Where the time of each generation went, booked like the memory."""
+    timed = [line for line in books.lines if any(line.seconds)]
+    if not timed or not books.generations:
+        return None
+    step = -(-len(books.generations) // MAX_BARS)
+    x = [_mean(part) for part in _chunks(books.generations, step)]
+    lines = [
+        palette.paint(
+            Line(
+                line.name,
+                x,
+                [_mean([s or 0 for s in part]) for part in _chunks(line.seconds, step)],
+                draw="bar",
+            ),
+            line.name,
+        )
+        for line in timed
+    ]
+    return Chart(
+        id="seconds", unit="seconds", y_title=f"time per {axis.title}", x_title=axis.title,
+        lines=tuple(lines),
+    )  # fmt: skip
+
+
+def _chunks(values: Sequence[_Value], step: int) -> list[Sequence[_Value]]:
+    return [values[i : i + step] for i in range(0, len(values), step)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# Series -> what a reader calls it. The first three add up to the resident memory.
+_SPLIT_AREAS: Final = {
+    "process.anon_bytes": ("anonymous (private)", 1),
+    "process.file_bytes": ("files", 3),
+    "process.shared_bytes": ("shared", 4),
+}
+_SPLIT_LINES: Final = {
+    "process.rss_bytes": ("RSS", 5, False),
+    "process.swap_bytes": ("swapped out", 8, True),
+    "children.pss_bytes": ("child processes", 2, False),
+    "allocator.in_use_bytes": ("C allocator in use", 6, True),
+    "allocator.kept_bytes": ("kept by the C allocator", 6, False),
+    "cgroup.used_bytes": ("whole container", 7, True),
+}
+MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
+
+
+def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
+    """Resident memory by kind, stacked; what lies beside it as lines."""
+    by_name = {p.name: p for p in points if _measured(p)}
+    areas = [
+        _named_line(by_name[name], title, colour, kind, draw="area")
+        for name, (title, colour) in _SPLIT_AREAS.items()
+        if name in by_name
+    ]
+    lines = [
+        _named_line(
+            by_name[name],
+            title,
+            colour,
+            kind,
+            hidden=hidden,
+            dash=1 if name.startswith("allocator") else 0,
+        )
+        for name, (title, colour, hidden) in _SPLIT_LINES.items()
+        if name in by_name and any(by_name[name].y)
+    ]
+    return _chart("memory", "bytes", "memory", axis, [*areas, *lines])
+
+
+_GPU_WORDS: Final = {
+    "allocated_bytes": ("allocated", 0),
+    "reserved_bytes": ("reserved", 1),
+    "inactive_split_bytes": ("split and idle", 2),
+    "used_bytes": ("in use, driver", 3),
+    "process_bytes": ("this process, driver", 4),
+}
+
+
+def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
+    """Allocated, reserved and used memory of every device."""
+    lines = []
+    for p in points:
+        _, device, what = p.name.split(".", 2)
+        if what in _GPU_WORDS and _measured(p):
+            title, place = _GPU_WORDS[what]
+            line = _named_line(
+                p, f"GPU {device} {title}", 1 + place % COLOURS, kind, dash=int(device) % 5
+            )
+            lines.append(line)
+    return _chart("gpu", "bytes", "GPU memory", axis, lines)
+
+
+def counts_chart(
+    chart_id: str, axis: Axis, points: Sequence[Points], titles: Mapping[str, str], kind: str | None,
+    *, unit: Unit = "count", y_title: str = "count",
+) -> Chart | None:  # fmt: skip
+    """One line for each named series, in the order of ``titles``."""
+    by_name = {p.name: p for p in points if _measured(p)}
+    lines = [
+        _named_line(
+            by_name[name], title, 1 + i % COLOURS, kind, dash=i // COLOURS, symbol=i % SYMBOLS
+        )
+        for i, (name, title) in enumerate((n, t) for n, t in titles.items() if n in by_name)
+    ]
+    return _chart(chart_id, unit, y_title, axis, lines)
+
+
+def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, int]) -> Chart | None:
+    """How full each tracked container with a capacity is, as a share of it."""
+    lines = []
+    for place, p in enumerate(p for p in points if _measured(p)):
+        name = p.name.removeprefix("tracked.").removesuffix(".length")
+        capacity = capacities.get(name)
+        if capacity:
+            full = replace(
+                p, y=[None if y is None else y / capacity for y in p.y], low=None, high=None
+            )
+            lines.append(
+                replace(
+                    _named_line(full, name, 1 + place % COLOURS, None, symbol=place % SYMBOLS),
+                    source=None,
+                )
+            )
+    chart = _chart("fill", "share", "share of capacity", axis, lines)
+    return chart and replace(chart, levels=(Level(1.0, "capacity", "filling"),))
+
+
+def overlay_chart(axis: Axis, before: Points | None, after: Points | None) -> Chart | None:
+    """The generation ends of two runs on one axis."""
+    pairs = ((before, "before", 2, 1), (after, "after", 1, 0))
+    lines = [
+        Line(
+            name=title, x=p.x, y=p.y, low=p.low, high=p.high, colour=colour, dash=dash, symbol=dash
+        )
+        for p, title, colour, dash in pairs
+        if p is not None
+    ]
+    return _chart("overlay", "bytes", "private memory", axis, lines)
+
+
+def _measured(points: Points) -> bool:
+    return any(y is not None for y in points.y)
+
+
+def _named_line(
+    points: Points, title: str, colour: int, kind: str | None, *,
+    draw: Draw = "line", hidden: bool = False, dash: int = 0, symbol: int = 0,
+) -> Line:  # fmt: skip
+    return Line(
+        name=title, x=points.x, y=points.y, colour=colour, dash=dash, symbol=symbol, draw=draw, hidden=hidden,
+        low=None if draw == "area" else points.low, high=None if draw == "area" else points.high,
+        source=Source((points.name,), points.process, points.phase, kind),
+    )  # fmt: skip
+
+
+def _chart(
+    chart_id: str, unit: Unit, y_title: str, axis: Axis, lines: Sequence[Line]
+) -> Chart | None:
+    if not lines:
+        return None
+    return Chart(
+        id=chart_id, unit=unit, y_title=y_title, x_title=axis.title, x_unit=axis.unit, x_seconds=axis.seconds,
+        lines=tuple(lines),
+    )  # fmt: skip

@@ -1,0 +1,287 @@
+"""What each page's template may use: one frozen dataclass a page, compared with the template by a test.
+
+Everything is ready to be shown: texts are formatted, links are made, nothing is computed in a template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..chart_parts import Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Of a verdict: never told by colour alone, but by shape (named like the status) and word as well."""
+
+    status: str
+    word: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One field of a table. ``time`` is ISO 8601; the page shows it in the viewer's zone."""
+
+    text: str
+    code: bool = False
+    status: str | None = None
+    href: str | None = None
+    title: str | None = None
+    time: str | None = None
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    label: str
+    number: bool = False
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: tuple[Cell, ...]
+    sum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+    tall: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A switch between groups of lines of one chart."""
+
+    id: str
+    label: str
+    pressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with what belongs to it for those who cannot see it."""
+
+    chart: Chart
+    description: str
+    choices: tuple[Choice, ...] = ()
+    low: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
+
+    id: str
+    title: str
+    how: str
+    figure: Figure | None = None
+    table: Table | None = None
+    fold: bool = False
+    note: str = ""
+    empty: str = ""
+    short: str = ""  # its name in the list of contents
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    label: str
+    value: str
+    detail: str
+    href: str
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectView:
+    name: str
+    role: str
+    rate: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    status: Status
+    title: str
+    kind: str
+    suspects: tuple[SuspectView, ...]
+    facts: tuple[str, ...]
+    evidence: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    status: Status
+    sentence: str
+    support: str
+    ruled_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sparkline:
+    """Points of an SVG polyline in a box of 120 by 28."""
+
+    line: str
+    area: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    id: str
+    name: str
+    href: str
+    status: Status
+    sentence: str
+    state: str
+    tags: tuple[str, ...]
+    progress: str
+    sparkline: Sparkline | None
+    growth: str
+    forecast: str
+    seen_at: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRuns:
+    project: str
+    href: str
+    rows: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    status: Status
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """``/``"""
+
+    title: str
+    query: str
+    filters: tuple[Filter, ...]
+    projects: tuple[ProjectRuns, ...]
+    next_href: str | None
+    server: str
+    any_runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    id: str
+    name: str
+    project: str
+    project_href: str
+    state: str
+    ended: bool
+    unit: str
+    progress: str
+    started_at: str
+    started: str
+    seen_at: str
+    seen: str
+    started_seconds: float
+    tags: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    fragments_href: str
+    live_href: str
+    revision: int
+    json_href: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessChoice:
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """``/runs/{run}``, and its fragments for the live page."""
+
+    title: str
+    run: RunHead
+    verdict: VerdictView
+    tiles: tuple[Tile, ...]
+    findings: tuple[FindingView, ...]
+    processes: tuple[ProcessChoice, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    id: str
+    name: str
+    project: str
+    href: str
+    status: Status
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTile:
+    label: str
+    value: str
+    detail: str
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    title: str
+    findings: tuple[FindingView, ...]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePage:
+    """``/compare``"""
+
+    title: str
+    before: Side
+    after: Side
+    swap_href: str
+    outcome: Status
+    sentence: str
+    support: str
+    changes: tuple[ChangeTile, ...]
+    sections: tuple[Section, ...]
+    books: tuple[Section, ...]
+    findings: tuple[FindingGroup, ...]
+    json_href: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class PickPage:
+    """``/compare`` before two runs are chosen."""
+
+    title: str
+    message: str
+    choices: tuple[RunChoice, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """Any page that is not there: the same sentence as the API's error."""
+
+    title: str
+    status_code: int
+    message: str

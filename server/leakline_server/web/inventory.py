@@ -1,0 +1,198 @@
+"""Sections that are tables only: large objects, holders, events, expectations, processes, snapshots, environment.
+
+They read the JSON shapes of the API, so page and API cannot tell different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from leakline.analysis.results import ExpectationRow
+
+from . import formats
+from .contexts import Cell, Section
+from .tables import Field, at, at_iso, code, place, rated, shown, table
+
+Json = Mapping[str, Any]
+MAX_ROWS: Final = 100
+
+
+def large_objects(found: Sequence[Json]) -> Section | None:
+    if not found:
+        return None
+    how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
+    rows = [
+        [
+            code(each["type"]),
+            formats.size(each["bytes"]),
+            each.get("detail") or "–",
+            code(each.get("holder")),
+        ]
+        for each in found[:MAX_ROWS]
+    ]
+    return Section(
+        "large-objects",
+        "Large objects",
+        how,
+        table=table(("type", "#bytes", "detail", "held by"), rows),
+    )
+
+
+def holders(found: Sequence[Json]) -> Section | None:
+    if not found:
+        return None
+    how = (
+        "Paths of names from the program's own variables to the growing objects. What the last name holds must be "
+        "let go."
+    )
+    rows: list[list[Field]] = [
+        [
+            code(each["type"]),
+            code(each["path"]),
+            formats.count(each["count"]),
+            formats.size(each.get("bytes_each")),
+        ]
+        for each in found[:MAX_ROWS]
+    ]
+    heads = ("type", "kept alive by", "#instances", "#one more costs")
+    return Section("holders", "Who keeps it alive", how, table=table(heads, rows), short="Holders")
+
+
+_SHOWN_EVENTS: Final = ("mark", "note", "cleanup", "exception", "warning", "fix", "collection")
+
+
+def events(found: Sequence[Json], unit: str) -> Section | None:
+    told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
+    if not told:
+        return None
+    rows = [_event_row(each) for each in told[: -MAX_ROWS - 1 : -1]]
+    heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
+    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
+    found_table = table(heads, rows, caption=shown(len(rows), len(told), "event"))
+    return Section("events", "Events and cleanups", how, table=found_table, short="Events")
+
+
+def _event_row(event: Json) -> list[Field]:
+    what = (
+        _cleanup(event["data"])
+        if event["kind"] == "cleanup"
+        else Cell(_event_text(event["data"]) or "–")
+    )
+    return [
+        place(event["generation"]),
+        at(event["time"]),
+        event["kind"],
+        event["name"],
+        event.get("phase") or "–",
+        what,
+    ]
+
+
+def _event_text(data: Json) -> str:
+    return " ".join(
+        str(data[key]) for key in ("text", "link", "type", "phase", "location") if data.get(key)
+    )
+
+
+def _cleanup(data: Json) -> Cell:
+    freed = data.get("freed_bytes")
+    if freed is None:
+        return Cell(formats.NOT_MEASURED, absent=True)
+    took = f" in {formats.seconds(data['seconds'])}" if data.get("seconds") is not None else ""
+    if freed <= 0:
+        return rated(f"freed nothing{took}", "watch")
+    return Cell(f"freed {formats.size(freed)}{took}")
+
+
+def expectations(found: Sequence[ExpectationRow]) -> Section | None:
+    if not found:
+        return None
+    how = "Declared counts are exact: one instance too many after a collection is enough."
+    heads = ("type", "expected", "after", "#last seen", "first broken", "state")
+    return Section(
+        "expectations",
+        "Expectations",
+        how,
+        table=table(heads, map(_expectation_row, found), tall=False),
+    )
+
+
+def _expectation_row(each: ExpectationRow) -> list[Field]:
+    word, status = _EXPECTATION_STATES[each.state]
+    times = (
+        f" {each.broken_times:,} times" if each.state == "broken" and each.broken_times > 1 else ""
+    )
+    return [
+        code(each.type), each.expected, each.after or "always", formats.count(each.last_count),
+        place(each.first_broken_at), rated(f"{word}{times}", status),
+    ]  # fmt: skip
+
+
+_EXPECTATION_STATES: Final = {
+    "holds": ("holds", "ok"),
+    "broken": ("broken", "confirmed"),
+    "unproven": ("broken once, unproven", "watch"),
+    "never_seen": ("not seen yet", "learning"),
+}
+
+
+def processes(found: Sequence[Json]) -> Section:
+    how = "Growth of the run is the sum over its processes. What a process had to drop is counted, by reason."
+    heads = ("#rank", "role", "#pid", "host", "#attempt", "started", "last seen", "snapshots lost")
+    rows = [_process_row(each) for each in found]
+    return Section(
+        "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
+        empty="No process has reported yet.", short="Processes",
+    )  # fmt: skip
+
+
+def _process_row(each: Json) -> list[Field]:
+    lost = [
+        f"{reason.replace('_', ' ')} {number:,}"
+        for reason, number in (each.get("lost") or {}).items()
+        if number
+    ]
+    return [
+        f"{each['rank']}", each["role"], f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
+        at_iso(each["started_at"]), at_iso(each["last_seen_at"]),
+        rated(", ".join(lost), "watch") if lost else "none",
+    ]  # fmt: skip
+
+
+def snapshots(found: Sequence[Json], unit: str) -> Section | None:
+    if not found:
+        return None
+    rows = [_snapshot_row(each) for each in found[:MAX_ROWS]]
+    heads = ("#number", "time", f"#{unit}", "label", "#RSS", "#private")
+    how = "The raw readings, newest first. The API has every sample of each."
+    found_table = table(heads, rows, caption=f"the newest {len(rows)}")
+    return Section("snapshots", "Snapshots", how, table=found_table, fold=True)
+
+
+def _snapshot_row(each: Json) -> list[Field]:
+    samples = each["samples"]
+    return [
+        f"{each['sequence']:,}", at(each["time"]), place(each["generation"]), each["label"] or each["kind"],
+        formats.size(samples.get("process.rss_bytes")), formats.size(samples.get("process.anon_bytes")),
+    ]  # fmt: skip
+
+
+def environment(found: Json, config: Json) -> Section | None:
+    flat = {**_flat(found), **{f"config {key}": value for key, value in _flat(config).items()}}
+    if not flat:
+        return None
+    rows = [(key, code(str(value))) for key, value in flat.items()]
+    how = "As the process stated it when it joined."
+    return Section("environment", "Environment and configuration", how, table=table(("what", "value"), rows), fold=True,
+                   short="Environment")  # fmt: skip
+
+
+def _flat(found: Json) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{key} {inner}": each for inner, each in value.items()})
+        else:
+            flat[key] = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return flat

@@ -1,0 +1,240 @@
+"""What is known of one run -> the context of its page. Pure; reading the store is pages.py's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from leakline.analysis.results import Books, ExpectationRow, StoreFill, TypeGrowth
+
+from .. import charts
+from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
+from . import formats, inventory, sections
+from .contexts import ProcessChoice, RunHead, RunPage, Section
+from .verdict_view import findings_view, plural, tiles, verdict_view
+
+Json = Mapping[str, Any]
+
+# (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
+ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
+
+ENDED: Final = ("finished", "failed")
+_OUTSIDE_PHASES: Final = ("between", "leakline")
+_TENSORS: Final = {
+    "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
+    "figures.open": "open figures",
+}  # fmt: skip
+_CLIENT: Final = ("client.seconds", "client.pause_seconds", "client.bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Everything a page of a run is made of, in the shapes of the API."""
+
+    run: Json
+    verdict: Json | None
+    axis: Axis
+    read: ReadSeries
+    books: Books
+    types: Sequence[TypeGrowth]
+    stores: Sequence[StoreFill]
+    expectations: Sequence[ExpectationRow]
+    events: Sequence[Json]
+    large_objects: Sequence[Json]
+    holders: Sequence[Json]
+    snapshots: Sequence[Json]
+    process: str | None = None  # "rank role" of the process whose lines are shown
+
+
+def run_page(data: RunData) -> RunPage:
+    run, unit = data.run, data.run["unit"]
+    return RunPage(
+        title=run["name"],
+        run=_head(data),
+        verdict=verdict_view(data.verdict),
+        tiles=tiles(data.verdict, unit),
+        findings=findings_view((data.verdict or {}).get("findings", ()), unit),
+        processes=_process_choices(data),
+        sections=tuple(section for section in _sections(data) if section is not None),
+    )
+
+
+def progress(run: Json) -> str:
+    """``12 of 25 generations``."""
+    done, total, unit = run["generations"], run["total"], run["unit"]
+    if total:
+        return f"{done:,} of {total:,} {plural(unit, total)}"
+    return f"{done:,} {plural(unit, done)}"
+
+
+def _head(data: RunData) -> RunHead:
+    run = data.run
+    address = f"/runs/{quote(run['id'], safe='')}"
+    environment = run["environment"]
+    facts = [(name, str(environment[name])) for name in ("host", "commit") if environment.get(name)]
+    if run["peak_bytes"] is not None:
+        facts.append(("peak", formats.size(run["peak_bytes"])))
+    return RunHead(
+        id=run["id"],
+        name=run["name"],
+        project=run["project"],
+        project_href="/?" + urlencode({"q": f"project:{run['project']}"}),
+        state=run["state"],
+        ended=run["state"] in ENDED,
+        unit=run["unit"],
+        progress=progress(run),
+        started_at=run["started_at"],
+        started=formats.clock(run["started_at"]),
+        seen_at=run["last_seen_at"],
+        seen=formats.clock(run["last_seen_at"]),
+        started_seconds=_unix(run["started_at"]),
+        tags=tuple(run["tags"]),
+        facts=tuple(facts),
+        fragments_href=f"{address}/fragments",
+        live_href=f"/api/v1{address}/live",
+        revision=run["revision"],
+        json_href=f"/api/v1{address}/verdict",
+    )
+
+
+def _unix(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()
+
+
+def process_label(process: Json) -> str:
+    """The same for every attempt of one rank, so that its lines join."""
+    return f"rank {process['rank']} {process['role']}"
+
+
+def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
+    labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
+    return tuple(
+        ProcessChoice(label, "?" + urlencode({"process": label}), label == data.process)
+        for label in labels
+    )
+
+
+def _sections(data: RunData) -> list[Section | None]:
+    run, axis, unit = data.run, data.axis, data.run["unit"]
+    palette = palette_of(run, data.books)
+    by_phase = axis.unit == "generation"
+    end = "generation_end" if by_phase else None
+    read_end = _at_ends(data.read, end)
+    resident = charts.memory_chart(axis, read_end(charts.MEMORY_SERIES), end)
+    titles = sections.type_lines(data.types)
+    wall = _unix(run["last_seen_at"]) - _unix(run["started_at"])
+    client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
+    return [
+        sections.trend(trend_chart(data, palette), unit, trend_note(data)),
+        sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
+        if by_phase
+        else None,
+        sections.memory(
+            resident, unit, {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))}
+        ),
+        sections.gpu(charts.gpu_chart(axis, read_end(("cuda.*", "gpu.*")), end), unit),
+        sections.types(
+            charts.counts_chart("types", axis, read_end(tuple(titles)), titles, end),
+            data.types,
+            unit,
+        ),
+        inventory.holders(data.holders),
+        sections.tensors(
+            charts.counts_chart("tensors", axis, read_end(tuple(_TENSORS)), _TENSORS, end), unit
+        ),
+        sections.containers(_fill_chart(data, read_end), data.stores, unit),
+        inventory.large_objects(data.large_objects),
+        sections.gauges(_gauge_chart(axis, read_end, end), unit),
+        inventory.expectations(data.expectations),
+        inventory.events(data.events, unit),
+        sections.seconds(charts.seconds_chart(axis, palette, data.books), unit)
+        if by_phase
+        else None,
+        inventory.processes(run["processes"]),
+        sections.cost(client, wall),
+        inventory.snapshots(data.snapshots, unit),
+        inventory.environment(run["environment"], run["config"]),
+    ]
+
+
+def _at_ends(read: ReadSeries, kind: str | None) -> Callable[[Sequence[str]], Sequence[Points]]:
+    return lambda names: read(names, None, kind) if names else ()
+
+
+def palette_of(run: Json, books: Books) -> Palette:
+    """Declared phases first: their colours do not depend on what happens to run."""
+    booked = (line.name for line in books.lines if line.name not in _OUTSIDE_PHASES)
+    return Palette.of([*run["phases"], *run["phases_seen"], *booked])
+
+
+def trend_chart(data: RunData, palette: Palette) -> Chart:
+    return charts.trend_chart(
+        data.axis,
+        palette,
+        _lines(data, charts.PRIVATE),
+        _lines(data, ("process.rss_bytes",)),
+        data.verdict,
+        _marks(data),
+    )
+
+
+def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
+    """One line for each phase end and one for the generation end; without generations, one through all snapshots."""
+    if data.axis.unit == "time":
+        return summed(data.read(names, None, None), names)
+    phases = summed(data.read(names, "*", "phase_end"), names)
+    return [*phases, *summed(data.read(names, None, "generation_end"), names)]
+
+
+def summed(points: Sequence[Points], names: tuple[str, ...]) -> list[Points]:
+    """One line per phase from several series; lines whose first series was not measured are left out."""
+    by_phase: dict[str | None, dict[str, Points]] = defaultdict(dict)
+    for each in points:
+        by_phase[each.phase][each.name] = each
+    return [
+        add_up([found[name] for name in names if name in found])
+        for found in by_phase.values()
+        if names[0] in found and any(y is not None for y in found[names[0]].y)
+    ]
+
+
+def trend_note(data: RunData) -> str:
+    """How much of the memory is private, and whether the lines are RSS for want of a split."""
+    growth = (data.verdict or {}).get("growth_bytes_per_generation")
+    if growth is None:
+        return ""
+    return f"Private memory changes by {formats.interval(growth, formats.change)} per {data.run['unit']}."
+
+
+def _marks(data: RunData) -> list[Mark]:
+    return [
+        Mark(event["generation"], event["name"], event["kind"])
+        for event in data.events
+        if event["kind"] in ("mark", "fix", "exception") and event["generation"] is not None
+        and data.axis.unit == "generation"
+    ]  # fmt: skip
+
+
+def _fill_chart(
+    data: RunData, read_end: Callable[[Sequence[str]], Sequence[Points]]
+) -> Chart | None:
+    capacities = {store.name: store.capacity for store in data.stores if store.capacity}
+    return charts.fill_chart(
+        data.axis, read_end(tuple(f"tracked.{name}.length" for name in capacities)), capacities
+    )
+
+
+def _gauge_chart(
+    axis: Axis, read_end: Callable[[Sequence[str]], Sequence[Points]], kind: str | None
+) -> Chart | None:
+    points = read_end(("gauge.*",))
+    titles = {each.name: each.name.removeprefix("gauge.") for each in points}
+    return charts.counts_chart("gauges", axis, points, titles, kind, unit="number", y_title="value")
+
+
+def _last(points: Points) -> float | None:
+    return next((y for y in reversed(points.y) if y is not None), None)

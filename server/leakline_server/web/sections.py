@@ -1,0 +1,283 @@
+"""Charts and results of the analysis -> the evidence sections of a page: how to read it, chart, table.
+
+Each function makes one section, or None where the run has nothing of the kind. Pure. What has no chart
+lies in inventory.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
+
+from ..chart_parts import Chart
+from . import formats
+from .contexts import Choice, Figure, Section, Table
+from .tables import Field, code, rated, shown, table
+from .verdict_view import short_name
+
+# Rows of a table in the page; the API has them all.
+MAX_ROWS: Final = 100
+MAX_TYPE_LINES: Final = 8
+_RATING_STATUS: Final = {"steady": "ok", "expected": "ok", "grows": "watch", "problem": "confirmed"}
+_FILL_STATUS: Final = {
+    "filling": "filling", "full": "ok", "over": "confirmed", "unbounded": "watch", "steady": "ok",
+}  # fmt: skip
+_WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
+    "bytes": formats.size, "seconds": formats.seconds, "share": formats.percent,
+}  # fmt: skip
+
+
+def trend(chart: Chart, unit: str, note: str) -> Section:
+    how = (
+        f"Each line is the memory right after one phase, {unit} by {unit}. Level lines mean that everything taken "
+        "is given back; lines that climb together mean that something is kept. Judge by the lowest, not by peaks."
+    )
+    choices = tuple(Choice(each.id, each.label, i == 0) for i, each in enumerate(chart.groups))
+    figure = Figure(chart, f"Memory after each phase of every {unit}. {note}".strip(), choices)
+    return Section(
+        "trend", "Memory trend", how, figure, line_table(chart, unit), True, note, short="Trend"
+    )
+
+
+def line_table(chart: Chart, unit: str) -> Table | None:
+    """The numbers behind the lines of the first group: one row per x, newest first."""
+    first = chart.groups[0].id if chart.groups else None
+    lines = [line for line in chart.lines if line.group == first]
+    columns = [dict(zip(line.x, line.y, strict=True)) for line in lines]
+    xs = sorted({x for line in lines for x in line.x}, reverse=True)
+    if not xs:
+        return None
+    write = _WRITE.get(chart.unit, formats.count)
+    rows = [[f"{x:,.10g}", *(write(column.get(x)) for column in columns)] for x in xs[:MAX_ROWS]]
+    heads = [f"#{chart.x_title}", *(f"#{line.name}" for line in lines)]
+    what = unit if chart.x_unit == "generation" else "reading"
+    return table(heads, rows, caption=shown(len(rows), len(xs), what))
+
+
+def books(chart: Chart | None, found: Books, unit: str) -> Section:
+    how = (
+        f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
+        "the rest is on “between”. Bars above zero were kept, bars below were given back; the tick is the sum."
+    )
+    if chart is None or not found.generations:
+        return Section(
+            "books", "The books", how, empty=f"The books need two whole {unit}s.", short="Books"
+        )
+    figure = Figure(chart, f"Growth per {unit}, stacked by phase.")
+    return Section(
+        "books",
+        "The books",
+        how,
+        figure,
+        _books_table(found, unit),
+        note=_outside(found, unit),
+        short="Books",
+    )
+
+
+def _books_table(found: Books, unit: str) -> Table:
+    whole, generations = sum(found.total), len(found.generations)
+    heads = (
+        "phase",
+        f"#mean per {unit}",
+        "#whole run",
+        "#share",
+        f"#last {unit}",
+        "#time, mean",
+        "#executions",
+    )
+    sums = ("sum", formats.change(whole / generations), formats.change(whole), "100 %" if whole > 0 else "–",
+            formats.change(found.total[-1]), "", "")  # fmt: skip
+    return table(heads, [_book_row(line, whole) for line in found.lines], tall=False, sums=sums)
+
+
+def _book_row(line: BookLine, whole: float) -> list[Field]:
+    kept = sum(line.bytes)
+    seconds = [each for each in line.seconds if each is not None]
+    return [
+        code(line.name), formats.change(_mean(line.bytes)), formats.change(kept),
+        formats.percent(kept / whole) if whole > 0 else "–", formats.change(line.bytes[-1]),
+        formats.seconds(_mean(seconds)), f"{sum(line.executions):,}",
+    ]  # fmt: skip
+
+
+def _outside(found: Books, unit: str) -> str:
+    between = next((line for line in found.lines if line.name == "between"), None)
+    whole = sum(found.total)
+    if between is None or whole <= 0 or sum(between.bytes) <= 0.05 * whole:
+        return ""
+    return f"{formats.percent(sum(between.bytes) / whole)} of the growth fell outside every phase of the {unit}."
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def memory(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
+    how = (
+        "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
+        "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
+    )
+    kept = last.get("allocator.kept_bytes")
+    note = (
+        f"The C allocator keeps {formats.size(kept)} that the program freed, for reuse."
+        if kept
+        else ""
+    )
+    return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
+
+
+def gpu(chart: Chart | None, unit: str) -> Section | None:
+    how = (
+        "Allocated is what live tensors hold; reserved is what torch keeps from the driver for reuse; in use is the "
+        "driver's view of the whole device, other processes included. Reserved far above allocated: fragmentation."
+    )
+    return _plain("gpu", "GPU memory", how, chart, unit, short="GPU")
+
+
+def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Section:
+    how = (
+        "Live instances by exact type. A type that gains the same number in every "
+        f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
+        "the objects themselves own."
+    )
+    heads = (
+        "type",
+        "#first",
+        "#last",
+        f"#per {unit}",
+        "#bytes",
+        f"#bytes per {unit}",
+        "held by",
+        "grows in",
+        "expected",
+        "rating",
+    )
+    ranked = grown[:MAX_ROWS]
+    figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
+    found = table(heads, [_type_row(each) for each in ranked]) if ranked else None
+    return Section(
+        "types",
+        "Objects by type",
+        how,
+        figure,
+        found,
+        empty="No type has been counted yet.",
+        short="Objects",
+    )
+
+
+def _type_row(each: TypeGrowth) -> list[Field]:
+    rate = each.count_per_generation.estimate if each.count_per_generation else None
+    return [
+        code(each.name), formats.count(each.first_count), formats.count(each.last_count), formats.rate(rate),
+        formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
+        each.phase or "–", each.expected or "–", rated(each.rating, _RATING_STATUS[each.rating]),
+    ]  # fmt: skip
+
+
+def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
+    """Series -> title of the types worth a line; the analysis has put those that grow first."""
+    worth = [each for each in grown if each.rating != "steady"][:MAX_TYPE_LINES]
+    return {f"type.{each.name}.count": short_name(each.name) for each in worth}
+
+
+def tensors(chart: Chart | None, unit: str) -> Section | None:
+    how = (
+        "Counted at each look at the heap. Tensors that still carry an autograd graph keep everything their graph "
+        "saved: outside of a training step their number should return to where it was."
+    )
+    return _plain("tensors", "Tensors and arrays", how, chart, unit, short="Tensors")
+
+
+def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> Section | None:
+    if not stores:
+        return None
+    how = (
+        "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
+        "judged."
+    )
+    heads = (
+        "container",
+        "#items",
+        "#capacity",
+        "#full",
+        "#bytes",
+        "#bytes when full",
+        f"#full at {unit}",
+        "state",
+    )
+    figure = (
+        Figure(chart, "Fill of the tracked containers, as a share of capacity.", low=True)
+        if chart
+        else None
+    )
+    found = table(heads, map(_container_row, stores), tall=False)
+    return Section("containers", "Tracked containers", how, figure, found, short="Containers")
+
+
+def _container_row(each: StoreFill) -> list[Field]:
+    bounded = each.capacity is not None and each.capacity > 0
+    return [
+        code(each.name), formats.count(each.length), formats.count(each.capacity) if bounded else "none declared",
+        formats.percent(each.length / each.capacity) if each.capacity else "–", formats.size(each.bytes),
+        formats.size(each.ceiling_bytes) if bounded else "–",
+        "–" if each.full_at_generation is None else f"{each.full_at_generation:,.0f}",
+        rated(each.state, _FILL_STATUS[each.state]),
+    ]  # fmt: skip
+
+
+def gauges(chart: Chart | None, unit: str) -> Section | None:
+    return _plain(
+        "gauges", "Gauges", "Numbers the training script gave, on the same axis.", chart, unit
+    )
+
+
+def seconds(chart: Chart | None, unit: str) -> Section | None:
+    how = (
+        f"Where the time of each {unit} went, booked to phases like the memory. Time that rises with the memory "
+        "means swapping, or a scan over something that grows."
+    )
+    return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
+
+
+def cost(last: Mapping[str, float | None], wall_seconds: float | None) -> Section | None:
+    spent = last.get("client.seconds")
+    if spent is None:
+        return None
+    rows = (
+        ("time on the training thread", formats.seconds(spent)),
+        (
+            "share of the run's time",
+            formats.percent(spent / wall_seconds if wall_seconds else None, 3),
+        ),
+        ("longest single pause lately", formats.seconds(last.get("client.pause_seconds"))),
+        ("memory held", formats.size(last.get("client.bytes"))),
+    )
+    how = "Measured by the client itself, in the training process."
+    return Section(
+        "cost",
+        "What Leakline costs",
+        how,
+        table=table(("what", "#cost"), rows, tall=False),
+        short="Own cost",
+    )
+
+
+def _plain(
+    section_id: str,
+    title: str,
+    how: str,
+    chart: Chart | None,
+    unit: str,
+    *,
+    note: str = "",
+    short: str = "",
+) -> Section | None:
+    """One chart with its numbers behind it."""
+    if chart is None:
+        return None
+    figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)
+    return Section(section_id, title, how, figure, line_table(chart, unit), True, note, short=short)

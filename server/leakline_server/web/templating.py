@@ -1,0 +1,64 @@
+"""Pages are rendered here and nowhere else: one environment, one set of headers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final
+
+import jinja2
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from ..chart_parts import Chart, to_script
+from ..paths import TEMPLATES
+
+# Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
+# plotly makes an empty <style> and fills it through the object model: this is the hash of the empty text.
+EMPTY_STYLE: Final = "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
+CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'self'; style-src 'self' '{EMPTY_STYLE}'; "
+    "img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    # A page shows the state of this moment; Back must not bring an old one.
+    "Cache-Control": "no-cache",
+}
+
+
+@cache
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["chart_json"] = _chart_json
+    made.filters["breakable"] = breakable
+    return made
+
+
+_BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=\w)|(?<=[a-z])(?=[A-Z])")
+
+
+def breakable(text: str) -> Markup:
+    """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital."""
+    return Markup("<wbr>").join(_BREAKS.split(text))
+
+
+def _chart_json(chart: Chart) -> Markup:
+    return Markup(to_script(chart))  # to_script leaves nothing that could end the script tag
+
+
+def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
+    """``context`` is a dataclass of contexts.py; its fields are the template's variables."""
+    values = {field.name: getattr(context, field.name) for field in fields(context)}
+    text = environment().get_template(template).render(values)
+    return HTMLResponse(text, status_code=status_code, headers=HEADERS)

@@ -1,0 +1,267 @@
+"""A verdict in its JSON form -> what the page says of it: status, sentence, tiles, findings.
+
+The thresholds and the sentences belong to leakline.analysis; here they are only laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from . import formats
+from .contexts import FindingView, Status, SuspectView, Tile, VerdictView
+
+Json = Mapping[str, Any]
+
+# Status -> (word, what it means), from urgent to harmless.
+STATUSES: Final = {
+    "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
+    "suspected": ("Suspected leak", "Memory keeps growing as a leak does; a few more generations will settle it."),
+    "watch": ("Watch", "Something grows, but too little or for too short a time to call it a leak."),
+    "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
+    "ok": ("OK", "Memory is steady from generation to generation."),
+    "recovered": ("Recovered", "It was leaking and has stopped."),
+    "learning": ("Learning", "Too few generations so far to say anything."),
+}  # fmt: skip
+
+# Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
+OUTCOMES: Final = {
+    "fixed": ("ok", "Fixed", "The growth of the first run is gone."),
+    "improved": ("recovered", "Improved", "It grows less, but still grows."),
+    "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
+    "worse": ("confirmed", "Worse", "The second run grows more."),
+    "undecided": ("watch", "Undecided", "Too few generations in common to say."),
+}  # fmt: skip
+
+KINDS: Final = {
+    "objects": "objects", "tensors": "tensors", "graph": "autograd graph", "arrays": "arrays",
+    "container": "growing container", "cyclic_garbage": "cyclic garbage", "native": "native memory",
+    "allocator_retained": "kept by the allocator", "children": "child processes", "gpu": "GPU",
+    "gpu_fragmentation": "GPU fragmentation", "shared_memory": "shared memory",
+    "count_contract": "declared count broken", "external": "outside the process",
+}  # fmt: skip
+
+_GROWING: Final = ("watch", "suspected", "confirmed")
+_ROLES: Final = {"allocation_site": "allocated at"}
+_RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
+
+
+def status_of(name: str) -> Status:
+    word, meaning = STATUSES[name]
+    return Status(name, word, meaning)
+
+
+def outcome_of(name: str) -> Status:
+    status, word, meaning = OUTCOMES[name]
+    return Status(status, word, meaning)
+
+
+def short_name(path: str) -> str:
+    """``trading.TradingEnvironment`` -> ``TradingEnvironment``; paths of holders stay as they are."""
+    return path if "[" in path else path.rsplit(".", 1)[-1]
+
+
+def verdict_view(verdict: Json | None) -> VerdictView:
+    if verdict is None:
+        return VerdictView(
+            status_of("learning"), "Waiting for the first snapshot.", "The analysis runs as soon as one arrives.", ()
+        )  # fmt: skip
+    status = status_of(verdict["status"])
+    ruled_out = tuple(f"{each['phase']} ({each['reason']})" for each in verdict["ruled_out"])
+    return VerdictView(status, verdict["summary"], _support(verdict, status), ruled_out)
+
+
+def _support(verdict: Json, status: Status) -> str:
+    parts = [status.meaning]
+    generations = verdict["generations"]
+    parts.append(f"Based on {generations:,} {plural(verdict['unit'], generations)}.")
+    if verdict["explained_share"] is not None:
+        parts.append(
+            f"{formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
+        )
+    return " ".join(parts)
+
+
+def plural(unit: str, number: float) -> str:
+    return unit if number == 1 else f"{unit}s"
+
+
+def leading_finding(verdict: Json | None) -> Json | None:
+    """The largest finding that matters; findings come ranked."""
+    findings: Sequence[Json] = (verdict or {}).get("findings", ())
+    for statuses in (("confirmed", "suspected"), ("watch", "filling", "recovered")):
+        for finding in findings:
+            if finding["status"] in statuses:
+                return finding
+    return None
+
+
+def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
+    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence."""
+    finding = leading_finding(verdict)
+    if verdict is None or finding is None:
+        return (*_quiet_tiles(verdict, unit), _forecast_tile(verdict, unit))
+    return (
+        _where(finding),
+        _what(finding, unit),
+        _how_much(finding, verdict, unit),
+        _when(finding, unit),
+        _forecast_tile(verdict, unit),
+    )
+
+
+def _quiet_tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
+    learning = verdict is None or verdict["status"] == "learning"
+    nothing = "Not known yet" if learning else "Nowhere"
+    growth = (verdict or {}).get("growth_bytes_per_generation")
+    return (
+        Tile("WHERE", nothing, "phases are being measured" if learning else "no phase keeps memory", "#books"),
+        Tile("WHAT", "Not known yet" if learning else "Nothing",
+             "types are being counted" if learning else "no type grows with the memory", "#types"),
+        Tile("HOW MUCH", _rate_text(growth), f"per {unit}", "#trend"),
+        Tile("WHEN", "Not known yet" if learning else "Never", "no start of growth found", "#trend"),
+    )  # fmt: skip
+
+
+def _where(finding: Json) -> Tile:
+    phase = finding.get("phase_path") or finding["phase"]
+    share = finding["phase_share"]
+    if phase is None:
+        value, detail = "No single phase", "the growth is spread over the generation"
+    else:
+        value = phase
+        detail = f"books {formats.percent(share)} of the growth" if share is not None else ""
+    if finding.get("process"):
+        detail = f"{detail} · {finding['process']}".lstrip(" ·")
+    return Tile("WHERE", value, detail, "#books", finding["status"])
+
+
+def _what(finding: Json, unit: str) -> Tile:
+    suspects: Sequence[Json] = finding["suspects"]
+    kind = KINDS[finding["kind"]]
+    if not suspects:
+        return Tile(
+            "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
+        )
+    first = suspects[0]
+    details = [rate] if (rate := suspect_rate(first, unit)) else []
+    holder = next((s for s in suspects[1:] if s["role"] in ("holder", "container")), None)
+    if holder:
+        details.append(f"held by {holder['name']}")
+    href = "#containers" if first["role"] == "container" else "#types"
+    return Tile(
+        "WHAT", short_name(first["name"]), " · ".join(details) or kind, href, finding["status"]
+    )
+
+
+def suspect_rate(suspect: Json, unit: str) -> str:
+    parts = []
+    if suspect["count_per_generation"] is not None:
+        parts.append(formats.rate(suspect["count_per_generation"]))
+    if suspect["bytes_per_generation"]:
+        parts.append(formats.change(suspect["bytes_per_generation"]))
+    return f"{', '.join(parts)} per {unit}" if parts else ""
+
+
+def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
+    growth = finding["growth_bytes_per_generation"]
+    detail = f"per {unit}, {formats.size(growth['low'])} to {formats.size(growth['high'])}"
+    others = sum(each["status"] in _GROWING for each in verdict["findings"]) - 1
+    if others > 0 and verdict["growth_bytes_per_generation"]:
+        detail += (
+            f" · all findings {formats.change(verdict['growth_bytes_per_generation']['estimate'])}"
+        )
+    return Tile("HOW MUCH", formats.change(growth["estimate"]), detail, "#books", finding["status"])
+
+
+def _when(finding: Json, unit: str) -> Tile:
+    start = finding["started_at_generation"]
+    if start is None:
+        return Tile(
+            "WHEN",
+            "Start unclear",
+            "it grew from the first reading on",
+            "#trend",
+            finding["status"],
+        )
+    low, high = _whole(start["low"]), _whole(start["high"])
+    detail = "the same in every way of reckoning" if low == high else f"between {low} and {high}"
+    return Tile(
+        "WHEN", f"Since {unit} {_whole(start['estimate'])}", detail, "#trend", finding["status"]
+    )
+
+
+def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
+    oom = (verdict or {}).get("oom") or {"risk": "none", "limit_bytes": None, "generation": None}
+    limit = oom["limit_bytes"]
+    against = (
+        f"limit {formats.size(limit)} ({_source_word(oom.get('limit_source'))})"
+        if limit
+        else "no limit known"
+    )
+    when = oom["generation"]
+    if when is None:
+        value = (
+            "Not known yet"
+            if verdict is None or verdict["status"] == "learning"
+            else "Does not run out"
+        )
+        return Tile("FORECAST", value, against, "#trend")
+    low, high = _whole(when["low"]), _whole(when["high"])
+    detail = f"between {low} and {high} · {against}" if low != high else against
+    return Tile(
+        "FORECAST",
+        f"Full at {unit} {_whole(when['estimate'])}",
+        detail,
+        "#trend",
+        _RISK_STATUS.get(oom["risk"]),
+    )
+
+
+def forecast_text(verdict_oom: Json | None, unit: str) -> str:
+    """For the list of runs: one line."""
+    if not verdict_oom or verdict_oom.get("generation") is None:
+        return "–"
+    return f"full at {unit} {_whole(verdict_oom['generation']['estimate'])}"
+
+
+def _source_word(source: str | None) -> str:
+    return {"cgroup": "container", "system": "machine", "user": "set by you"}.get(
+        source or "", "unknown"
+    )
+
+
+def _rate_text(growth: Json | None) -> str:
+    return (
+        formats.NOT_MEASURED.capitalize() if growth is None else formats.change(growth["estimate"])
+    )
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def findings_view(findings: Sequence[Json], unit: str) -> tuple[FindingView, ...]:
+    return tuple(_finding(each, unit) for each in findings)
+
+
+def _finding(finding: Json, unit: str) -> FindingView:
+    growth = finding["growth_bytes_per_generation"]
+    start = finding["started_at_generation"]
+    where = finding.get("phase_path") or finding["phase"] or "spread over the generation"
+    facts = [
+        f"{formats.interval(growth, formats.change)} per {unit}",
+        f"since {unit} {_whole(start['estimate'])}" if start else "since the first reading",
+        f"priority {finding.get('priority', 'minor')}",
+        f"confidence {formats.percent(finding['confidence'])}",
+    ]  # fmt: skip
+    if finding.get("process"):
+        facts.append(str(finding["process"]))
+    suspects = tuple(
+        SuspectView(s["name"], _ROLES.get(s["role"], s["role"]), suspect_rate(s, unit))
+        for s in finding["suspects"]
+    )
+    return FindingView(
+        status_of(finding["status"]), where, KINDS[finding["kind"]], suspects, tuple(facts),
+        tuple(finding["evidence"]), tuple(finding["advice"]),
+    )  # fmt: skip

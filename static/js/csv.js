@@ -1,0 +1,21 @@
+// The numbers of a chart as a table with one row per x. Knows no page.
+
+const cell = (value) => {
+  const text = value === null || value === undefined ? "" : String(value);
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+
+/** Header names carry the unit; what was not measured stays empty, never zero. */
+export function chartToCsv(chart) {
+  const lines = chart.lines;
+  const xs = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+  const columns = lines.map((line) => new Map(line.x.map((x, i) => [x, line.y[i]])));
+  const header = [chart.x_title, ...lines.map((line) => `${lineTitle(chart, line)} [${chart.unit}]`)];
+  const rows = xs.map((x) => [x, ...columns.map((column) => column.get(x))]);
+  return [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}
+
+function lineTitle(chart, line) {
+  const group = chart.groups.find((each) => each.id === line.group);
+  return group ? `${group.label}: ${line.name}` : line.name;
+}

@@ -1,0 +1,162 @@
+// A chart as the server describes it (charts.py) -> data and layout for plotly. Pure: the theme, the colours and the
+// view come in, nothing is read from the page.
+
+import { byteUnit } from "./formats.js";
+
+/**
+ * @param chart  what charts.py wrote: lines, bands, levels, cone, marks
+ * @param theme  static/plotly-theme.json
+ * @param colour name of a css variable -> colour
+ * @param view   {range: [first, last], group: string | null, narrow: boolean}
+ */
+export function figure(chart, theme, colour, view) {
+  const lines = chart.lines.filter((line) => !line.group || line.group === view.group);
+  const scale = scaleOf(chart, lines);
+  const data = [
+    ...cone(chart, scale, colour),
+    ...lines.flatMap((line) => traces(chart, line, scale, theme, colour)),
+  ];
+  return { data, layout: layout(chart, theme, colour, view, scale) };
+}
+
+/** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. */
+export function scaleOf(chart, lines) {
+  if (chart.unit === "share") return { factor: 0.01, suffix: " %", format: ".1f" };
+  if (chart.unit === "seconds") return { factor: 1, suffix: " s", format: ".2f" };
+  if (chart.unit !== "bytes") return { factor: 1, suffix: "", format: ",.6~g" };
+  const values = [...(chart.y_range ?? []), ...lines.flatMap((line) => line.y)].filter((y) => y !== null);
+  const unit = byteUnit(values.reduce((most, y) => Math.max(most, Math.abs(y)), 0));
+  return { factor: unit.factor, suffix: ` ${unit.name}`, format: unit.factor === 1 ? ",.0f" : ",.2f" };
+}
+
+/** First and last x over the charts that share one axis, with half a step of air. */
+export function fullRange(charts) {
+  let first = Infinity;
+  let last = -Infinity;
+  for (const chart of charts) {
+    for (const { x } of [...chart.lines, ...(chart.cone ? [chart.cone] : [])]) {
+      if (!x.length) continue;
+      first = Math.min(first, x[0]);
+      last = Math.max(last, x[x.length - 1]);
+    }
+  }
+  if (first > last) return [-0.5, 1.5];
+  const air = Math.max(0.6, (last - first) * 0.015);
+  return [first - air, last + air];
+}
+
+function traces(chart, line, scale, theme, colour) {
+  const tone = colour(`--series-${line.colour}`);
+  const divided = (values) => values.map((value) => (value === null ? null : value / scale.factor));
+  const hovertemplate = `%{y:${scale.format}}${scale.suffix}<extra>${escapeHtml(line.name)}</extra>`;
+  const base = { name: escapeHtml(line.name), x: line.x, y: divided(line.y), hovertemplate, meta: line.name };
+  if (line.hidden) base.visible = "legendonly";
+  if (line.draw === "bar") return [{ ...base, type: "bar", marker: { color: tone } }];
+  if (line.draw === "area") {
+    return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
+  }
+  if (line.draw === "points") {
+    return [{ ...base, type: "scatter", mode: "markers", marker: { size: 9, symbol: "line-ew-open", line: { width: 2, color: colour("--ink") } } }];
+  }
+  const main = {
+    ...base,
+    type: "scatter",
+    mode: line.x.length > 120 ? "lines" : "lines+markers",
+    connectgaps: false,
+    line: { color: tone, width: 2, dash: theme.dashes[line.dash % theme.dashes.length], simplify: true },
+    marker: { color: tone, size: 6, symbol: theme.symbols[line.symbol % theme.symbols.length] },
+  };
+  if (!line.low || !line.high) return [main];
+  // A bucket's extremes as a band: a spike of one snapshot stays visible at every zoom.
+  const edge = { x: line.x, type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+  return [
+    { ...edge, y: divided(line.low) },
+    { ...edge, y: divided(line.high), fill: "tonexty", fillcolor: faded(tone, 0.18) },
+    main,
+  ];
+}
+
+function cone(chart, scale, colour) {
+  if (!chart.cone) return [];
+  const tone = colour("--suspected");
+  const divided = (values) => values.map((value) => value / scale.factor);
+  const edge = { x: chart.cone.x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
+  return [
+    { ...edge, y: divided(chart.cone.low), line: { width: 0 } },
+    { ...edge, y: divided(chart.cone.high), line: { width: 0 }, fill: "tonexty", fillcolor: faded(tone, 0.14) },
+    { ...edge, y: divided(chart.cone.estimate), line: { width: 1.5, dash: "dot", color: tone }, name: chart.cone.label, showlegend: true },
+  ];
+}
+
+function layout(chart, theme, colour, view, scale) {
+  const resolved = resolve(theme.layout, colour);
+  const phone = view.narrow ? theme.phone : {};
+  const bands = chart.bands.map((band) => ({
+    type: "rect", xref: "x", yref: "paper", x0: band.first, x1: band.last, y0: 0, y1: 1, layer: "below",
+    line: { width: 0 }, fillcolor: faded(colour(`--${band.tone}`), 0.13),
+  }));
+  const levels = chart.levels.map((level) => ({
+    type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: level.value / scale.factor, y1: level.value / scale.factor,
+    line: { color: colour(`--${level.tone}`), width: 1.5, dash: "dash" },
+  }));
+  const marks = chart.marks.map((mark) => ({
+    type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, layer: "below",
+    line: { color: colour("--line-strong"), width: 1, dash: "dot" },
+  }));
+  return {
+    ...resolved,
+    ...(phone.margin ? { margin: phone.margin } : {}),
+    uirevision: "keep",
+    shapes: [...bands, ...marks, ...levels],
+    annotations: annotations(chart, colour, scale),
+    xaxis: {
+      ...resolve(theme.xaxis, colour),
+      ...(phone.nticks ? { nticks: phone.nticks } : {}),
+      title: { ...resolve(theme.xaxis.title, colour), text: chart.x_title },
+      range: [...view.range],
+      tickformat: chart.x_unit === "generation" ? ",d" : ",~g",
+      ...(view.range[1] - view.range[0] < 12 && chart.x_unit === "generation" ? { dtick: 1 } : {}),
+      unifiedhovertitle: { text: `${escapeHtml(chart.x_title)} %{x}` },
+    },
+    yaxis: {
+      ...resolve(theme.yaxis, colour),
+      ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
+      title: { ...resolve(theme.yaxis.title, colour), text: view.narrow ? "" : chart.y_title },
+      ticksuffix: scale.suffix === "" ? "" : scale.suffix.replace(/^ (?=%)/, "\u202f"),
+      tickformat: chart.unit === "count" ? "~s" : ",~g",
+    },
+  };
+}
+
+function annotations(chart, colour, scale) {
+  const text = (label, tone) => ({ text: escapeHtml(label), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
+  return [
+    ...chart.bands.filter((band) => band.label).map((band) => ({
+      ...text(band.label, colour(`--${band.tone}`)), xref: "x", yref: "paper", x: band.last, y: 0.985, xanchor: "left", yanchor: "top",
+    })),
+    ...chart.levels.map((level) => ({
+      ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.005, y: level.value / scale.factor, xanchor: "left", yanchor: "bottom",
+    })),
+  ];
+}
+
+/** Every string that names a css variable, replaced by its colour. */
+export function resolve(value, colour) {
+  if (typeof value === "string") return value.startsWith("--") ? colour(value) : value;
+  if (Array.isArray(value)) return value.map((each) => resolve(each, colour));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, resolve(each, colour)]));
+  }
+  return value;
+}
+
+/** `rgb(1, 2, 3)` as the same colour with an opacity. */
+export function faded(rgb, opacity) {
+  const parts = rgb.match(/[\d.]+/g) ?? [];
+  return parts.length >= 3 ? `rgba(${parts.slice(0, 3).join(", ")}, ${opacity})` : rgb;
+}
+
+// plotly reads a subset of HTML in names: what a user called a phase must not become markup.
+export function escapeHtml(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}

@@ -1,0 +1,55 @@
+// Numbers as people read them. The twin of server/leakline_server/web/formats.py: both are held to
+// tests/data/formats.json. Knows no page.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+export const NOT_MEASURED = "not measured";
+const MINUS = "\u2212";
+
+/** {factor, name}: the binary unit in which the largest of some sizes reads best. */
+export function byteUnit(largest) {
+  let step = 0;
+  let size = Math.abs(largest);
+  // 1023.995 would be printed as 1024.00 of the smaller unit.
+  while (step < UNITS.length - 1 && size >= (step === 0 ? 1024 : 1023.995)) {
+    size /= 1024;
+    step += 1;
+  }
+  return { factor: 1024 ** step, name: UNITS[step] };
+}
+
+const fixed = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+export function bytes(value) {
+  if (value === null || value === undefined) return NOT_MEASURED;
+  const unit = byteUnit(value);
+  const text = fixed(Math.abs(value) / unit.factor, unit.factor === 1 ? 0 : 2);
+  return `${value < 0 && /[1-9]/.test(text) ? MINUS : ""}${text} ${unit.name}`;
+}
+
+export function count(value) {
+  if (value === null || value === undefined) return NOT_MEASURED;
+  return fixed(Math.abs(value), Number.isInteger(value) ? 0 : 2).replace(/^/, value < 0 ? MINUS : "");
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return NOT_MEASURED;
+  if (value < 0.0995) return `${fixed(value * 1000, 1)} ms`;
+  if (value < 60) return `${fixed(value, 2)} s`;
+  const whole = Math.round(value);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.round(value / 60);
+  if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const hours = Math.round(value / 3600);
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** How long ago, in one unit. */
+export function ago(then, now) {
+  const age = (now - then) / 1000;
+  if (age < 5) return "now";
+  if (age < 60) return `${Math.floor(age)} s ago`;
+  if (age < 3600) return `${Math.floor(age / 60)} min ago`;
+  if (age < 86400) return `${Math.floor(age / 3600)} h ago`;
+  return `${Math.floor(age / 86400)} d ago`;
+}

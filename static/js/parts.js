@@ -1,0 +1,42 @@
+// Draws anew what the server drew first: fetches the same fragments and puts in the parts that changed.
+
+const parser = new DOMParser();
+// What the server last wrote for a part. Compared with its next text, because scripts change the page's copy.
+const written = new WeakMap();
+
+/** Replaces each changed `data-part` and adds sections that are new. Returns the names of the changed parts. */
+export function takeParts(html, root = document) {
+  const incoming = parser.parseFromString(html, "text/html");
+  const changed = [];
+  let previous = null;
+  for (const section of incoming.querySelectorAll("[data-section]")) {
+    const present = root.getElementById(section.id);
+    if (!present && previous) {
+      previous.after(document.importNode(section, true));
+      changed.push(section.id);
+    }
+    previous = root.getElementById(section.id) ?? previous;
+  }
+  for (const part of incoming.querySelectorAll("[data-part]")) {
+    const here = root.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
+    const text = part.innerHTML;
+    if (!here || (written.get(here) ?? null) === text) continue;
+    written.set(here, text);
+    if (here.innerHTML === text) continue;
+    keepPlace(here, () => here.replaceChildren(...document.importNode(part, true).childNodes));
+    for (const { name, value } of part.attributes) here.setAttribute(name, value);
+    changed.push(part.dataset.part);
+  }
+  return changed;
+}
+
+/** Open `<details>`, scrolled tables and the focus survive an exchange. */
+function keepPlace(here, exchange) {
+  const open = [...here.querySelectorAll("details")].map((each) => each.open);
+  const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const focused = here.contains(document.activeElement) ? document.activeElement.id : null;
+  exchange();
+  here.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
+  here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
+  if (focused) document.getElementById(focused)?.focus();
+}
