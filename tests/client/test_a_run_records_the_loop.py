@@ -1,0 +1,448 @@
+"""What the calls of a run leave behind, read back from its spool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline import guard
+from leakline.errors import BadArgument
+from leakline.snapshot import Event, Snapshot
+
+Recorded = Callable[[], list[Snapshot]]
+
+
+def events(snapshots: list[Snapshot], kind: str) -> list[Event]:
+    return [event for s in snapshots for event in s.events if event.kind == kind]
+
+
+def labels(snapshots: list[Snapshot]) -> list[str]:
+    return [s.label for s in snapshots if s.kind not in ("baseline", "finish")]
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [(7, 1), ("not a name", 1), (dict, -1), (dict, True), (dict, 1.5), (dict, (3, 2)), (dict, (1, 2, 3)), (dict, "2")],
+)  # fmt: skip
+def test_a_wrong_expectation_raises_at_once(offline: leakline.Run, target: Any, count: Any) -> None:
+    with pytest.raises(BadArgument):
+        offline.expect(target, count)
+
+
+def test_wrong_tracking_raises_at_once_and_never_shows_the_object(offline: leakline.Run) -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "password"
+
+    with pytest.raises(BadArgument) as caught:
+        offline.track("x", Secret())
+    assert "password" not in str(caught.value)
+    for name, target, capacity in (("", [], None), (3, [], None), ("x", [], 0), ("x", [], "many")):
+        with pytest.raises(BadArgument):
+            offline.track(name, target, capacity)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "5", None, True, [1]])
+def test_a_wrong_gauge_raises_at_once(offline: leakline.Run, value: Any) -> None:
+    with pytest.raises(BadArgument, match=r"value|warn_above"):
+        offline.gauge("pending", value)
+    if value is not None:
+        with pytest.raises(BadArgument):
+            offline.gauge("pending", 1, warn_above=value)
+
+
+def test_other_wrong_arguments_never_reach_the_loop(
+    offline: leakline.Run, internal_exceptions: Any
+) -> None:
+    offline.generation("three")  # type: ignore[arg-type]
+    offline.band("process.rss_bytes", (1, 5), low="many")
+    offline.budget("evaluate", normal=object())  # type: ignore[arg-type]
+    offline.on("leaking", print)
+    assert len(internal_exceptions) == 4
+    internal_exceptions.clear()
+
+
+def test_each_phase_end_has_its_label_and_each_generation_its_end(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    for generation in (0, 1):
+        offline.generation(generation)
+        with offline.phase("evaluate"), offline.phase("episode"):
+            pass
+    offline.finish()
+    assert labels(recorded()) == [
+        "generation 0: after evaluate/episode", "generation 0: after evaluate", "generation 0: end",
+        "generation 1: after evaluate/episode", "generation 1: after evaluate", "generation 1: end",
+    ]  # fmt: skip
+    first = recorded()[1]
+    assert (first.phase, first.generation, first.kind) == ("evaluate/episode", 0, "phase_end")
+
+
+def test_every_snapshot_has_the_next_sequence_number(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.generation(0)
+    with offline.phase("train"):
+        offline.snapshot("inside")
+    offline.finish()
+    assert [s.sequence for s in recorded()] == list(range(1, len(recorded()) + 1))
+
+
+def test_the_unit_names_the_labels_and_its_calls_are_the_same(recorded: Recorded) -> None:
+    for unit in ("episode", "epoch", "step"):
+        run = leakline.init(mode="offline", unit=unit, quiet=True)
+        getattr(run, unit)(4)
+        run.finish()
+    assert {"episode 4: end", "epoch 4: end", "step 4: end"} <= set(labels(recorded()))
+
+
+def test_a_generation_as_a_context_ends_with_it(offline: leakline.Run, recorded: Recorded) -> None:
+    with offline.generation(5):
+        pass
+    offline.snapshot("between generations")
+    offline.finish()
+    kinds = [(s.kind, s.generation) for s in recorded()]
+    assert kinds == [("baseline", None), ("generation_end", 5), ("manual", 5), ("finish", 5)]
+
+
+def test_the_same_generation_called_again_changes_nothing(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    for _ in range(3):
+        offline.generation(7)
+    offline.finish()
+    assert labels(recorded()) == ["generation 7: end"]
+
+
+def test_an_exception_closes_the_phases_it_leaves_and_is_told_once(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.generation(0)
+    with (
+        pytest.raises(ValueError, match="planned"),
+        offline.phase("evaluate"),
+        offline.phase("episode"),
+    ):
+        raise ValueError("planned")
+    with offline.phase("train"):
+        pass
+    offline.finish()
+    assert labels(recorded())[-2] == "generation 0: after train"
+    (told,) = events(recorded(), "exception")
+    assert (told.name, told.data["phase"]) == ("ValueError", "evaluate/episode")
+
+
+def test_an_early_return_and_a_break_close_a_phase(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    def early() -> int:
+        with offline.phase("search"):
+            return 3
+
+    assert early() == 3
+    for _ in range(5):
+        with offline.phase("loop"):
+            break
+    assert offline._loop is not None
+    assert offline._loop.phase is None
+    offline.finish()
+    assert labels(recorded()) == ["after search", "after loop"]
+
+
+def test_decorated_functions_run_in_their_phase_and_keep_name_and_result(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    @offline.phase("train")
+    def train(x: int, *, twice: bool = False) -> int:
+        """Doc."""
+        return x * 2 if twice else x
+
+    @offline.phase("wait")
+    async def wait() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    @offline.phase("produce")
+    def produce() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    assert train(4, twice=True) == 8
+    assert (train.__name__, train.__doc__) == ("train", "Doc.")
+    assert asyncio.run(wait()) == "done"
+    assert list(produce()) == [1, 2]
+    offline.finish()
+    assert labels(recorded()) == ["after train", "after wait", "after produce"]
+
+
+def test_a_recursive_decorated_function_is_one_phase(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    @offline.phase("tree")
+    def depth(n: int) -> int:
+        return 0 if n == 0 else 1 + depth(n - 1)
+
+    assert depth(5) == 5
+    offline.finish()
+    assert set(labels(recorded())) == {"after tree"}
+
+
+def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    for name in ("between", "leakline", "", "two\nlines", "x" * 500):
+        with offline.phase(name):
+            pass
+    offline.finish()
+    phases = [s.phase for s in recorded() if s.kind == "phase_end"]
+    assert phases == ["between_", "leakline_", "unnamed", "two lines", "x" * 128]
+
+
+def test_a_phase_on_another_thread_is_told_but_not_booked(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.generation(0)
+
+    def work() -> None:
+        with offline.phase("loader"):
+            pass
+
+    thread = threading.Thread(target=work)
+    with offline.phase("train"):
+        thread.start()
+        thread.join()
+    offline.finish()
+    assert labels(recorded())[:2] == ["generation 0: after loader", "generation 0: after train"]
+    (end,) = [s for s in recorded() if s.kind == "generation_end"]
+    assert "phase.loader.bytes" not in end.samples
+    assert "phase.train.bytes" in end.samples
+
+
+def test_a_gauge_is_told_with_the_next_snapshot_and_with_each_generation_end(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.generation(0)
+    offline.gauge("pending", 3, warn_above=50)
+    with offline.phase("a"):
+        pass
+    with offline.phase("b"):
+        pass
+    for value in (51, 52, 10, 60):
+        offline.gauge("pending", value, warn_above=50)
+    offline.finish()
+    values = [s.samples.get("gauge.pending") for s in recorded()]
+    assert values == [None, 3, None, 60, None]
+    assert [e.data["value"] for e in events(recorded(), "warning")] == [51, 60]
+    assert len(events(recorded(), "gauge")) == 1
+
+
+def test_a_cleanup_tells_before_after_and_freed(offline: leakline.Run, recorded: Recorded) -> None:
+    held = [bytearray(30_000_000)]
+
+    @offline.cleanup("buffers")
+    def clean() -> None:
+        held.clear()
+
+    clean()
+    offline.finish()
+    (told,) = events(recorded(), "cleanup")
+    assert told.name == "buffers"
+    assert told.data["freed_bytes"] == pytest.approx(30_000_000, rel=0.1)
+    assert told.data["before_bytes"] - told.data["after_bytes"] == told.data["freed_bytes"]
+
+
+def test_marks_notes_and_plans_travel_as_events(offline: leakline.Run, recorded: Recorded) -> None:
+    offline.mark("learning rate drop")
+    offline.note("see the profile", link="https://example.org")
+    offline.band("process.rss_bytes", (1, 5), low="30 GiB", high="40 GB")
+    offline.budget("evaluate", normal="4 GiB", leak=5 * 2**30)
+    offline.fix(
+        "detach losses", phase="train", location="trainer.py:281",
+        promises={"growth_bytes_per_generation": "500 MiB", "generations": 25},
+    )  # fmt: skip
+    offline.finish()
+    told = {e.kind: (e.name, e.data) for s in recorded() for e in s.events}
+    assert told["mark"] == ("learning rate drop", {})
+    assert told["note"][1] == {"text": "see the profile", "link": "https://example.org"}
+    assert told["band"][1] == {
+        "first": 1,
+        "last": 5,
+        "low_bytes": 30 * 2**30,
+        "high_bytes": 40 * 10**9,
+    }
+    assert told["budget"][1] == {"normal_bytes": 4 * 2**30, "leak_bytes": 5 * 2**30}
+    assert told["fix"][1]["promises"] == {
+        "growth_bytes_per_generation": 500 * 2**20,
+        "generations": 25,
+    }
+
+
+class Environment:
+    pass
+
+
+def test_watched_and_expected_classes_are_counted_before_they_grow(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True, watch=[Environment])
+    kept = []
+    run.expect("Environment", (1, 2), after="evaluate")
+    for generation in range(3):
+        run.generation(generation)
+        with run.phase("evaluate"):
+            kept.append(Environment())
+    run.finish()
+    series = f"type.{Environment.__module__}.Environment.count"
+    counts = [s.samples.get(series) for s in recorded() if s.kind == "phase_end"]
+    assert counts == [1, 2, 3]
+    (expected,) = events(recorded(), "expect")
+    assert expected.name == f"{Environment.__module__}.Environment"
+    assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
+
+
+def test_an_expectation_for_a_class_that_never_appears_is_still_told(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.expect("NoSuchClassAnywhere", 2)
+    for generation in range(3):
+        offline.generation(generation)
+    offline.finish()
+    assert [e.name for e in events(recorded(), "expect")] == ["NoSuchClassAnywhere"]
+
+
+def test_a_tracked_container_is_not_kept_alive_and_its_length_is_told(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    buffer: list[int] = []
+    offline.track("replay", buffer, capacity=100)
+    offline.generation(0)
+    buffer.extend(range(40))
+    offline.finish()
+    (end,) = [s for s in recorded() if s.kind == "generation_end"]
+    assert end.samples["tracked.replay.length"] == 40
+    assert end.samples["tracked.replay.capacity"] == 100
+    (told,) = events(recorded(), "track")
+    assert told.data == {"capacity": 100}
+
+
+def test_after_finish_every_call_does_nothing(offline: leakline.Run, recorded: Recorded) -> None:
+    offline.finish()
+    offline.finish()
+    before = len(recorded())
+    offline.generation(1)
+    with offline.phase("late"):
+        pass
+    offline.expect("not checked any more", -1)
+    offline.gauge("x", 1)
+    offline.snapshot("late")
+    assert len(recorded()) == before
+    assert leakline.current() is not offline
+
+
+def test_current_is_the_active_run_and_otherwise_one_that_does_nothing(
+    spool_directory: Any,
+) -> None:
+    nothing = leakline.current()
+    with nothing.phase("x"), nothing.cleanup("y"), nothing.generation(1):
+        nothing.gauge("g", float("nan"))
+        nothing.on("suspected", print)
+    assert (nothing.url, nothing.id, nothing.report()) == ("", "", "")
+    run = leakline.init(mode="offline", quiet=True)
+    assert leakline.current() is run
+
+
+def test_library_code_decorated_before_init_belongs_to_the_later_run(recorded: Recorded) -> None:
+    @leakline.current().phase("library")
+    def work() -> None:
+        return None
+
+    run = leakline.init(mode="offline", quiet=True)
+    work()
+    run.finish()
+    assert labels(recorded()) == ["after library"]
+
+
+def test_a_second_init_finishes_the_first_run(recorded: Recorded) -> None:
+    first = leakline.init(mode="offline", quiet=True)
+    second = leakline.init(mode="offline", quiet=True)
+    second.finish()
+    assert first.id != second.id
+    assert [s.kind for s in recorded()] == ["baseline", "finish"] * 2
+
+
+def test_a_disabled_run_does_nothing_at_all(spool_directory: Any) -> None:
+    threads = threading.active_count()
+    run = leakline.init(mode="disabled")
+    for generation in range(3):
+        run.generation(generation)
+        with run.phase("train"):
+            run.gauge("x", 1)
+    run.snapshot("here")
+    run.finish()
+    assert threading.active_count() == threads
+    assert not spool_directory.exists()
+    assert run.url == ""
+
+
+def test_a_probe_that_fails_costs_only_its_own_samples(
+    offline: leakline.Run, recorded: Recorded, internal_exceptions: Any
+) -> None:
+    def broken() -> dict[str, int]:
+        raise RuntimeError("planned")
+
+    assert offline._loop is not None
+    offline._loop.sampler._probes["cgroup"].read = broken
+    for _ in range(10):
+        with offline.phase("train"):
+            pass
+    offline.finish()
+    assert len(internal_exceptions) == 3
+    internal_exceptions.clear()
+    ends = [s for s in recorded() if s.kind == "phase_end"]
+    assert len(ends) == 10
+    assert all("process.rss_bytes" in s.samples for s in ends)
+
+
+def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
+    offline: leakline.Run, internal_exceptions: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert offline._loop is not None
+    offline._loop.sampler.read_private_bytes = lambda: 1 // 0  # type: ignore[method-assign]
+    for generation in range(5):
+        offline.generation(generation)
+        with offline.phase("train"):
+            pass
+    assert offline._guard.count >= 5
+    assert len([r for r in caplog.records if "measuring failed" in r.message]) == 1
+    internal_exceptions.clear()
+    del offline._loop.sampler.read_private_bytes
+    offline.finish()
+    guard.swallowed.clear()
+
+
+def test_the_samples_of_a_snapshot_are_finite_numbers(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.generation(0)
+    offline.finish()
+    for snapshot in recorded():
+        for name, value in snapshot.samples.items():
+            assert type(value) in (int, float), name
+            assert value == value
+
+
+def test_a_resumed_run_is_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch, spool_directory: Any
+) -> None:
+    from leakline.spool import read_header
+
+    monkeypatch.setenv("LEAKLINE_RUN_ID", "resumed")
+    for _ in range(2):
+        leakline.init(mode="offline", quiet=True).finish()
+    attempts = [
+        read_header(path)[1].attempt for path in (spool_directory / "resumed").glob("*.spool")
+    ]
+    assert sorted(attempts) == [1, 2]
