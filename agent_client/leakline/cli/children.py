@@ -1,0 +1,105 @@
+"""The demo's child processes: started apart from the terminal's Ctrl-C, and all ended within two seconds."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Final
+
+# Ctrl-C promises two seconds for everything; what has not ended by then is killed.
+END_SECONDS: Final = 1.5
+LAST_WORDS_BYTES: Final = 4096
+
+
+class Child:
+    """One process. What it prints is read by `lines`; what it says on stderr is kept for `last_words`."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None
+    ) -> None:
+        self.name = name
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        # A session of its own: the terminal's Ctrl-C reaches the demo only, which then ends its children in order.
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        yield from self.process.stdout
+
+    def wait(self) -> int:
+        return self.process.wait()
+
+    def last_words(self) -> str:
+        """The last line of stderr, or the exit status."""
+        size = self._errors.seek(0, 2)
+        self._errors.seek(max(0, size - LAST_WORDS_BYTES))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        told = [line.strip() for line in lines if line.strip()]
+        return told[-1] if told else f"exit status {self.process.poll()}"
+
+    def close(self) -> None:
+        self._errors.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Children:
+    """A context that ends every child when it is left."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Child:
+        child = Child(name, command, environment)
+        self._children.append(child)
+        return child
+
+    def wait_for_any(self) -> None:
+        """Until one that still runs ends."""
+        running = [child for child in self._children if not child.ended]
+        if running:
+            running[0].wait()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A second Ctrl-C must not leave a child behind.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._end_all()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _end_all(self) -> None:
+        # The newest first: a training sends its last words to a server that still listens.
+        running = [child for child in reversed(self._children) if not child.ended]
+        deadline = time.monotonic() + END_SECONDS
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        for child in self._children:
+            child.close()

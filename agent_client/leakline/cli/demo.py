@@ -1,0 +1,225 @@
+"""Show Leakline at work: serve the dashboard, train a leaking and a fixed run for real, compare them.
+
+The training is the example `erl_trading`: torch on the CPU, about half a minute each. It prints three
+addresses to open: before, after, comparison. The dashboard stays up until Ctrl-C.
+
+example: leakline demo
+         leakline demo --exit
+         leakline demo --story misdiagnosis
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import LeaklineError, ServerUnreachable
+from .asking import Asker
+from .children import Children
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8765
+PROJECT: Final = "erl-trading"
+GENERATIONS: Final = 16
+READY_SECONDS: Final = 30.0
+VERDICT_SECONDS: Final = 20.0
+POLL_SECONDS: Final = 0.1
+NEEDED: Final = ("torch", "numpy")
+INSTALL: Final = "pip install 'leakline[server,examples]' torch"
+# The demo decides these for its trainings; what the shell says about other trainings must not get in.
+DECIDED: Final = (
+    "LEAKLINE_SERVER", "LEAKLINE_PROJECT", "LEAKLINE_RUN_NAME", "LEAKLINE_RUN_ID", "LEAKLINE_MODE",
+    "LEAKLINE_QUIET", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a story: its name and the leaks it has."""
+
+    name: str
+    leaks: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        return f"with {' and '.join(self.leaks)}" if self.leaks else "without a leak"
+
+
+# Before and after. In the misdiagnosis the list of losses was bounded, but it never was the leak.
+STORIES: Final = {
+    "fix": (Training("before-fix", ("old_population",)), Training("after-fix", ())),
+    "misdiagnosis": (
+        Training("before-wrong-fix", ("kept_environments", "loss_history")),
+        Training("after-wrong-fix", ("kept_environments",)),
+    ),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--exit", action="store_true", help="end after both runs, with status 0")
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the dashboard (default {PORT})")
+    parser.add_argument(
+        "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
+    )
+    parser.add_argument(
+        "--story", choices=STORIES, default="fix",
+        help="fix: the leak is found and fixed; misdiagnosis: the wrong thing is fixed",
+    )  # fmt: skip
+
+
+def main(options: argparse.Namespace) -> int:
+    """1. what it needs  2. the server  3. both trainings  4. what came out  5. wait for Ctrl-C."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise LeaklineError(f"the demo trains with {' and '.join(missing)}: {INSTALL}")
+    folder = example_folder()
+    with _ends_by_signals(), Children() as children:
+        try:
+            asker = _serve(children, options.port)
+            runs = [
+                _train(children, asker, training, options.generations, folder)
+                for training in STORIES[options.story]
+            ]
+            _tell(asker, *runs)
+        except KeyboardInterrupt:
+            print("\nstopped", flush=True)
+            return 130
+        if not options.exit:
+            _wait_for_ctrl_c(children)
+    return 0
+
+
+def example_folder() -> Path:
+    """Where the package `erl_trading` lies: beside this package in a wheel, in `examples/` in a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[1] / "examples", here.parents[3] / "examples"):
+        if (folder / "erl_trading" / "__main__.py").is_file():
+            return folder
+    raise LeaklineError("the example erl_trading is not installed; reinstall leakline")
+
+
+@contextmanager
+def _ends_by_signals() -> Iterator[None]:
+    """A closed terminal or a SIGTERM ends the demo as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve(children: Children, wanted_port: int) -> Asker:
+    port = _free_port(wanted_port)
+    if port != wanted_port:
+        print(f"port {wanted_port} is taken; using {port}")
+    server = children.start(
+        "server", [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
+    )
+    asker = Asker(f"http://{HOST}:{port}")
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            asker.get("/runs", {"limit": 1})
+            print(f"the dashboard is at {asker.server}", flush=True)
+            return asker
+        except ServerUnreachable:
+            if server.ended or time.monotonic() > deadline:
+                raise LeaklineError(f"the server did not start: {server.last_words()}") from None
+            time.sleep(POLL_SECONDS)
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            # As the server will do it: a port in TIME_WAIT is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise LeaklineError(f"no free port on {HOST}")
+
+
+def _train(
+    children: Children, asker: Asker, training: Training, generations: int, folder: Path
+) -> dict[str, Any]:
+    """One real training in a process of its own; gives the run as the server knows it in the end."""
+    run = secrets.token_hex(8)
+    print(
+        f"\n{training.name} trains {training.told}; live at {asker.server}/runs/{run}", flush=True
+    )
+    command = [
+        sys.executable, "-m", "erl_trading", "--project", PROJECT, "--name", training.name,
+        "--generations", str(generations), "--server", asker.server, "--run-id", run,
+    ]  # fmt: skip
+    for leak in training.leaks:
+        command += ["--leak", leak]
+    environment = {name: value for name, value in os.environ.items() if name not in DECIDED}
+    path = os.pathsep.join(filter(None, (str(folder), environment.get("PYTHONPATH"))))
+    child = children.start(
+        training.name, command, {**environment, "PYTHONPATH": path, "LEAKLINE_QUIET": "1"}
+    )
+    _show_progress(child.lines())
+    if child.wait() != 0:
+        raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")
+    return _examined(asker, run, generations)
+
+
+def _show_progress(lines: Iterator[str]) -> None:
+    """On a terminal one line that changes, elsewhere every line."""
+    terminal, width = sys.stdout.isatty(), 0
+    for line in lines:
+        text = f"  {line.rstrip()}"
+        width = max(width, len(text))
+        print(text.ljust(width), end="\r" if terminal else "\n", flush=True)
+    if terminal and width:
+        print()
+
+
+def _examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
+    """The run once the server has examined all of it; the newest it knows when that takes too long."""
+    deadline = time.monotonic() + VERDICT_SECONDS
+    while True:
+        found = asker.get(f"/runs/{run}")
+        verdict = asker.get(f"/runs/{run}/verdict")
+        whole = found["state"] != "running" and verdict["generations"] >= generations
+        if whole or time.monotonic() > deadline:
+            print(f"  {verdict['status']}: {verdict['summary']}", flush=True)
+            return {**found, "verdict": verdict}
+        time.sleep(POLL_SECONDS)
+
+
+def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    query = {"before": before["id"], "after": after["id"]}
+    comparison = asker.get("/compare", query)
+    print()
+    for title, run in (("before", before), ("after", after)):
+        print(f"{title:<11} {asker.server}/runs/{run['id']}")
+        print(f"{'':<11} {run['verdict']['status']}: {run['verdict']['summary']}")
+    print(f"{'comparison':<11} {asker.server}/compare?before={before['id']}&after={after['id']}")
+    print(f"{'':<11} {comparison['outcome']}: {comparison['summary']}", flush=True)
+
+
+def _wait_for_ctrl_c(children: Children) -> None:
+    print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
+    try:
+        children.wait_for_any()
+    except KeyboardInterrupt:
+        print("\nstopped", flush=True)
+    else:
+        raise LeaklineError("the server ended by itself")
