@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from ..errors import Malformed, TooLarge
-from ..ingest import deeper_than, too_deep
+from ..ingest import deeper_than, inflate, too_deep
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 16
@@ -65,6 +65,8 @@ def json_body(model: type[Model]) -> Any:
         )
         headers = dict(request.scope["headers"])
         body = await read_body(request.receive, headers, refuse, MAX_BODY_BYTES)
+        # The client compresses a header as it compresses a batch.
+        body = inflate(body, headers.get(b"content-encoding", b"").decode("latin-1"))
         try:
             return model.model_validate(_decode(body))
         except ValidationError as error:
