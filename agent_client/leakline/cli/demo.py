@@ -185,8 +185,12 @@ def _show_progress(lines: Iterator[str]) -> None:
     terminal, width = sys.stdout.isatty(), 0
     for line in lines:
         text = f"  {line.rstrip()}"
+        if not terminal:
+            print(text, flush=True)
+            continue
+        # The rest of a longer line before it must not stay.
         width = max(width, len(text))
-        print(text.ljust(width), end="\r" if terminal else "\n", flush=True)
+        print(text.ljust(width), end="\r", flush=True)
     if terminal and width:
         print()
 
