@@ -14,6 +14,7 @@ from .shape import (
     is_a_real_start,
     is_more_than_steps,
     keeps_rising,
+    slows_like_a_logarithm,
     stands_out,
 )
 from .trend import Slope, block_minima, floor_slope, theil_sen
@@ -116,11 +117,12 @@ def _test(
     )
     if not stands_out(bx, by, slope) or not breaks_new_ground(wy, before_y):
         return None
-    if not is_a_real_start(slope, *block_minima(before_x, before_y), length):
+    if not is_a_real_start(slope, *block_minima(before_x, before_y), length, n):
         return None
     if not _exceeds(slope, x, bounded, length):
         return None
-    return slope, keeps_rising(bx, by, STRICT_HALF_RATIO)
+    steady = not slows_like_a_logarithm(bx, by, x[0])
+    return slope, steady and keeps_rising(bx, by, STRICT_HALF_RATIO)
 
 
 def _visible(

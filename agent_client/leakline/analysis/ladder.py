@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from .assess import Assessed, LaneStudy, Moment, assess
 from .fingerprint import fingerprint_of
@@ -16,7 +16,7 @@ from .results import Status
 
 MIN_GENERATIONS: Final = 5
 _WATCH: Final = 8
-_SUSPECT: Final = (12, 3)  # generations of growth, moments in a row
+_SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
 _CONFIRM: Final = (24, 5)
 _CONFIRM_WITH_WITNESSES: Final = 16
 _CONFIRM_BROKEN_CONTRACT: Final = 8
@@ -143,19 +143,18 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
     if not material:
         quiet = not a.cause.members or a.scale.is_trivial(rate.estimate, a.window) or not counts
         return ("ok" if quiet else "watch"), in_a_row
-    return _by_memory(study, a, upto, in_a_row) or _by_counts(a) or "watch", in_a_row
+    return _by_memory(study, a, upto) or _by_counts(a) or "watch", in_a_row
 
 
-def _by_memory(study: LaneStudy, a: Assessed, upto: int, in_a_row: int) -> Status | None:
+def _by_memory(study: LaneStudy, a: Assessed, upto: int) -> Status | None:
+    """Memory alone must pass the stricter saturation test, several moments in a row."""
     witnesses = len(a.witnesses & {"counts", "container", "measured"})
-    window = a.rise.window
-    if window >= _CONFIRM[0] and confirmations(study, a, upto, _CONFIRM[0]) >= _CONFIRM[1]:
-        return "confirmed"
-    if window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
-        return "confirmed"
-    if a.rise.strict >= _SUSPECT[0] and confirmations(study, a, upto, _SUSPECT[0]) >= _SUSPECT[1]:
-        return "suspected"
-    return "suspected" if window >= _WATCH and witnesses else None
+    for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
+        if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
+            return "confirmed"
+        if a.rise.strict >= window and confirmations(study, a, upto, window) >= moments:
+            return cast(Status, status)
+    return "suspected" if a.rise.window >= _WATCH and witnesses else None
 
 
 def _by_counts(a: Assessed) -> Status | None:
@@ -173,12 +172,15 @@ def _by_counts(a: Assessed) -> Status | None:
 
 
 def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
-    """Moments in a row, ending now, in which memory alone showed growth over at least ``window``."""
+    """Moments in a row, ending now, in which memory alone showed growth over at least ``window``.
+
+    The stricter test for saturation counts: a rise that slows down passes the looser one now and then.
+    """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
     for moment in range(upto, max(0, upto - _CONFIRM[1]), -1):
         rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
-        if rise.window < window:
+        if rise.strict < window:
             break
         found += 1
     return found

@@ -5,8 +5,10 @@ Each test takes readings in order and says True when the reading looks like last
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from .trend import Slope, robust_spread, theil_sen
@@ -16,8 +18,11 @@ HALF_RATIO: Final = 0.7
 STRICT_HALF_RATIO: Final = 0.8
 _LAST_THIRD: Final = 0.22
 _ANY_THIRD: Final = 0.65
-_WITHOUT_STEPS: Final = 0.40
+# The largest block increments, and what the others must keep of the growth.
+_STEPS: Final = 3
+_WITHOUT_STEPS: Final = 0.30
 _SIGNAL: Final = 4.0
+_CLEARLY_BETTER: Final = 0.85
 
 
 def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RATIO) -> bool:
@@ -36,10 +41,10 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
 
 
 def is_more_than_steps(y: Sequence[float]) -> bool:
-    """False when two jumps make most of the growth: a checkpoint buffer is a step, not a leak."""
+    """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps."""
     growth = y[-1] - y[0]
     jumps = sorted((b - a for a, b in pairwise(y)), reverse=True)
-    return growth > 0 and growth - sum(jumps[:2]) >= _WITHOUT_STEPS * growth
+    return growth > 0 and growth - sum(jumps[:_STEPS]) >= _WITHOUT_STEPS * growth
 
 
 def breaks_new_ground(window: Sequence[float], before: Sequence[float]) -> bool:
@@ -62,12 +67,28 @@ def stands_out(x: Sequence[float], y: Sequence[float], slope: Slope) -> bool:
 
 
 def is_a_real_start(
-    slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int
+    slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int, run: int
 ) -> bool:
     """A window much shorter than the run counts only when it rises clearly faster than what was before.
 
     Otherwise the tail of a long, decaying rise would pass as a new leak.
     """
-    if window >= 0.7 * (len(before_x) + window) or len(before_x) < 3:
+    if window >= 0.7 * run or len(before_x) < 3:
         return True
     return slope.estimate >= 1.6 * theil_sen(before_x, before_y).estimate
+
+
+def slows_like_a_logarithm(x: Sequence[float], y: Sequence[float], first: float) -> bool:
+    """True when the rise follows the logarithm of the time since ``first`` clearly better than a line.
+
+    Caches of rare things and heaps that settle rise like that for ever, more slowly each time.
+    """
+    logs = [math.log1p(a - first) for a in x]
+    return _left_over(logs, y) < _CLEARLY_BETTER * _left_over(x, y)
+
+
+def _left_over(x: Sequence[float], y: Sequence[float]) -> float:
+    slope = theil_sen(x, y).estimate
+    rest = [b - slope * a for a, b in zip(x, y, strict=True)]
+    middle = median(rest)
+    return sum(abs(r - middle) for r in rest)
