@@ -1,9 +1,9 @@
 """The overhead governor: what may be measured now, and the ledger of what measuring has cost.
 
 Time on the training thread is a budget: a start credit, and from then on a share of the wall time that has
-passed. Deep work (a census, a search for holders) may use at most 60 % of it; light work (the snapshots at phase
-ends) uses what is left, and of that the frequent kinds only a part. So neither starves the other, and the whole
-is never exceeded by more than the one piece of work that was asked for.
+passed. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots
+at phase ends), only up to a part of the budget, and never the whole over it. So the frequent cannot starve the
+rare, the dear cannot starve the cheap, and the budget is overrun by one misjudged piece of work at most.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_CREDIT_SECONDS: Final = 0.5
-# Deep work is what is not named here; together it may use this part of the whole budget.
+# Deep work is what is not named below; together it may use this part of the budget.
 DEEP_PART: Final = 0.6
-# Light work: which part of what deep work has left may be used before this kind stands back.
+# Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "books": 0.6, "nested": 0.5, "phase": 0.8, "generation": 1.0, "manual": 1.0, "finish": 1.0,
+    "books": 0.5, "nested": 0.4, "phase": 0.6, "generation": 0.8, "manual": 1.0, "finish": 1.0,
 }  # fmt: skip
 
 
@@ -46,10 +46,12 @@ class Governor:
     def allows(self, work: str, default_seconds: float = 0.0) -> bool:
         """Is there budget for one more ``work``? It is expected to cost what it cost before."""
         expected = self._costs.get(work, default_seconds)
-        if work not in LIGHT_PARTS:
-            return self._deep_seconds + expected <= self.available_seconds * DEEP_PART
-        room = (self.available_seconds - self._deep_seconds) * LIGHT_PARTS[work]
-        return self._light_seconds + expected <= room
+        available = self.available_seconds
+        if self.spent_seconds + expected > available:
+            return False
+        if work in LIGHT_PARTS:
+            return self._light_seconds + expected <= available * LIGHT_PARTS[work]
+        return self._deep_seconds + expected <= available * DEEP_PART
 
     @property
     def spent_seconds(self) -> float:

@@ -24,6 +24,7 @@ class Ending(Protocol):
     def _forget(self) -> None: ...
 
 
+_local: Final = threading.local()
 # Weakly, so that a finished run is not kept for the life of the process.
 _runs: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _installed = False
@@ -36,7 +37,9 @@ def watch(run: Ending) -> None:
     if not _installed:
         _installed = True
         atexit.register(_at_exit)
-        os.register_at_fork(after_in_child=_in_child)
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+        )
     _chain_excepthook()
     _chain_sigterm()
 
@@ -50,11 +53,32 @@ def _at_exit() -> None:
         run._finish_at_exit()
 
 
+def _before_fork() -> None:
+    # A SIGTERM that reaches a child before Python has set it up is lost when its handler is Python's: ours.
+    # Blocked, it waits until the child has the handler back that was there before.
+    if _handler_is_ours():
+        _local.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork() -> None:
+    mask, _local.mask = getattr(_local, "mask", None), None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _in_child() -> None:
     # Silent from here on: the queue, the spool and the connection belong to the parent.
     for run in list(_runs):
         run._forget()
     _runs.clear()
+    handler = signal.getsignal(signal.SIGTERM)
+    if _handler_is_ours():
+        signal.signal(signal.SIGTERM, handler._leakline_previous)  # type: ignore[union-attr]
+    _after_fork()
+
+
+def _handler_is_ours() -> bool:
+    return hasattr(signal.getsignal(signal.SIGTERM), "_leakline_previous")
 
 
 def _chain_excepthook() -> None:
@@ -79,7 +103,7 @@ def _chain_sigterm() -> None:
         return
     previous = signal.getsignal(signal.SIGTERM)
     # None: a handler that was not set from Python cannot be chained. Ignored: the program will not end.
-    if previous is None or previous is signal.SIG_IGN or getattr(previous, "_leakline", False):
+    if previous is None or previous is signal.SIG_IGN or _handler_is_ours():
         return
     signal.signal(signal.SIGTERM, _sigterm_handler(previous))
 
@@ -97,5 +121,5 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    handler._leakline = True  # type: ignore[attr-defined]
+    handler._leakline_previous = previous  # type: ignore[attr-defined]
     return handler

@@ -41,6 +41,8 @@ class TypeGrowth:
         self._growing: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
         self._last: dict[int, int] = {}
+        # Names of all types of the last census, static ones included.
+        self._seen: dict[str, int] = {}
         self.calibrations = 0
 
     def ask(self, name: str) -> None:
@@ -50,14 +52,18 @@ class TypeGrowth:
 
     def resolve(self, name: str) -> str | None:
         """The full name of a class told by its name alone or with a part of its module; None when unknown."""
-        tail = f".{name}"
-        known = self._counts.names()
+        known = {*self._counts.names(), *self._seen}
         if name in known:
             return name
-        return min((full for full in known if full.endswith(tail)), key=len, default=None)
+        ending = [full for full in known if full.endswith(f".{name}")]
+        return min(ending, key=lambda full: (len(full), full), default=None)
 
     def calibrate(self, counts: Mapping[type, int]) -> None:
         """A census has counted everything exactly."""
+        self._seen = {}
+        for cls, count in counts.items():
+            name = type_name(cls)
+            self._seen[name] = self._seen.get(name, 0) + count
         self._counts.calibrate(counts)
         self.calibrations += 1
         if self.calibrations == 1:
@@ -67,6 +73,17 @@ class TypeGrowth:
         """``type.<name>.count`` of the names that travel."""
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         return {f"type.{name}.count": n for name, n in self._counts.read_names(names).items()}
+
+    def count_of(self, cls: type) -> int | None:
+        """Instances of this class now, where that is known exactly."""
+        name = type_name(cls)
+        return self._counts.read_names((name,)).get(name)
+
+    def read_asked(self) -> dict[str, Number]:
+        """The counts of the last census for what was asked for: static types are counted by censuses only."""
+        return {
+            f"type.{name}.count": self._seen[name] for name in self._asked if name in self._seen
+        }
 
     def close_generation(self) -> bool:
         """Compare with the generation end before; True when some class rose."""

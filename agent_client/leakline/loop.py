@@ -76,6 +76,7 @@ class Loop:
         """The first snapshot, before the loop begins. Its cost is set-up."""
         with self._lock, self.governor.measuring("baseline", set_up=True):
             measured = self.sampler.measure("baseline")
+            self._resolve_types(last_word=False)
             self._hand_over("baseline", "baseline", measured)
 
     def start_generation(self, number: int) -> None:
@@ -177,7 +178,7 @@ class Loop:
         """Declare a count of live instances."""
         self._declare_type("expect", target, data)
 
-    def watch(self, targets: Iterable[type | str]) -> None:
+    def watch(self, targets: Iterable[str]) -> None:
         """Count these classes from now on, also before they grow."""
         for target in targets:
             self._declare_type("watch", target, {})
@@ -198,13 +199,13 @@ class Loop:
                 "warning", "census_off", {"reason": "too many objects for one look at all of them"}
             )
 
-    def _resolve_types(self) -> None:
+    def _resolve_types(self, *, last_word: bool = True) -> None:
         for waiting in list(self._unresolved):
             name = self.sampler.full_name(waiting.name)
             if name is not None:
                 self._unresolved.remove(waiting)
                 self.sampler.watch(name)
-            if name is not None or not waiting.told:
+            if name is not None or (last_word and not waiting.told):
                 # Told as given at first, so that a declaration for a class that never appears is seen.
                 waiting.told = True
                 self.note(waiting.kind, name or waiting.name, waiting.data)

@@ -76,6 +76,9 @@ def init(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory,
     )  # fmt: skip
+    # The list of classes the caller made for this call would be counted as a reference to each of them, and
+    # instances are counted by references.
+    del watch
     if _active is not None:
         _active.finish()
     if settings.mode == "disabled" or _in_worker():

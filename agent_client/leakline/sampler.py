@@ -16,13 +16,14 @@ from .probes.allocator import read_allocator
 from .probes.census import CensusResult, take_census
 from .probes.cgroup import read_cgroup
 from .probes.collector import CollectorStatistics
-from .probes.containers import ContainerWatch, TrackedContainer
+from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
 from .probes.names import type_name
 from .probes.nvml import read_nvml
 from .probes.process import read_children, read_private_bytes, read_process
 from .probes.system import read_system
+from .probes.tracked import TrackedContainer
 from .snapshot import Census, Holder, LargeObject, Number
 
 # Which probes are asked at which moment.
@@ -80,7 +81,8 @@ class Sampler:
         self._governor, self._clock = governor, clock
         self._collector = CollectorStatistics()
         self._types = TypeGrowth()
-        self._containers = ContainerWatch()
+        self._containers = ContainerWatch(self._types.count_of)
+        self._lengths: dict[str, Number] = {}
         self._tracked: dict[str, TrackedContainer] = {}
         self._plan = CensusPlan(governor)
         self._census_guard, self._holder_guard = (
@@ -136,7 +138,7 @@ class Sampler:
             return measured
         rising = self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
-        rising = rising or any(name.startswith("container.") for name in measured.samples)
+        rising = self._containers_grew(measured.samples) or rising
         if self._plan.due(rising):
             with self._governor.measuring("census"):
                 self._take_census(measured, rising)
@@ -180,10 +182,10 @@ class Sampler:
         measured.large_objects = result.large_objects(
             0, LARGE_OBJECTS, LARGE_OBJECTS_AT_LEAST_BYTES
         )
-        if result.coverage >= 1:
+        if result.is_exact:
             self._types.calibrate(result.counts)
             self._types.note_census(result.counts)
-            measured.samples.update(self._types.read())
+            measured.samples.update({**self._types.read_asked(), **self._types.read()})
 
     def _find_holders(self, measured: Measured) -> None:
         classes = self._types.to_search(CLASSES_PER_SEARCH)
@@ -195,6 +197,15 @@ class Sampler:
             self._types.searched(classes)
             found = find_holders(classes, HOLDER_SECONDS)
             measured.holders = tuple(holder.to_holder(0) for holder in found)
+
+    def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
+        """Is any container longer than at the generation end before?"""
+        before, self._lengths = self._lengths, {
+            name: value
+            for name, value in samples.items()
+            if name.startswith("container.") and name.endswith(".length")
+        }  # fmt: skip
+        return any(value > before.get(name, 0) for name, value in self._lengths.items())
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}

@@ -27,7 +27,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything decided before a run starts. ``watch`` holds classes or their names, as given."""
+    """Everything decided before a run starts. ``watch`` holds names of classes, never the classes themselves."""
 
     run_id: str
     project: str = "default"
@@ -35,7 +35,7 @@ class Settings:
     name: str | None = None
     unit: str = "generation"
     total: int | None = None
-    watch: tuple[type | str, ...] = ()
+    watch: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
@@ -160,12 +160,20 @@ def _names(value: object, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(checked_name(item, name) for item in value))
 
 
-def _watch(value: object) -> tuple[type | str, ...]:
+def _watch(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, (str, type)) or not isinstance(value, Iterable):
         raise BadArgument("watch", value, "must be a list of classes or class names")
-    return tuple(checked_type(item, "watch") for item in value)
+    return tuple(dict.fromkeys(_class_name(checked_type(item, "watch")) for item in value))
+
+
+def _class_name(target: type | str) -> str:
+    """As the series name it: ``module.Class``, and plain ``list`` of builtins."""
+    if isinstance(target, str):
+        return target
+    module = "" if target.__module__ == "builtins" else f"{target.__module__}."
+    return module + target.__qualname__
 
 
 def checked_type(value: object, name: str) -> type | str:

@@ -303,6 +303,15 @@ def test_watched_and_expected_classes_are_counted_before_they_grow(recorded: Rec
     assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
 
 
+def test_a_watched_builtin_is_counted_at_censuses(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True, watch=[dict, "frozenset"])
+    run.finish()
+    baseline = recorded()[0]
+    assert baseline.samples["type.dict.count"] > 100
+    assert baseline.samples["type.frozenset.count"] > 0
+    assert {e.name for e in baseline.events if e.kind == "watch"} == {"dict", "frozenset"}
+
+
 def test_an_expectation_for_a_class_that_never_appears_is_still_told(
     offline: leakline.Run, recorded: Recorded
 ) -> None:

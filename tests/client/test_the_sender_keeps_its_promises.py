@@ -99,9 +99,9 @@ def test_a_server_absent_until_the_end_leaves_everything_in_the_spool(
 
 
 def test_a_server_that_forgot_the_run_is_told_of_it_again(tmp_path: Path, server: Any) -> None:
-    chain = Chain(tmp_path, server.address)
     server.answer(200, {})
     server.answer(404, {"error": {"code": "no_such_run", "message": "no such run"}})
+    chain = Chain(tmp_path, server.address)
     chain.put(1)
     assert chain.close()
     assert [path for _, path in server.requests].count("/api/v1/runs") == 2

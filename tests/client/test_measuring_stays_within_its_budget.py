@@ -1,0 +1,243 @@
+"""The governor, the census plan, and what a run costs the program it watches."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.budget import DEEP_PART, Governor
+from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
+from leakline.snapshot import Snapshot
+
+Recorded = Callable[[], list[Snapshot]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_share_only_what_is_free_is_measured() -> None:
+    governor = Governor(0.0, clock=Clock())
+    governor.charge("phase", 0.001)
+    assert not governor.allows("phase")
+    assert not governor.allows("census", 0.01)
+
+
+def test_deep_work_leaves_room_for_light_work() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock)
+    while governor.allows("census", 0.1):
+        governor.charge("census", 0.1)
+    assert governor.spent_seconds <= 0.5 * DEEP_PART
+    assert governor.allows("generation")
+    assert governor.allows("nested", 0.1)
+
+
+def test_light_work_leaves_room_for_deep_work_and_frequent_work_for_rare() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock)
+    while governor.allows("nested"):
+        governor.charge("nested", 0.001)
+    assert governor.allows("phase")
+    while governor.allows("phase"):
+        governor.charge("phase", 0.001)
+    assert governor.allows("generation")
+    assert governor.allows("census", 0.05)
+
+
+@pytest.mark.parametrize("works", [["census"], ["nested"], ["generation", "census", "phase"]])
+def test_over_a_day_the_share_is_never_exceeded(works: list[str]) -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock)
+    for _ in range(20_000):
+        for work in works:
+            if governor.allows(work, 0.05):
+                clock.now += 0.05
+                governor.charge(work, 0.05)
+        clock.now += 0.5
+        assert governor.spent_seconds <= 0.5 + 0.01 * clock.now + 0.05
+
+
+def test_work_is_expected_to_cost_what_it_cost_before() -> None:
+    governor = Governor(0.01, 0.5, Clock())
+    assert governor.allows("census", 0.01)
+    governor.charge("census", 0.25)
+    assert not governor.allows("census", 0.01)
+
+
+def test_work_inside_other_work_is_charged_once() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock)
+    with governor.measuring("generation"):
+        clock.now += 1
+        with governor.measuring("census"):
+            clock.now += 10
+        clock.now += 2
+    assert governor.spent_seconds == 13
+    assert governor.ledger() == {"client.seconds": 13.0, "client.pause_seconds": 13.0}
+    assert governor.ledger()["client.pause_seconds"] == 0
+
+
+def test_set_up_is_told_and_not_taken_from_the_budget() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock)
+    with governor.measuring("baseline", set_up=True):
+        clock.now += 3
+    assert governor.spent_seconds == 0
+    assert governor.ledger()["client.seconds"] == 3
+
+
+def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_does() -> None:
+    governor = Governor(1.0, 1e9, Clock())
+    plan = CensusPlan(governor, blocks=lambda: 1000)
+    taken = []
+    for generation in range(100):
+        rising = generation == 80
+        if plan.due(rising):
+            plan.taken(500, rising)
+            taken.append(generation)
+    gaps = [after - before for before, after in pairwise(taken)]
+    assert gaps[0] <= 2
+    assert max(gaps) == LONGEST_GAP
+    assert 80 in taken
+
+
+def test_a_heap_too_large_for_one_look_gets_no_census() -> None:
+    plan = CensusPlan(Governor(1.0, 1e9, Clock()), blocks=lambda: 4 * PAUSE_LIMIT_OBJECTS)
+    assert not plan.due(True)
+    assert plan.too_large
+
+
+def test_a_run_that_is_too_fast_is_thinned_counted_and_its_books_still_close(
+    monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    run._loop.governor._credit = 0.02
+    for generation in range(1000):
+        run.generation(generation)
+        with run.phase("train"), run.phase("step"):
+            pass
+    losses = run._loop.losses
+    run.finish()
+    ends = [s for s in recorded() if s.kind == "generation_end"]
+    taken = 1 + 3 * 1000 + 1
+    assert len(recorded()) + losses.totals()["thinned"] == taken
+    assert ends[-1].generation == 999, "the last generation is never left out"
+    for before, after in pairwise(ends):
+        assert booked(after) == private(after) - private(before)
+
+
+def booked(snapshot: Snapshot) -> int:
+    return sum(
+        int(value)
+        for name, value in snapshot.samples.items()
+        if name.startswith("phase.") and name.endswith(".bytes")
+    )
+
+
+def private(snapshot: Snapshot) -> int:
+    swap = int(snapshot.samples.get("process.swap_bytes", 0))
+    return int(snapshot.samples["process.anon_bytes"]) + swap
+
+
+def test_a_training_loop_is_slowed_by_no_more_than_the_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the client's own ledger; phases of 5 ms, generations of 25 ms, far faster than real ones."""
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.02")
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    governor = run._loop.governor
+    pause = threading.Event()
+    started = time.perf_counter()
+    for generation in range(60):
+        run.generation(generation)
+        for _ in range(5):
+            with run.phase("train"):
+                pause.wait(0.005)
+    wall = time.perf_counter() - started
+    assert governor.spent_seconds <= 0.5 + 0.02 * wall + 0.05
+    run.finish()
+
+
+def test_entering_and_leaving_a_phase_over_budget_costs_microseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0")
+    run = leakline.init(mode="offline", quiet=True)
+    rounds = 2000
+    best = min(_seconds(run, rounds) for _ in range(5)) / rounds
+    # Measured 8 us on the machine this was written on; ten times that still passes.
+    assert best < 80e-6
+    run.finish()
+
+
+def _seconds(run: leakline.Run, rounds: int) -> float:
+    started = time.perf_counter()
+    for _ in range(rounds):
+        with run.phase("tight"):
+            pass
+    return time.perf_counter() - started
+
+
+def test_a_disabled_run_costs_next_to_nothing() -> None:
+    run = leakline.init(mode="disabled")
+    best = min(_seconds(run, 2000) for _ in range(5)) / 2000
+    assert best < 20e-6
+
+
+def test_a_finished_run_leaves_no_thread_and_no_descriptor(spool_directory: Any) -> None:
+    from pathlib import Path
+
+    leakline.init(mode="offline", quiet=True).finish()
+    before = (threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
+    for _ in range(5):
+        run = leakline.init(mode="offline", quiet=True)
+        run.generation(0)
+        run.finish()
+    assert threading.active_count() == before[0]
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before[1] + 1
+
+
+class Watched:
+    pass
+
+
+def test_nothing_observed_is_kept_alive(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True, watch=[Watched])
+    thing = Watched()
+    alive = weakref.ref(thing)
+    holder = [thing]
+    run.track("holder", lambda: holder)
+    for generation in range(6):
+        run.generation(generation)
+        with run.phase("train"):
+            pass
+    del thing
+    holder.clear()
+    gc.collect()
+    assert alive() is None
+    run.finish()
+
+
+def test_the_program_s_collector_is_left_as_it_was(recorded: Recorded) -> None:
+    before = (gc.isenabled(), gc.get_threshold(), list(gc.callbacks))
+    run = leakline.init(mode="offline", quiet=True)
+    for generation in range(4):
+        run.generation(generation)
+    run.finish()
+    assert (gc.isenabled(), gc.get_threshold(), list(gc.callbacks)) == before
