@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .assess import Assessed
 from .attribution import holds
 from .candidates import FIGURE
+from .study import Assessed
 from .wording import short_name
 
 

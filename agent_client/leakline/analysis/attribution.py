@@ -27,6 +27,8 @@ _SAME_SLOPE: Final = 0.10
 # A container with less than this share of the growth is a story of its own, or none.
 _SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
+# What was seen growing nowhere in particular comes after all others.
+_LAST: Final = 10
 _KINDS: Final[Mapping[str, Kind]] = {
     "object": "objects", "figure": "objects", "library": "objects", "plain": "objects",
     "graph": "graph", "tensor": "tensors", "array": "arrays", "container": "container",
@@ -103,7 +105,9 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
         for phase, members in groups.items()
     }
     for candidate in homeless:
-        own_kind = candidate.family == "object" or candidate.violation is not None
+        own_kind = candidate.violation is not None or (
+            candidate.deep and candidate.family == "object"
+        )
         near = [
             (
                 abs(owner.growth.start - candidate.growth.start),
@@ -180,7 +184,8 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
         share = None if c.bytes_rate is None else c.bytes_rate / growth
         held = any(_is_like(c, container) for container in containers)
         size = -(c.bytes_rate or 0.0) if c.deep else 0.0
-        return _rank(c, share, held), size, c.growth.slope, c.name
+        unknown = _LAST if c.place == NOWHERE and not (c.deep or c.declared or c.violation) else 0
+        return _rank(c, share, held) + unknown, size, c.growth.slope, c.name
 
     return sorted(members, key=rank)
 
@@ -260,10 +265,21 @@ def share_out(
 
 
 def _takes_part(cause: Cause, memory: Memory) -> bool:
+    """Whether a cause has a claim on what memory gained.
+
+    Without measured bytes it needs a growth in its own phase; and a class nobody declared, seen growing
+    somewhere, is no explanation for memory that grows.
+    """
+    total = max(memory.total.estimate, 0.0)
     if cause.measured is not None:
-        return cause.measured >= 0.05 * max(memory.total.estimate, 0.0)
-    in_phase = memory.at(cause.place)
-    return in_phase is None or in_phase >= _EXPLAINS * max(memory.total.estimate, 0.0)
+        return cause.measured >= 0.05 * total
+    owner = cause.owner
+    named = owner is not None and (owner.declared or owner.violation is not None)
+    likely = owner is not None and owner.family in ("graph", "tensor")
+    in_phase = None if owner is None or owner.place == NOWHERE else memory.at(cause.place)
+    if in_phase is None:
+        return named or likely
+    return in_phase >= (_EXPLAINS if named or likely else _EXPLAINS_MOST) * total
 
 
 def _claim(cause: Cause, memory: Memory, among: int) -> float:

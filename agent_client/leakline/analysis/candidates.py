@@ -118,20 +118,16 @@ class Facts:
         return tuple(found)
 
     def violations(self, last_row: int) -> dict[str, Violation]:
-        """type -> what is broken now; a proven surplus is told before anything else of the same type."""
+        """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
         found: dict[str, Violation] = {}
         for readings in self.readings:
             violation = find_violation(self.lane, readings, last_row)
-            if violation is None:
+            if violation is None or not violation.above:
                 continue
             known = found.get(violation.type)
-            if known is None or _weight(violation) > _weight(known):
+            if known is None or (violation.proven and not known.proven):
                 found[violation.type] = violation
         return found
-
-
-def _weight(violation: Violation) -> tuple[bool, bool]:
-    return violation.above, violation.proven
 
 
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:

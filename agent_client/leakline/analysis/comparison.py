@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from .assess import LaneStudy
 from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_slopes
 from .evidence import MATERIAL
 from .growth import type_growth
@@ -25,6 +24,7 @@ from .results import (
     Verdict,
 )
 from .series import lanes_of
+from .study import LaneStudy
 from .trend import floor_slope
 from .verdict import examine
 from .wording import format_bytes, format_change

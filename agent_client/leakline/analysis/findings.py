@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from .advice import advice_for
-from .assess import Assessed, LaneStudy
 from .attribution import Cause, holds
 from .candidates import Candidate
 from .contracts import expected_text
 from .ladder import ACTIVE, Standing
 from .results import SEVERITY, Finding, Interval, Status, Suspect
+from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import format_bytes, format_change, format_count, ordinal, short_name
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from .assess import LaneStudy, Moment
 from .limits import newest
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
+from .study import LaneStudy, Moment
 from .trend import Slope
 
 # Never look further ahead than twice the stretch the growth was seen in.

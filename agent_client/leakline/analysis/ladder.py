@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from .assess import Assessed, LaneStudy, Moment, assess
+from .assess import assess
 from .fingerprint import fingerprint_of
 from .results import Status
+from .study import Assessed, LaneStudy, Moment
 
 MIN_GENERATIONS: Final = 5
 _WATCH: Final = 8

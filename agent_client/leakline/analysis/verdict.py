@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .assess import LaneStudy, Moment
 from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_executions, phase_slopes
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
@@ -13,6 +12,7 @@ from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .series import lanes_of, top_level
+from .study import LaneStudy, Moment
 from .summary import summary_sentence
 from .trend import theil_sen
 from .wording import format_bytes, format_change, format_count

@@ -1,0 +1,169 @@
+"""One lane with what is worked out once for all its moments, and what is said of a cause at one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from .attribution import Cause, Memory
+from .books import LEAKLINE_LINE, booked_bytes, phase_slopes, without_give_and_take
+from .bounds import without_bounded
+from .candidates import Facts
+from .channels import Channel, channels_of
+from .evidence import Rise, Scale, baseline_of, lasting_rise
+from .history import RunHistory
+from .limits import limit_of
+from .series import Lane
+from .trend import NO_GROWTH, Slope, fit_hinge, floor_slope
+
+_RATE_WINDOW: Final = 256
+# Below this share of the later slope the stretch before a bend counts as flat.
+_BENDS: Final = 0.5
+
+# (estimate, low, high) of the first leaking generation
+Start = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    """One cause at one moment with what speaks for it."""
+
+    cause: Cause
+    start: Start | None
+    window: float  # generations since the start
+    rise: Rise
+    witnesses: frozenset[str]
+    scale: Scale
+    process: str
+    channel: str = "private"
+    garbage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Everything the ladder needs from one moment of a lane."""
+
+    upto: int
+    causes: tuple[Assessed, ...]
+    rise: Rise
+    growth: Slope
+    scale: Scale
+    filling: tuple[str, ...]
+
+
+class LaneStudy:
+    """One lane with what is worked out once for all its moments."""
+
+    def __init__(self, history: RunHistory, lane: Lane) -> None:
+        self.history = history
+        self.lane = lane
+        self.facts = Facts(history, lane)
+        self.limit = limit_of(history, lane)
+        self._rises: dict[tuple[str, int], Rise] = {}
+
+    @cached_property
+    def booked(self) -> tuple[Mapping[str, float], ...]:
+        return booked_bytes(self.lane)
+
+    @cached_property
+    def channels(self) -> tuple[Channel, ...]:
+        return channels_of(self.lane)
+
+    def residual(self, upto: int) -> list[float]:
+        """Private bytes per generation without what bounded containers gained."""
+        private = self.lane.private
+        return without_bounded(private, self.facts.bounded, upto) if private else []
+
+    def remaining(self, upto: int) -> float | None:
+        if self.history.total is None or not upto:
+            return None
+        return max(0.0, self.history.total - 1 - self.lane.generations[upto - 1])
+
+    def scale(self, upto: int) -> Scale:
+        private = self.lane.private
+        baseline = max(baseline_of(private), self._resident_baseline)
+        level = private[upto - 1] if private else 0.0
+        return Scale(
+            baseline, self.limit.bytes if self.limit else None, level, self.remaining(upto)
+        )
+
+    @cached_property
+    def _resident_baseline(self) -> float:
+        if not self.lane.has("process.rss_bytes"):
+            return 0.0
+        return baseline_of([v for v in self.lane.values("process.rss_bytes")[:3] if v is not None])
+
+    def rise(self, upto: int) -> Rise:
+        """What private memory shows at this moment, kept, since confirmations ask for it again."""
+        if ("private", upto) not in self._rises:
+            x = [float(g) for g in self.lane.generations[:upto]]
+            y = self.residual(upto)
+            bounded = self.facts.bounded_bytes[:upto]
+            self._rises["private", upto] = (
+                lasting_rise(x, y, self.scale(upto), bounded) if y else Rise()
+            )
+        return self._rises["private", upto]
+
+    def channel_rise(self, channel: Channel, upto: int) -> Rise:
+        if (channel.name, upto) not in self._rises:
+            x = [float(g) for g in self.lane.generations[:upto]]
+            scale = channel.scale(self.lane.private, upto, self.remaining(upto))
+            self._rises[channel.name, upto] = lasting_rise(x, channel.values[:upto], scale)
+        return self._rises[channel.name, upto]
+
+
+def last_row_of(study: LaneStudy, upto: int) -> int:
+    """The newest snapshot known at this moment; for the newest moment also those of an open generation."""
+    lane = study.lane
+    return len(lane.kind) - 1 if upto >= len(lane) else lane.end_rows[upto - 1]
+
+
+def first_generation(lane: Lane) -> int:
+    return lane.generations[0] if lane.generations else 0
+
+
+def bend_of(lane: Lane, values: Sequence[float], upto: int) -> Start | None:
+    x = [float(g) for g in lane.generations[:upto]]
+    hinge = fit_hinge(x, values)
+    if hinge is None:
+        return None
+    flat = [(a, b) for a, b in zip(x, values, strict=True) if a <= hinge.start]
+    if len(flat) >= 2 and floor_slope(*zip(*flat, strict=True)).estimate >= _BENDS * hinge.slope:
+        # Memory rose just as fast before the bend: warm-up hides the start, which may be the first reading.
+        return x[0], x[0], hinge.high + 1
+    # A line that rises from the first reading on may have risen in that generation already.
+    start, low, high = (at + 1 if at > x[0] else at for at in (hinge.start, hinge.low, hinge.high))
+    return start, low, high
+
+
+def window_since(study: LaneStudy, start: Start | None, upto: int) -> float:
+    newest = study.lane.generations[upto - 1] if upto else 0
+    begin = start[0] if start else float(first_generation(study.lane))
+    return max(1.0, newest - begin + 1)
+
+
+def memory_since(
+    study: LaneStudy, residual: Sequence[float], start: float | None, upto: int
+) -> Memory:
+    """Growth since the start (since early in the run without one), in all and by phase."""
+    lane = study.lane
+    if len(residual) < 2:
+        return Memory(NO_GROWTH)
+    first = position_of(lane, start - 1 if start is not None else None, upto)
+    x = [float(g) for g in lane.generations[first:upto]]
+    total = floor_slope(x, residual[first:upto])
+    slopes = phase_slopes(study.booked, lane.generations, first, upto)
+    phases = {name: slope.estimate for name, slope in slopes.items() if name != LEAKLINE_LINE}
+    return Memory(total, without_give_and_take(phases))
+
+
+def position_of(lane: Lane, generation: float | None, upto: int) -> int:
+    """Where the window of the rate begins; always leaves two readings."""
+    if generation is None:
+        # Without a leak the first generations are warm-up, not growth.
+        first = min(upto // 4, 4)
+    else:
+        first = next((i for i, g in enumerate(lane.generations) if g >= generation), 0)
+    return max(0, min(first, upto - 2), upto - _RATE_WINDOW)
