@@ -52,7 +52,7 @@ def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
     return items
 
 
-def with_hidden_owners(arrays: list[Any], ndarray: type) -> list[Any]:
+def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
     """``arrays`` and those that only a view among them refers to."""
     known = set(map(id, arrays))
     hidden: list[Any] = []

@@ -80,6 +80,14 @@ class ClassCounts:
                 found[name] = sum(exact)
         return found
 
+    def count_of(self, address: int) -> int | None:
+        """Instances of the class at this address (``id(cls)``); None when unknown or inexact.
+
+        By address, because whoever holds the class itself while asking would be counted, too.
+        """
+        position = self._position.get(address)
+        return None if position is None else self._count(position)
+
     def names(self) -> tuple[str, ...]:
         """Names of all classes that are counted exactly, with or without instances."""
         return tuple(

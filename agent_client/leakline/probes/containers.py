@@ -1,39 +1,245 @@
-"""Containers that grow, by the name the program gives them."""
+"""Containers that grow, by the name the program gives them.
+
+They are found by naming forward from the program's own roots: module globals, attributes of its classes, locals of
+the functions that run on the calling thread, and attributes of instances of its classes, which a census hands over.
+Only paths are kept. A list cannot be referred to weakly, so every reading walks its path again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any, Final, NamedTuple
+from weakref import ref
 
+from leakline.probes.attributes import attributes, class_attributes, is_plain_attribute, values_of
+from leakline.probes.contents import is_container, items, newest
+from leakline.probes.deep import marginal_bytes
+from leakline.probes.frames import Locals, locals_by_function
+from leakline.probes.names import type_name
+from leakline.probes.program import user_classes, user_modules
+from leakline.probes.tracked import TrackedContainer
 from leakline.snapshot import Number
+
+__all__ = ["ContainerWatch", "TrackedContainer"]
+
+WATCHED_LIMIT: Final = 256
+# Instances whose attributes one reading looks at, in all, and of one class.
+_INSTANCES_READ: Final = 4_000
+_INSTANCES_OF_A_CLASS: Final = 1_000
+# Attributes are learnt from this many instances of a class.
+_INSTANCES_ASKED: Final = 4
+# A container no longer than this may hold the containers that grow: `history["loss"]`.
+_SHORT: Final = 64
+# Objects looked at to size the items of one container.
+_OBJECTS_VISITED: Final = 2_000
+
+# What a path leads to now: containers, or None when that cannot be told.
+Frames = Mapping[str, Locals]
+Resolve = Callable[[Frames], Iterable[Any] | None]
+
+
+def _always() -> bool:
+    return True
+
+
+class _Place(NamedTuple):
+    """A path, how to get there, how many instances that looks at, and whether those are all there are now."""
+
+    path: str
+    resolve: Resolve
+    instances: int = 1
+    is_complete: Callable[[], bool] = _always
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A place that is read. ``inside`` means the containers in the container: ``path[*]``."""
+
+    path: str
+    place: _Place
+    inside: bool
+    longest: int = 0
+    has_grown: bool = False
+    bytes_each: int | None = None
+    sized_at: int = 0
+
+    def containers(self, frames: Frames) -> list[Any] | None:
+        found = self.place.resolve(frames)
+        if found is None:
+            return None
+        ones = [one for one in found if is_container(one)]
+        if not self.inside:
+            return ones
+        if any(len(one) > _SHORT for one in ones):
+            return None
+        return [item for one in ones for item in items(one) if is_container(item)]
 
 
 class ContainerWatch:
-    """Lengths of the program's own containers, found by naming forward from its roots."""
+    """Lengths of the program's own containers: ``find`` looks for them, ``read`` tells those that have grown.
+
+    ``count_of`` gives the exact number of instances of a class now, by its address, if known
+    (``ClassCounts.count_of``). Attributes are summed over instances: without it a sum misses those made since the last
+    ``find``, with it such a sum is absent.
+    """
+
+    def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
+        self._count_of = count_of
+        self._watched: dict[str, _Watched] = {}
 
     def find(
         self,
         frame: FrameType | None = None,
         instances: Mapping[type, Sequence[object]] | None = None,
     ) -> None:
-        """Look again for containers: from module globals, the frames of the calling thread, classes, instances."""
+        """Look again for containers, at most ``WATCHED_LIMIT``: those that grew before, then the longest.
+
+        ``frame`` is where the calling thread stands (here, if left out). ``instances`` are live objects by exact
+        class, from ``take_census(on_instances=...)``; of them, only weak references are kept.
+        """
+        frames = locals_by_function(frame or sys._getframe(1))
+        found: dict[str, _Watched] = {}
+        for place in self._places(frames, instances or {}):
+            self._consider(found, _Watched(place.path, place, inside=False), frames)
+            self._consider(found, _Watched(f"{place.path}[*]", place, inside=True), frames)
+        if instances is None:
+            # Nobody looked at instances this time: what was known of them stays.
+            found = self._watched | found
+        order = sorted(found.values(), key=lambda one: (not one.has_grown, -one.longest))
+        self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
+        for watched in self._watched.values():
+            _size_items(watched, frames)
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """``container.<path>.length`` of the containers that have grown since they were first seen."""
-        return {}
+        """``container.<path>.length`` and ``.bytes`` of each container that has ever been longer than at first sight.
+
+        Absent while the path leads nowhere, or to instances that are not all known.
+        """
+        frames = locals_by_function(frame or sys._getframe(1))
+        samples: dict[str, Number] = {}
+        left = _INSTANCES_READ
+        for watched in self._watched.values():
+            left -= watched.place.instances
+            if left < 0:
+                continue
+            # Others by now, nobody knows where: a part of the sum would look like a fall.
+            containers = watched.containers(frames) if watched.place.is_complete() else None
+            if containers is None:
+                continue
+            length = sum(map(len, containers))
+            if length > watched.longest:
+                watched.longest, watched.has_grown = length, True
+            if watched.has_grown:
+                samples[f"container.{watched.path}.length"] = length
+                if watched.bytes_each is not None:
+                    shallow = sum(map(sys.getsizeof, containers))
+                    size = shallow + length * watched.bytes_each
+                    samples[f"container.{watched.path}.bytes"] = size
+        return samples
+
+    def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
+        containers = new.containers(frames)
+        if not containers:
+            return
+        known = self._watched.get(new.path)
+        new.longest = sum(map(len, containers))
+        if known is not None:
+            new.has_grown = known.has_grown or new.longest > known.longest
+            new.longest = max(new.longest, known.longest)
+            new.bytes_each, new.sized_at = known.bytes_each, known.sized_at
+        found.setdefault(new.path, new)
+
+    def _places(
+        self, frames: Frames, instances: Mapping[type, Sequence[object]]
+    ) -> Iterator[_Place]:
+        for name, module in user_modules():
+            for key in _container_names(module.__dict__):
+                yield _Place(f"{name}.{key}", _of_module(name, key))
+        for cls in user_classes():
+            for key in _container_names(class_attributes(cls)):
+                yield _Place(f"{type_name(cls)}.{key}", _of_class(ref(cls), key))
+        for function, variables in frames.items():
+            for key in _container_names(variables.read()):
+                yield _Place(f"{function}.<locals>.{key}", _of_locals(function, key))
+        for cls, ones in instances.items():
+            if len(ones) <= _INSTANCES_OF_A_CLASS:
+                yield from self._by_class(cls, ones)
+
+    def _by_class(self, cls: type, ones: Sequence[object]) -> Iterator[_Place]:
+        try:
+            weak = [ref(one) for one in ones]
+        except TypeError:
+            # __slots__ without __weakref__.
+            return
+        half = _INSTANCES_ASKED // 2
+        asked = ones if len(ones) <= _INSTANCES_ASKED else [*ones[:half], *ones[-half:]]
+        names = {name: None for one in asked for name in _container_names(attributes(one))}
+        is_complete = _are_all(id(cls), weak, self._count_of)
+        for name in filter(is_plain_attribute(cls), names):
+            path = f"{type_name(cls)}.{name}"
+            yield _Place(path, _of_instances(weak, name), len(weak), is_complete)
 
 
-class TrackedContainer:
-    """A container the program declared, with or without a capacity."""
+def _container_names(names: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name, value in list(names.items())
+        if is_container(value) and type(name) is str and not name.startswith("__")
+    ]
 
-    def __init__(
-        self, name: str, target: Any | Callable[[], Any], capacity: int | None = None
-    ) -> None:
-        self.name = name
-        self.capacity = capacity
-        self._target = target
 
-    def read(self) -> dict[str, Number]:
-        """``tracked.<name>.length``, ``.capacity``, ``.bytes``."""
-        return {}
+def _of_module(module: str, name: str) -> Resolve:
+    def resolve(_frames: Frames) -> list[Any] | None:
+        found = sys.modules.get(module)
+        return [found.__dict__.get(name)] if type(found) is ModuleType else None
+
+    return resolve
+
+
+def _of_class(weak: ref[type], name: str) -> Resolve:
+    def resolve(_frames: Frames) -> list[Any] | None:
+        cls = weak()
+        return None if cls is None else [class_attributes(cls).get(name)]
+
+    return resolve
+
+
+def _of_locals(function: str, name: str) -> Resolve:
+    def resolve(frames: Frames) -> list[Any] | None:
+        variables = frames.get(function)
+        return None if variables is None else [variables.read().get(name)]
+
+    return resolve
+
+
+def _of_instances(instances: list[ref[Any]], name: str) -> Resolve:
+    def resolve(_frames: Frames) -> list[Any] | None:
+        alive = _alive(instances)
+        return list(values_of(alive, name)) if alive else None
+
+    return resolve
+
+
+def _are_all(
+    address: int, instances: list[ref[Any]], count_of: Callable[[int], int | None] | None
+) -> Callable[[], bool]:
+    if count_of is None:
+        return _always
+    return lambda: count_of(address) == len(_alive(instances))
+
+
+def _alive(instances: list[ref[Any]]) -> list[Any]:
+    return [one for one in (weak() for weak in instances) if one is not None]
+
+
+def _size_items(watched: _Watched, frames: Frames) -> None:
+    """Sample what one more item adds: again only when the container has doubled."""
+    if not watched.has_grown or watched.longest < 2 * watched.sized_at:
+        return
+    longest = max(watched.containers(frames) or (), key=len, default=None)
+    if longest:
+        watched.bytes_each = marginal_bytes(newest(longest), objects_visited=_OBJECTS_VISITED)
+        watched.sized_at = watched.longest

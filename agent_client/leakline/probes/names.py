@@ -15,6 +15,7 @@ _COLLECTOR_BYTES: Final = 16
 _HARMLESS: Final = sys.stdlib_module_names | {"typing_extensions"}
 _HEAP_TYPE: Final = 1 << 9
 _COLLECTABLE: Final = 1 << 14
+_TYPE_SUBCLASS: Final = 1 << 31
 
 
 class StandIn:
@@ -44,6 +45,11 @@ def module_name(cls: type) -> str | None:
 
 def qualified_name(cls: type) -> str:
     return str(_qualname_of(cls))
+
+
+def is_class(cls: type) -> bool:
+    """Whether instances of this type are classes themselves."""
+    return bool(_flags_of(cls) & _TYPE_SUBCLASS)
 
 
 def is_collectable(cls: type) -> bool:

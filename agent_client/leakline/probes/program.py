@@ -15,24 +15,36 @@ from leakline.probes.names import hashes_plainly, is_heap_type, module_name
 
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
     """The program's own modules by name, ``__main__`` first."""
+    seen: set[int] = set()
     for name, module in _main_first(dict(sys.modules)):
-        # A lazy module is a subclass whose attributes load things: left alone.
-        if type(module) is ModuleType and is_user_module(name):
+        # A lazy module is a subclass whose attributes load things: left alone. `__mp_main__` is `__main__` again.
+        if type(module) is ModuleType and id(module) not in seen and is_user_module(name):
+            seen.add(id(module))
             yield name, module
 
 
 def user_classes() -> Iterator[type]:
     """Classes made in the program's own modules."""
+    # Thousands of classes, hundreds of modules.
+    known: dict[str | None, bool] = {}
     for cls in all_classes():
-        if is_heap_type(cls) and hashes_plainly(cls) and is_user_module(module_name(cls)):
+        module = module_name(cls)
+        if module not in known:
+            known[module] = is_user_module(module)
+        if known[module] and is_heap_type(cls) and hashes_plainly(cls):
             yield cls
 
 
+def is_user_class(cls: type) -> bool:
+    """Made by a ``class`` statement of the program's own modules."""
+    return is_heap_type(cls) and hashes_plainly(cls) and is_user_module(module_name(cls))
+
+
 def is_user_module(name: str | None) -> bool:
-    """``__main__``, and what is loaded from outside the standard library and the installed packages."""
-    if name is None or name == "leakline" or name.startswith("leakline."):
+    """``__main__`` and its package, and what is loaded from outside the standard library and installed packages."""
+    if name is None or name.partition(".")[0] == "leakline":
         return False
-    if name == "__main__":
+    if name == "__main__" or name.partition(".")[0] == _main_package():
         return True
     module = sys.modules.get(name)
     if type(module) is not ModuleType:
@@ -59,6 +71,13 @@ def all_classes() -> Iterator[type]:
                 seen.add(id(cls))
                 waiting.append(cls)
                 yield cls
+
+
+def _main_package() -> str | None:
+    # `python -m train` where `train` is an installed package: still the program, not a library.
+    main = sys.modules.get("__main__")
+    package = main.__dict__.get("__package__") if type(main) is ModuleType else None
+    return (package.partition(".")[0] or None) if type(package) is str else None
 
 
 def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleType]]:

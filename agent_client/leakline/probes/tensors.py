@@ -111,6 +111,13 @@ def graph_bytes(
     return visit.bytes + round(rest * added / (len(found) - half))
 
 
+def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
+    """Address and bytes of every storage that the graph of one tensor holds."""
+    visit = _GraphVisit(set(), kinds)
+    visit.add(root)
+    return visit.found
+
+
 class _GraphVisit:
     """A walk from one graph to the next that enters each node once. It keeps the nodes while it lasts: a node's
     address is its own only as long as somebody holds it.
@@ -118,6 +125,7 @@ class _GraphVisit:
 
     def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
         self.bytes = 0
+        self.found: dict[int, int] = {}
         self._storages = storages
         self._kinds = kinds
         self._nodes: dict[int, Any] = {}
@@ -173,6 +181,7 @@ class _GraphVisit:
         key = storage_key(tensor)
         if key is not None and key[0] not in self._storages:
             self._storages.add(key[0])
+            self.found[key[0]] = key[1]
             self.bytes += key[1]
 
 

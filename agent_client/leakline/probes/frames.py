@@ -1,0 +1,66 @@
+"""Local variables of running functions, read without keeping what they hold alive."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import FrameType
+from typing import Any, Final
+
+from leakline.probes.program import is_user_file
+
+_DEPTH: Final = 64
+# A function that names one of these may have the very dictionary that we would empty.
+_SEES_ITS_LOCALS: Final = frozenset(
+    {"locals", "vars", "dir", "eval", "exec", "f_locals", "_getframe"}
+)
+# Before 3.13 `f_locals` of a function is a copy that its frame keeps, values and all, until the function ends.
+_KEEPS_A_COPY: Final = sys.version_info < (3, 13)
+
+
+class Locals:
+    """Local variables of one running function, read once at first need. Make it, use it, drop it."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+        self._variables: dict[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """Names and values; empty where reading them could be noticed."""
+        if self._variables is None:
+            self._variables = _local_variables(self._frame)
+        return self._variables
+
+
+def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
+    """The program's own functions that run now, ``module.function``; of a recursive one, the innermost call."""
+    found: dict[str, Locals] = {}
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        code = frame.f_code
+        # Modules and class bodies have no locals of their own kind.
+        if code.co_flags & inspect.CO_OPTIMIZED and is_user_file(code.co_filename):
+            found.setdefault(_function_name(frame), Locals(frame))
+        frame = frame.f_back
+    return found
+
+
+def _function_name(frame: FrameType) -> str:
+    module = frame.f_globals.get("__name__")
+    name = frame.f_code.co_qualname
+    return f"{module}.{name}" if type(module) is str else name
+
+
+def _local_variables(frame: FrameType) -> dict[str, Any]:
+    if not _KEEPS_A_COPY:
+        return dict(frame.f_locals)
+    code = frame.f_code
+    if sys.gettrace() is not None or not _SEES_ITS_LOCALS.isdisjoint(code.co_names):
+        return {}
+    kept = frame.f_locals
+    variables = dict(kept)
+    # Two references are ours and the frame's, one is the call's: nobody else has it.
+    if sys.getrefcount(kept) <= 3:
+        kept.clear()
+    return variables

@@ -1,0 +1,112 @@
+"""Containers that the program declared with ``track``: length, capacity and bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from weakref import ref
+
+from leakline.probes.arrays import array_types
+from leakline.probes.attributes import attributes
+from leakline.probes.contents import is_container, items, newest
+from leakline.probes.deep import marginal_bytes
+from leakline.probes.tensors import overrides_off, storage_key, tensor_types
+from leakline.snapshot import Number
+
+# Objects looked at to size the items of one container.
+_OBJECTS_VISITED: Final = 2_000
+# A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
+_SHORT: Final = 64
+
+
+class TrackedContainer:
+    """A container that the program declared, with or without a capacity.
+
+    ``target`` has a length, or is a callable that returns something with a length, or a number. Objects are held
+    weakly where Python allows it. Lists, dicts and callables are held as they were given: a list cannot be held
+    weakly, and a lambda would be gone at once. So give a callable nothing that ought to be freed.
+    """
+
+    def __init__(
+        self, name: str, target: Any | Callable[[], Any], capacity: int | None = None
+    ) -> None:
+        self.name = name
+        self.capacity = capacity
+        self._get = _getter(target)
+        self._bytes_each: dict[str, int | None] = {}
+        self._sized_at: dict[str, int] = {}
+
+    def read(self) -> dict[str, Number]:
+        """``tracked.<name>.length``, ``.capacity``, ``.bytes``; empty once the object is gone.
+
+        Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
+        object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
+        as far as it is filled.
+        """
+        target = self._get()
+        if target is None:
+            return {}
+        length = target if type(target) is int else len(target)
+        samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
+        if self.capacity is not None:
+            samples[f"tracked.{self.name}.capacity"] = self.capacity
+        if type(target) is not int:
+            parts = dict(_parts(target))
+            if parts:
+                size = sum(self._part_bytes(*part, length) for part in parts.items())
+                samples[f"tracked.{self.name}.bytes"] = size
+        return samples
+
+    def _part_bytes(self, where: str, part: Any, length: int) -> int:
+        if is_container(part):
+            return sys.getsizeof(part) + len(part) * (self._item_bytes(where, part) or 0)
+        size = _buffer_bytes(part)
+        shape = part.shape
+        if self.capacity and len(shape) and shape[0] == self.capacity:
+            return round(size * min(1.0, length / self.capacity))
+        return size
+
+    def _item_bytes(self, where: str, part: Any) -> int | None:
+        """Sampled, and again each time the container has doubled."""
+        if len(part) and len(part) >= 2 * self._sized_at.get(where, 0):
+            self._bytes_each[where] = marginal_bytes(newest(part), objects_visited=_OBJECTS_VISITED)
+            self._sized_at[where] = len(part)
+        return self._bytes_each.get(where)
+
+
+def _getter(target: Any) -> Callable[[], Any]:
+    if not hasattr(type(target), "__len__") and callable(target):
+        return target  # type: ignore[no-any-return]
+    try:
+        return ref(target)
+    except TypeError:
+        return lambda: target
+
+
+def _parts(target: Any) -> Iterator[tuple[str, Any]]:
+    """What of an object takes memory: itself, or the containers and arrays in its attributes."""
+    if is_container(target) or _is_buffer(target):
+        yield "", target
+        return
+    for name, value in attributes(target).items():
+        if _is_buffer(value):
+            yield name, value
+        elif is_container(value):
+            inner = items(value) if len(value) <= _SHORT else []
+            if inner and all(map(_is_buffer, inner)):
+                yield from ((f"{name}[{i}]", buffer) for i, buffer in enumerate(inner))
+            else:
+                yield name, value
+
+
+def _is_buffer(one: object) -> bool:
+    return any(type(one) is kind for kind in (*array_types(), *tensor_types()))
+
+
+def _buffer_bytes(buffer: Any) -> int:
+    if not any(type(buffer) is kind for kind in tensor_types()):
+        return int(buffer.nbytes)
+    with overrides_off():
+        key = storage_key(buffer)
+    return key[1] if key is not None else 0
