@@ -74,16 +74,15 @@ class TypeGrowth:
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         return {f"type.{name}.count": n for name, n in self._counts.read_names(names).items()}
 
-    def count_of(self, cls: type) -> int | None:
-        """Instances of this class now, where that is known exactly."""
-        name = type_name(cls)
-        return self._counts.read_names((name,)).get(name)
-
     def read_asked(self) -> dict[str, Number]:
         """The counts of the last census for what was asked for: static types are counted by censuses only."""
         return {
             f"type.{name}.count": self._seen[name] for name in self._asked if name in self._seen
         }
+
+    def count_of(self, address: int) -> int | None:
+        """Live instances of the class at this address, if counted exactly."""
+        return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
         """Compare with the generation end before; True when some class rose."""
