@@ -124,7 +124,7 @@ def _ends_by_signals() -> Iterator[None]:
 
 def _serve(children: Children, wanted_port: int) -> Asker:
     port = _free_port(wanted_port)
-    if port != wanted_port:
+    if port != wanted_port != 0:
         print(f"port {wanted_port} is taken; using {port}")
     server = children.start(
         "server", [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
@@ -220,8 +220,8 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _wait_for_ctrl_c(children: Children) -> None:
-    print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
     try:
+        print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
         children.wait_for_any()
     except KeyboardInterrupt:
         print("\nstopped", flush=True)

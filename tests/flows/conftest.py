@@ -1,0 +1,187 @@
+"""Real server processes and real trainings in processes of their own; nothing in between is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from leakline.delivery import request_json
+
+EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
+# A verdict over all generations must be there this long after the training; it takes well under one second.
+VERDICT_SECONDS: Final = 20.0
+TRAINING_SECONDS: Final = 400.0
+
+
+def eventually(ask: Callable[[], Any], seconds: float = VERDICT_SECONDS) -> Any:
+    """Ask again until the answer is true; gives it."""
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while not (found := ask()):
+        assert time.monotonic() < deadline, f"still {found!r} after {seconds} s"
+        pause.wait(0.05)
+    return found
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what it says of other runs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")}
+    return {**kept, "PYTHONUNBUFFERED": "1", **more}
+
+
+@pytest.fixture(name="eventually")
+def _eventually() -> Callable[..., Any]:
+    return eventually
+
+
+class Server:
+    """`leakline serve` on loopback; started again on the same folder and port it is the same server."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
+            cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "http://" in line, line + self.process.stdout.read()
+        self.address = "http://" + line.split("http://")[1].split()[0]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def get(self, path: str) -> dict[str, Any]:
+        return request_json(self.address, "GET", path)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.communicate(timeout=20)
+
+    def verdict(self, run: str, generations: int) -> dict[str, Any]:
+        """The verdict over all generations."""
+
+        def ask() -> dict[str, Any] | None:
+            found = self.get(f"/runs/{run}/verdict")
+            return found if found["generations"] >= generations else None
+
+        return dict(eventually(ask))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that ended. ``output`` is what it printed: one line of fitness per generation."""
+
+    run: str
+    output: str
+    errors: str
+    status: int
+    spool: Path
+
+
+class Training:
+    """`python -m erl_trading` in a process of its own."""
+
+    def __init__(
+        self, server: str, run: str, folder: Path, leaks: Sequence[str] = (), generations: int = 16,
+        population: int = 16,
+    ) -> None:  # fmt: skip
+        self.run, self.spool = run, folder / ".leakline" / run
+        leak_arguments = [argument for leak in leaks for argument in ("--leak", leak)]
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "erl_trading", "--server", server, "--run-id", run, "--name", run,
+                "--generations", str(generations), "--population", str(population), *leak_arguments,
+            ],
+            cwd=folder, env=clean_environment(PYTHONPATH=str(EXAMPLES)),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def read_until(self, text: str) -> str:
+        """Read what it prints up to the line that contains ``text``."""
+        assert self.process.stdout is not None
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if text in line:
+                return seen
+        raise AssertionError(f"the training ended before {text!r}: {seen}")
+
+    def wait(self) -> Trained:
+        """``output`` is what was not read before."""
+        output, errors = self.process.communicate(timeout=TRAINING_SECONDS)
+        return Trained(self.run, output, errors, self.process.returncode, self.spool)
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def start(folder: Path, port: int = 0) -> Server:
+        started.append(Server(folder, port))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def start_training() -> Iterator[Callable[..., Training]]:
+    started: list[Training] = []
+
+    def start(*arguments: Any, **options: Any) -> Training:
+        started.append(Training(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for training in started:
+        training.process.kill()
+        training.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def without_a_server(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A whole training without a leak that no server ever answered."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return Training(address, "never-online", tmp_path_factory.mktemp("training")).wait()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server on SQLite for all trainings of the session."""
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def trained(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Trained, dict[str, Any]]]:
+    """Train with these leaks, once per session: (the training, its verdict on the server)."""
+    done: dict[tuple[str, ...], tuple[Trained, dict[str, Any]]] = {}
+
+    def train(*leaks: str) -> tuple[Trained, dict[str, Any]]:
+        if leaks not in done:
+            run = "-".join(leaks).replace("_", "-") or "no-leak"
+            ended = Training(server.address, run, tmp_path_factory.mktemp("training"), leaks).wait()
+            assert ended.status == 0, ended.errors
+            done[leaks] = ended, server.verdict(run, 16)
+        return done[leaks]
+
+    return train

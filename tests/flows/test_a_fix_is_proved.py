@@ -1,0 +1,54 @@
+"""The comparison of real runs, through the command that people and CI use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+Train = Callable[..., Any]
+
+
+def compare(server: Any, before: str, after: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "leakline",
+        "compare",
+        before,
+        after,
+        "--server",
+        server.address,
+    ]
+    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60)
+
+
+def test_a_leaking_run_is_not_a_fix_of_itself(server: Any, trained: Train) -> None:
+    trained("old_population")
+    done = compare(server, "old-population", "erl-trading/old-population", "--json")
+    assert json.loads(done.stdout)["outcome"] == "no_effect"
+
+
+def test_the_leaking_and_the_fixed_run_compare_as_fixed(server: Any, trained: Train) -> None:
+    trained("old_population")
+    trained()
+    done = compare(server, "old-population", "no-leak", "--json")
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "fixed", found["summary"]
+    assert found["growth_bytes_per_generation"]["change_percent"] < -80
+    assert "%" in found["summary"]
+    assert [finding["phase"] for finding in found["findings"]["gone"]][:1] == ["evolve_population"]
+
+
+def test_the_gate_closes_when_the_run_after_leaks(server: Any, trained: Train) -> None:
+    trained("old_population")
+    trained()
+    gate = "--fail-on=leaking,worse"
+    assert compare(server, "old-population", "no-leak", gate).returncode == 0
+    assert compare(server, "no-leak", "old-population", gate).returncode == 3

@@ -1,0 +1,138 @@
+"""The whole chain on real trainings: where, what, how much and since when, against what was planted.
+
+The right answers are in `examples/erl_trading/leaks.py`; they were measured without Leakline.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from leakline.analysis.results import SEVERITY
+
+LEAKS = Path(__file__).resolve().parents[2] / "examples" / "erl_trading" / "leaks.py"
+GENERATIONS = 16
+RATE_TOLERANCE = 0.25
+START_TOLERANCE = 2
+# Above this share of the resident memory per generation, rate and start must be right, too.
+TELLING_SHARE = 0.01
+IN_EVERY_TEST_RUN = ("old_population", "loss_graph", "episode_history")
+
+Train = Callable[..., Any]
+
+# The longest wait is a training on a busy machine.
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+
+def _load_leaks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("planted_leaks", LEAKS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+RIGHT_ANSWERS: dict[str, Any] = _load_leaks().RIGHT_ANSWERS
+MATERIAL = [name for name, right in RIGHT_ANSWERS.items() if right.matters]
+HARMLESS = [name for name, right in RIGHT_ANSWERS.items() if not right.matters]
+
+
+def _by_cost(names: list[str]) -> list[Any]:
+    return [
+        name if name in IN_EVERY_TEST_RUN else pytest.param(name, marks=pytest.mark.leaks)
+        for name in names
+    ]
+
+
+def _severity(status: str) -> int:
+    return SEVERITY.index(status)  # type: ignore[arg-type]
+
+
+def _names(finding: dict[str, Any]) -> list[str]:
+    return [suspect["name"].removesuffix("[*]") for suspect in finding["suspects"]]
+
+
+def _is_right(finding: dict[str, Any], right: Any) -> bool:
+    """The right phase, and a right type or holder first among the suspects."""
+    first = _names(finding)[:1]
+    named = any(
+        name == wanted or name.endswith(f".{wanted}") for name in first for wanted in right.names
+    )
+    return named and finding["phase"] == right.phase
+
+
+def _told(verdict: dict[str, Any]) -> str:
+    """What the chain said, for the message of a failed test."""
+    lines = [f"{verdict['status']}: {verdict['summary']}"]
+    for finding in verdict["findings"]:
+        growth = finding["growth_bytes_per_generation"]["estimate"] / 2**20
+        start = finding["started_at_generation"]
+        lines.append(
+            f"{finding['status']} {finding['kind']} in {finding['phase']}: {_names(finding)[:4]},"
+            f" {growth:.2f} MiB per generation since {start and start['estimate']}"
+        )
+    return "\n".join(lines)
+
+
+def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
+    _, verdict = trained()
+    assert verdict["status"] in ("ok", "filling"), _told(verdict)
+
+
+@pytest.mark.parametrize("leak", _by_cost(HARMLESS))
+def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) -> None:
+    _, verdict = trained(leak)
+    worst = RIGHT_ANSWERS[leak].worst
+    assert _severity(verdict["status"]) <= _severity(worst), _told(verdict)
+
+
+@pytest.mark.parametrize("leak", _by_cost([name for name in HARMLESS if RIGHT_ANSWERS[name].kind]))
+def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> None:
+    _, verdict = trained(leak)
+    assert any(_is_right(finding, RIGHT_ANSWERS[leak]) for finding in verdict["findings"]), _told(
+        verdict
+    )
+
+
+@pytest.mark.parametrize("leak", _by_cost(MATERIAL))
+def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
+    trained: Train, leak: str
+) -> None:
+    _, verdict = trained(leak)
+    assert _severity(verdict["status"]) >= _severity("suspected"), _told(verdict)
+    assert _is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), _told(verdict)
+
+
+@pytest.mark.parametrize("leak", _by_cost(MATERIAL))
+def test_a_large_leak_is_measured(trained: Train, server: Any, leak: str) -> None:
+    _, verdict = trained(leak)
+    right = RIGHT_ANSWERS[leak]
+    resident = server.get(f"/runs/{leak.replace('_', '-')}")["rss_bytes"]
+    if right.bytes_per_generation < TELLING_SHARE * resident:
+        return
+    finding = verdict["findings"][0]
+    rate = finding["growth_bytes_per_generation"]["estimate"]
+    assert rate == pytest.approx(right.bytes_per_generation, rel=RATE_TOLERANCE), _told(verdict)
+    start = finding["started_at_generation"]["estimate"]
+    assert abs(start - right.started_at_generation) <= START_TOLERANCE, _told(verdict)
+
+
+@pytest.mark.leaks
+def test_two_leaks_at_once_are_both_found(trained: Train) -> None:
+    _, verdict = trained("old_population", "loss_graph")
+    leaking = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
+    for leak in ("old_population", "loss_graph"):
+        assert any(_is_right(finding, RIGHT_ANSWERS[leak]) for finding in leaking), _told(verdict)
+
+
+@pytest.mark.parametrize("leak", _by_cost(MATERIAL))
+def test_a_leak_does_not_change_what_is_learnt(trained: Train, leak: str) -> None:
+    assert trained(leak)[0].output == trained()[0].output

@@ -1,0 +1,86 @@
+"""A server that dies, and one that never was: the training goes on and nothing accepted is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline.spool import read_batches
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+
+def recorded_sequences(spool: Path) -> list[int]:
+    (path,) = spool.glob("*.spool")
+    return [s.sequence for batch in read_batches(path) for s in batch.snapshots]
+
+
+def stored_sequences(server: Any, run: str) -> list[int]:
+    """Of all snapshots the server has of this run, oldest first."""
+    found: list[int] = []
+    cursor = ""
+    while True:
+        page = server.get(f"/runs/{run}/snapshots?limit=200{cursor}")
+        found += [row["sequence"] for row in page["items"]]
+        if not page["next"]:
+            return sorted(found)
+        cursor = f"&cursor={page['next']}"
+
+
+def test_a_killed_server_loses_nothing_it_accepted_and_the_run_continues(
+    start_server: Any, start_training: Any, eventually: Any, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path)
+    training = start_training(server.address, "r1", tmp_path, generations=10, population=8)
+    training.read_until("generation 3")
+    accepted = eventually(lambda: stored_sequences(server, "r1"))
+    server.kill()
+    training.read_until("generation 5")
+    again = start_server(tmp_path, server.port)
+    assert set(stored_sequences(again, "r1")) >= set(accepted)
+    ended = training.wait()
+    assert ended.status == 0, ended.errors
+    recorded = recorded_sequences(ended.spool)
+    assert recorded == list(range(1, len(recorded) + 1))
+    eventually(lambda: stored_sequences(again, "r1") == recorded)
+    assert again.verdict("r1", 10)["generations"] == 10
+    assert eventually(lambda: again.get("/runs/r1")["state"] == "finished")
+
+
+def sync(server: Any, spool: Path) -> str:
+    command = [sys.executable, "-m", "leakline", "sync", str(spool), "--server", server.address]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_without_a_server_the_training_is_the_same(trained: Any, without_a_server: Any) -> None:
+    assert without_a_server.status == 0, without_a_server.errors
+    assert without_a_server.output == trained()[0].output
+    assert "leakline sync" in without_a_server.errors
+    assert "Traceback" not in without_a_server.errors
+
+
+def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) -> None:
+    recorded = recorded_sequences(without_a_server.spool)
+    assert str(len(recorded)) in sync(server, without_a_server.spool)
+    assert stored_sequences(server, "never-online") == recorded
+    assert "nothing new" in sync(server, without_a_server.spool)
+    assert stored_sequences(server, "never-online") == recorded
+    assert server.verdict("never-online", 16)["status"] in ("ok", "filling")
+
+
+def test_two_fixed_runs_compare_as_no_effect(
+    server: Any, trained: Any, without_a_server: Any
+) -> None:
+    trained()
+    sync(server, without_a_server.spool)
+    command = [sys.executable, "-m", "leakline", "compare", "no-leak", "never-online", "--json"]
+    done = subprocess.run(
+        [*command, "--server", server.address], capture_output=True, text=True, timeout=60
+    )
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "no_effect", found["summary"]

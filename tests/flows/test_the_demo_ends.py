@@ -1,0 +1,100 @@
+"""`leakline demo`: real trainings, and an end without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+# What Ctrl-C promises.
+END_SECONDS = 2.0
+
+
+class Demo:
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "demo", *arguments],
+            cwd=folder, env={**kept, "PYTHONUNBUFFERED": "1"}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.seen = ""
+
+    def read_until(self, text: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.seen += line
+            if text in line:
+                return
+        raise AssertionError(f"the demo ended before {text!r}: {self.seen}")
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def interrupt(self) -> float:
+        """Ctrl-C; gives the seconds until the end."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        self.seen += self.process.communicate(timeout=20)[0]
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Any]:
+    started: list[Demo] = []
+
+    def start(*arguments: str) -> Demo:
+        started.append(Demo(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.interrupt()
+
+
+def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
+    running = demo("--port", "0", "--generations", "100")
+    running.read_until("generation 0")
+    children = running.children()
+    assert len(children) == 2
+    assert running.interrupt() < END_SECONDS
+    assert "Traceback" not in running.seen
+    assert not [child for child in children if child.is_running()]
+
+
+def test_ctrl_c_after_the_trainings_ends_everything(demo: Any) -> None:
+    running = demo("--port", "0", "--generations", "2")
+    running.read_until("Ctrl-C ends it")
+    children = running.children()
+    assert running.interrupt() < END_SECONDS
+    assert running.process.returncode == 0
+    assert "Traceback" not in running.seen
+    assert not [child for child in children if child.is_running()]
+
+
+def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken(demo: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        running = demo("--port", str(port), "--generations", "2", "--exit")
+        seen, _ = running.process.communicate(timeout=300)
+    assert running.process.returncode == 0, seen
+    assert f"port {port} is taken; using " in seen
+    for title in ("before", "after", "comparison"):
+        (line,) = [line for line in seen.splitlines() if line.startswith(f"{title} ")]
+        assert "http://127.0.0.1:" in line
