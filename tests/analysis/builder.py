@@ -190,8 +190,8 @@ class _Recorder:
         if t.collections:
             samples["python.collections_full"] = self.collected
         for name, value in self.counts.items():
-            if name.startswith(("container.", "tensors.", "arrays.", "figures.")):
-                if census or name.startswith("container."):
+            if name.startswith(("container.", "tensors.", "arrays.", "figures.", "allocator.")):
+                if census or name.startswith(("container.", "allocator.")):
                     samples[name] = round(value)
             elif name in HEAP or census:
                 samples[f"type.{name}.count"] = round(value)

@@ -29,9 +29,11 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     start = _start(study, candidates, rise, residual, upto)
     memory = memory_since(study, residual, start[0] if start else None, upto)
     rising = bool(rise.window) or (rise.visible and upto >= _MIN_FOR_NATIVE)
-    causes, left = share_out(find_causes(candidates, memory), memory, rising)
+    window = window_since(study, start, upto)
+    matters = rising or scale.is_material(memory.total.estimate, window)
+    causes, left = share_out(find_causes(candidates, memory), memory, rising, matters)
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
-    if rising and left > 0 and scale.is_material(left, window_since(study, start, upto)):
+    if rising and left > 0 and scale.is_material(left, window):
         found.append(native_growth(study, memory, left, rise, scale, start, upto))
     found.extend(other_channels(study, upto, candidates))
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)

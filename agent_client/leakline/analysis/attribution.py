@@ -240,9 +240,11 @@ def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
 
 
 def share_out(
-    causes: Sequence[Cause], memory: Memory, memory_rises: bool
+    causes: Sequence[Cause], memory: Memory, memory_rises: bool, matters: bool
 ) -> tuple[list[Cause], float]:
     """Give each cause its rate, so that together they are what memory gained.
+
+    ``matters``: whether memory gains enough to be shared out at all; below that each keeps what was measured.
 
     Returns the causes and the bytes per generation that none of them accounts for.
     """
@@ -251,7 +253,7 @@ def share_out(
     idle = [c.with_rate(_around(c.measured or 0.0)) for c in causes if c not in active]
     if not active:
         return idle, total.estimate if memory_rises else 0.0
-    if not total.rises:
+    if not (total.rises and matters):
         return [*(c.with_rate(_unsure(c, total)) for c in active), *idle], 0.0
     claims = [_claim(c, memory, len(active)) for c in active]
     claimed = sum(claims)

@@ -19,6 +19,8 @@ _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
 _MIN_SPAN: Final = 6
 _MIN_NOISY: Final = 8
+# Noise of counts is large beside their slope; a filling cache slows down more than this.
+_HALF_RATIO: Final = 0.5
 # Readings looked at for the pattern; the start is looked for in all of them.
 WINDOW: Final = 64
 
@@ -139,7 +141,9 @@ def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
         return None
     xs, ys = block_minima(x[first:], counts[first:])
     slope = theil_sen(xs, ys)
-    lasting = keeps_rising(xs, ys) and is_more_than_steps(ys) and stands_out(xs, ys, slope)
+    lasting = (
+        keeps_rising(xs, ys, _HALF_RATIO) and is_more_than_steps(ys) and stands_out(xs, ys, slope)
+    )
     if not (slope.rises and lasting and breaks_new_ground(counts[first:], counts[:first])):
         return None
     begin = x[first] + 1

@@ -99,7 +99,7 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
             _quiet(memory, moment, assessed, status)
     for fingerprint, memory in list(remembered.items()):
         if fingerprint not in seen:
-            if memory.peak in ACTIVE and not _taken_over(memory, moment, study):
+            if memory.peak in ACTIVE and not _taken_over(memory, moment):
                 _quiet(memory, moment, memory.assessed, "ok")
             else:
                 del remembered[fingerprint]
@@ -115,15 +115,15 @@ def _quiet(memory: _Memory, moment: Moment, assessed: Assessed, status: Status) 
         memory.status = "recovered"
 
 
-def _taken_over(memory: _Memory, moment: Moment, study: LaneStudy) -> bool:
+def _taken_over(memory: _Memory, moment: Moment) -> bool:
     """The same growth goes by another name now: better readings named another owner or another phase."""
-    own = {member.name for member in memory.assessed.cause.members}
+    owner = memory.assessed.cause.owner
     for other in moment.causes:
         if other.channel != memory.assessed.channel:
             continue
-        names = {member.name for member in other.cause.members}
         matters = other.scale.is_material(other.cause.rate.estimate, other.window)
-        if own & names or (matters and not own):
+        names = {member.name for member in other.cause.members}
+        if matters and (owner is None or owner.name in names):
             return True
     return False
 

@@ -1,0 +1,95 @@
+"""Counts: what rises and stays risen, in which pattern, since when."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from leakline.analysis.counts import count_growth
+
+
+def _x(n: int, first: int = -1) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+def test_a_steady_count_does_not_grow() -> None:
+    assert count_growth(_x(12), [17.0] * 12) is None
+
+
+def test_a_count_that_goes_up_and_down_does_not_grow() -> None:
+    assert count_growth(_x(12), [17.0, 33, 17, 33, 17, 33, 17, 33, 17, 33, 17, 33]) is None
+
+
+def test_three_rises_are_too_few() -> None:
+    assert count_growth(_x(4), [2.0, 18, 34, 50]) is None
+
+
+def test_a_count_that_stopped_growing_does_not_grow() -> None:
+    assert count_growth(_x(16), [float(min(i, 6)) for i in range(16)]) is None
+
+
+def test_a_cache_that_fills_more_and_more_slowly_does_not_grow() -> None:
+    counts = [0.0, 40, 60, 70, 75, 78, 79, 80, 80, 80, 80, 80]
+    assert count_growth(_x(12), counts) is None
+
+
+def test_equal_rises_are_constant_from_the_fourth_on() -> None:
+    growth = count_growth(_x(5), [2.0, 18, 34, 50, 66], 0)
+    assert growth is not None
+    assert (growth.pattern, growth.slope, growth.start) == ("constant", 16, 0)
+
+
+def test_the_start_is_the_first_generation_that_rose() -> None:
+    counts = [2.0] * 7 + [18.0, 34, 50, 66, 82]
+    growth = count_growth(_x(12), counts, 0)
+    assert growth is not None
+    assert (growth.start, growth.slope) == (6, 16)
+
+
+def test_without_a_baseline_a_count_rising_at_once_began_at_once() -> None:
+    growth = count_growth(_x(6, 0), [18.0, 34, 50, 66, 82, 98], 0)
+    assert growth is not None
+    assert growth.start == 0
+
+
+def test_every_fifth_generation_is_a_period() -> None:
+    counts = [float(i // 5 + (i > 0)) for i in range(17)]
+    counts = [0.0] + [float(g // 5 + 1) for g in range(16)]
+    growth = count_growth(_x(17), counts, 0)
+    assert growth is not None
+    assert (growth.pattern, growth.period, growth.each, growth.start) == ("periodic", 5, 1, 0)
+    assert growth.slope == pytest.approx(0.2)
+
+
+def test_a_period_that_missed_its_beat_is_over() -> None:
+    counts = [0.0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert count_growth(_x(16), counts, 0) is None
+
+
+def test_irregular_rises_that_are_never_taken_back() -> None:
+    rises = {0, 1, 2, 4, 5, 7, 10, 11, 13, 15}
+    counts, total = [17.0], 17.0
+    for g in range(16):
+        total += g in rises
+        counts.append(total)
+    growth = count_growth(_x(17), counts, 0)
+    assert growth is not None
+    assert growth.pattern == "irregular"
+    assert growth.slope == pytest.approx(10 / 16)
+    assert growth.start == 0
+
+
+def test_a_rising_floor_is_found_through_noise() -> None:
+    rng = random.Random(1)
+    counts = [1000 + 40 * i + rng.choice([0, 0, 60, 120]) for i in range(24)]
+    growth = count_growth(_x(24), [float(c) for c in counts], 0)
+    assert growth is not None
+    assert growth.slope == pytest.approx(40, rel=0.25)
+
+
+def test_sparse_readings_give_the_rate_per_generation() -> None:
+    x = [0.0, 3, 6, 9, 12, 15]
+    growth = count_growth(x, [100 + 64 * g for g in x], 0)
+    assert growth is not None
+    assert growth.slope == pytest.approx(64)

@@ -1,0 +1,201 @@
+"""One planted leak at a time in a made-up training of 300 MiB: phase, owner, rate and start must be right."""
+
+from __future__ import annotations
+
+import pytest
+from builder import (
+    EVALUATE,
+    EVOLVE,
+    MIB,
+    TRAIN,
+    Leak,
+    Training,
+    best_agents,
+    episode_history,
+    figures,
+    fitness_history,
+    kept_environments,
+    loss_graph,
+    loss_history,
+    old_population,
+)
+
+from leakline.analysis import examine
+from leakline.analysis.results import SEVERITY, Verdict
+
+SEEDS = range(5)
+
+
+def _examined(*leaks: Leak, seed: int = 1, **options: object) -> Verdict:
+    return examine(Training(leaks=(fitness_history(), *leaks), seed=seed, **options).history())  # type: ignore[arg-type]
+
+
+def _at_least(verdict: Verdict, status: str) -> bool:
+    return SEVERITY.index(verdict.status) >= SEVERITY.index(status)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_leak_is_ok_or_filling(seed: int) -> None:
+    verdict = _examined(seed=seed)
+    assert verdict.status in ("ok", "filling"), verdict.summary
+    assert not [f for f in verdict.findings if f.status != "ok"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_buffer_without_a_declared_bound_is_forgiven_once_it_is_full(seed: int) -> None:
+    verdict = _examined(seed=seed, declare_buffer=False, generations=24)
+    assert verdict.status in ("ok", "recovered"), verdict.summary
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_training_whose_buffer_is_still_filling_is_filling(seed: int) -> None:
+    verdict = _examined(seed=seed, generations=12, buffer_full_after=20, buffer_bytes=200 * MIB)
+    assert verdict.status == "filling"
+    assert "replay holds" in verdict.summary
+    assert "full about generation" in verdict.summary
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_temporary_copy_is_a_peak_and_not_a_leak(seed: int) -> None:
+    verdict = _examined(seed=seed, peak_in_evolve=150 * MIB)
+    assert verdict.status in ("ok", "filling")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kilobytes_grow_and_do_not_matter(seed: int) -> None:
+    verdict = _examined(loss_history(), seed=seed)
+    assert verdict.status in ("ok", "filling")
+    finding = next(f for f in verdict.findings if f.suspects[0].name == "agents.DDPGAgent.losses")
+    assert (finding.kind, finding.phase, finding.status) == ("container", TRAIN, "ok")
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(384 * 32, rel=0.25)
+    assert any("does not matter" in line for line in finding.evidence)
+
+
+CASES = [
+    (loss_graph(), {"graph"}, TRAIN, {"torch.Tensor"}, 9 * MIB),
+    (kept_environments(), {"objects"}, EVALUATE, {"trading.TradingEnvironment"}, 6 * MIB),
+    (
+        episode_history(), {"container", "arrays"}, EVALUATE,
+        {"trading.TradingEnvironment.episode_rewards"}, 5 * MIB,
+    ),
+    (old_population(), {"objects"}, EVOLVE, {"agents.DDPGAgent"}, 8 * MIB),
+    (best_agents(), {"objects"}, EVOLVE, {"agents.DDPGAgent"}, 6 * MIB * 10 / 16),
+    (figures(20 * MIB), {"objects"}, EVOLVE, {"matplotlib.figure.Figure"}, 4 * MIB),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("leak", "kinds", "phase", "names", "rate"), CASES)
+def test_a_leak_is_one_finding_with_the_right_answer(
+    leak: Leak, kinds: set[str], phase: str, names: set[str], rate: float, seed: int
+) -> None:
+    verdict = _examined(leak, seed=seed)
+    assert _at_least(verdict, "suspected"), verdict.summary
+    active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert len(active) == 1
+    finding = active[0]
+    assert finding.kind in kinds
+    assert finding.phase == phase
+    assert finding.suspects[0].name in names
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(rate, rel=0.25)
+    assert finding.started_at_generation is not None
+    assert finding.started_at_generation.estimate <= 2
+    assert finding.advice
+    assert phase in verdict.summary
+
+
+@pytest.mark.parametrize("start", [3, 6, 9])
+@pytest.mark.parametrize("make", [loss_graph, kept_environments, episode_history, old_population])
+def test_a_leak_that_begins_later_has_its_start(make: type, start: int) -> None:
+    verdict = _examined(make(start=start))
+    assert _at_least(verdict, "suspected"), verdict.summary
+    finding = verdict.findings[0]
+    assert finding.started_at_generation is not None
+    assert abs(finding.started_at_generation.estimate - start) <= 2
+    planted = make().bytes
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(planted, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_leaks_are_two_findings_each_in_its_phase(seed: int) -> None:
+    verdict = _examined(old_population(), loss_graph(), seed=seed)
+    active = {f.phase: f for f in verdict.findings if f.status in ("suspected", "confirmed")}
+    assert set(active) == {EVOLVE, TRAIN}
+    assert active[EVOLVE].suspects[0].name == "agents.DDPGAgent"
+    assert active[EVOLVE].growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.25)
+    assert active[TRAIN].kind == "graph"
+    assert active[TRAIN].growth_bytes_per_generation.estimate == pytest.approx(9 * MIB, rel=0.25)
+    sizes = [f.growth_bytes_per_generation.estimate for f in verdict.findings if f.status != "ok"]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_sentence_says_where_what_how_much_and_since_when() -> None:
+    verdict = _examined(kept_environments())
+    assert verdict.summary.startswith(
+        "evaluate_population keeps 16 TradingEnvironment per generation: "
+    )
+    assert verdict.summary.endswith(" MiB per generation since generation 0")
+
+
+def test_figures_are_told_with_their_period() -> None:
+    verdict = _examined(figures(20 * MIB))
+    assert "1 Figure every 5th generation" in verdict.summary
+
+
+def test_growth_outside_python_is_native_and_needs_longer() -> None:
+    leak = Leak(TRAIN, 6 * MIB)
+    assert _examined(leak, generations=10).status in ("ok", "watch")
+    verdict = _examined(leak, generations=30)
+    assert _at_least(verdict, "suspected")
+    finding = verdict.findings[0]
+    assert (finding.kind, finding.phase) == ("native", TRAIN)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
+
+
+def test_what_the_allocator_keeps_is_told_from_a_leak() -> None:
+    leak = Leak(TRAIN, 6 * MIB, {"allocator.kept_bytes": 5.5 * MIB})
+    verdict = _examined(leak, generations=30, counts={"allocator.kept_bytes": 10 * MIB})
+    assert verdict.findings[0].kind == "allocator_retained"
+
+
+def test_a_phase_that_never_ran_is_ruled_out() -> None:
+    verdict = _examined(kept_environments(), never=(TRAIN,))
+    assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}
+
+
+def test_flat_phases_are_ruled_out() -> None:
+    verdict = _examined(old_population())
+    ruled_out = {r.phase for r in verdict.ruled_out}
+    assert ruled_out
+    assert ruled_out <= {EVALUATE, TRAIN}
+    assert all(r.reason.startswith("flat") for r in verdict.ruled_out)
+
+
+def test_growth_after_the_buffer_is_full_is_flagged() -> None:
+    leak = episode_history(start=9)
+    verdict = _examined(leak, generations=24, buffer_full_after=8)
+    assert _at_least(verdict, "suspected")
+    assert verdict.findings[0].started_at_generation is not None
+    assert abs(verdict.findings[0].started_at_generation.estimate - 9) <= 2
+
+
+def test_a_leak_that_stopped_is_recovered_and_not_before_some_generations() -> None:
+    leak = kept_environments()
+    leak.stop = 10
+    assert _at_least(_examined(leak, generations=11), "suspected")
+    verdict = _examined(leak, generations=24)
+    assert verdict.status == "recovered"
+    assert "Recovered" in verdict.summary
+
+
+def test_too_few_generations_are_learning() -> None:
+    for generations in (1, 2, 3):
+        verdict = _examined(generations=generations, buffer_bytes=0, buffer_full_after=1)
+        assert verdict.status == "learning"
+
+
+def test_an_empty_run_is_learning() -> None:
+    from leakline.analysis import RunHistory
+
+    verdict = examine(RunHistory("r"))
+    assert (verdict.status, verdict.generations) == ("learning", 0)
