@@ -41,7 +41,7 @@ from ..store.engine import DATABASE_ERRORS, Engine
 from ..worker import Worker
 
 # Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
-LEASE_SECONDS: Final = 30.0
+LEASE_SECONDS: Final = 20.0
 # Other processes add deliveries without waking us, and their claims run out.
 POLL_SECONDS: Final = 2.0
 MAX_SENDING_THREADS: Final = 32

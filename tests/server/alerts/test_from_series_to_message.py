@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from standardwebhooks import Webhook as Verifier
 
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot, batch_to_wire
+from leakline_server.store.tables import deliveries
 
 pytestmark = pytest.mark.flow
 
@@ -122,12 +123,13 @@ def test_a_leaking_series_becomes_a_signed_message_within_five_seconds_and_each_
 
 
 def test_a_message_nobody_took_before_the_server_was_killed_arrives_after_it_is_back(
-    server: Server, receiver: Any
+    server: Server, receiver: Any, engine: Engine
 ) -> None:
     receiver.answers = [500, 204]
     server.call("POST", "/runs", header())
     train_until(server, "suspected")
     receiver.wait_for(1)
+    _until(lambda: _states(engine) == ["pending"])
     server.kill()
     server.start()
     refused, taken = receiver.wait_for(2, seconds=40)
@@ -186,6 +188,11 @@ def batch(generation: int, growth_bytes: int = 100 * MIB, count: int = 16) -> di
         for i, (phase, kind, values) in enumerate(at)
     )  # fmt: skip
     return batch_to_wire(Batch(PROCESS, snapshots))
+
+
+def _states(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(deliveries.c.state)))
 
 
 def _until_ready(server: Server) -> None:
