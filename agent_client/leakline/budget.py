@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 START_CREDIT_SECONDS: Final = 0.5
 # Deep work is what is not named below; together it may use this part of the budget.
-DEEP_PART: Final = 0.6
+DEEP_PART: Final = 0.75
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "books": 0.5, "nested": 0.4, "phase": 0.6, "generation": 0.8, "manual": 1.0, "finish": 1.0,
+    "books": 0.4, "nested": 0.35, "phase": 0.5, "generation": 0.7, "manual": 1.0, "finish": 1.0,
 }  # fmt: skip
+# With each refusal the expected cost shrinks a little: one slow moment must not end a kind of work for good.
+FORGET: Final = 0.97
 
 
 class Governor:
@@ -46,6 +48,12 @@ class Governor:
     def allows(self, work: str, default_seconds: float = 0.0) -> bool:
         """Is there budget for one more ``work``? It is expected to cost what it cost before."""
         expected = self._costs.get(work, default_seconds)
+        if self._has_room(work, expected):
+            return True
+        self._costs[work] = expected * FORGET
+        return False
+
+    def _has_room(self, work: str, expected: float) -> bool:
         available = self.available_seconds
         if self.spent_seconds + expected > available:
             return False
@@ -85,13 +93,14 @@ class Governor:
         if set_up:
             self._set_up += seconds
             return
+        smooth = 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
         if work in LIGHT_PARTS:
             self._light_seconds += seconds
+            self._costs[work] = smooth
         else:
             self._deep_seconds += seconds
-        before = self._costs.get(work, seconds)
-        # The dearer of the newest and the smoothed cost: one lucky census must not start a series of them.
-        self._costs[work] = max(seconds, 0.7 * before + 0.3 * seconds)
+            # The dearer of both: one lucky census must not start a series of them.
+            self._costs[work] = max(seconds, smooth)
 
     def ledger(self) -> dict[str, float]:
         """``client.seconds`` (running total) and ``client.pause_seconds`` (longest since the last ledger)."""

@@ -19,6 +19,8 @@ from .spool import consecutive
 
 QUEUE_LIMIT: Final = 1000
 TICK_SECONDS: Final = 1.0
+# Snapshots that come in a burst are written together; a kill loses no more than this.
+LINGER_SECONDS: Final = 0.02
 
 
 class Losses:
@@ -54,7 +56,7 @@ class Recorder:
         self._guard = Guard("recording")
         self._end: Mapping[str, Any] | None = None
         self._next_tick = clock() + TICK_SECONDS
-        self._done = threading.Event()
+        self._hurry, self._done = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="leakline-recorder", daemon=True)
 
     def start(self) -> None:
@@ -71,12 +73,14 @@ class Recorder:
         """Wait until everything put before is recorded."""
         reached = threading.Event()
         self._queue.put(reached)
+        self._hurry.set()
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
         """Record what waits and the end; the thread ends."""
         self._end = end
         self._queue.put(None)
+        self._hurry.set()
         return self._done.wait(timeout_seconds)
 
     def _loop(self) -> None:
@@ -101,6 +105,8 @@ class Recorder:
         wait = None if self._tick is None else max(0.001, self._next_tick - self._clock())
         try:
             items = [self._queue.get(timeout=wait)]
+            self._hurry.wait(LINGER_SECONDS)
+            self._hurry.clear()
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
         except Empty:

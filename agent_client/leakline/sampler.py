@@ -218,6 +218,8 @@ class Sampler:
 
 def _read_children() -> dict[str, Number]:
     """Looking for children means reading every process of the machine; the kernel knows at once of none."""
+    if not hasattr(os, "waitid"):
+        return dict(read_children())
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
