@@ -1,0 +1,127 @@
+"""A real server process, a real Chromium, and pages that fail the test on any error or foreign request."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+from tests.browser.training import MadeTraining
+
+# What a machine without a display, a GPU or a network still can do; and nothing that calls home.
+ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+START_SECONDS = 60
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.browser)
+
+
+def chromium_path() -> str:
+    found = os.environ.get("LEAKLINE_CHROMIUM") or next(
+        filter(None, map(shutil.which, CHROMIUMS)), None
+    )
+    if found is None:
+        pytest.fail(
+            "the browser tests need Chromium: install it (Debian: apt-get install chromium), "
+            "or name it in LEAKLINE_CHROMIUM"
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of ``leakline serve`` on an empty SQLite database."""
+    folder = tmp_path_factory.mktemp("server")
+    environment = {**os.environ, "LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
+    with (folder / "errors.log").open("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "serve", "--port", "0"],
+            env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        if found is None:
+            errors.seek(0)
+            pytest.fail(f"the server did not start: {said}{errors.read()}")
+        yield found.group()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) in (0, 130, -signal.SIGINT)
+        errors.seek(0)
+        assert "Traceback" not in errors.read()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium_path(), args=list(ARGUMENTS))
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
+    """Opens a path of the server in a window of its own; errors and foreign requests fail the test at its end."""
+    wrong: list[str] = []
+    contexts = []
+
+    def watch(request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(server).netloc:
+            wrong.append(f"request to another host: {request.url}")
+
+    def open_path(
+        path: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        expect_errors: bool = False,
+        **options: object,
+    ) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", watch)
+        page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
+        if not expect_errors:
+            page.on(
+                "console",
+                lambda said: (
+                    wrong.append(f"console: {said.text}") if said.type == "error" else None
+                ),
+            )
+        page.goto(server + path)
+        return page
+
+    yield open_path
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+@pytest.fixture
+def train(server: str) -> Callable[..., MadeTraining]:
+    """Starts a made-up training that reports to the server."""
+
+    def start(run: str, generations: int = 0, **options: object) -> MadeTraining:
+        training = MadeTraining(server, run, **options)  # type: ignore[arg-type]
+        training.start()
+        training.run_generations(generations)
+        return training
+
+    return start

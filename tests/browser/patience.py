@@ -1,0 +1,18 @@
+"""Waiting with a deadline. Playwright's own wait for an expression needs eval, which our pages forbid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from playwright.sync_api import Page
+
+DEADLINE_SECONDS = 30.0
+
+
+def until(page: Page, check: Callable[[], bool]) -> None:
+    """Until it is true; events of the page are handled between two looks."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not check():
+        assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
+        page.wait_for_timeout(50)

@@ -1,0 +1,153 @@
+"""An open page follows its run without a reload: points, verdict, sections; and says when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining
+
+Train = Callable[..., MadeTraining]
+Open = Callable[..., Page]
+# A verdict needs a batch, an examination, a message and a fragment; the machine may be busy.
+PATIENCE_MS = 30_000
+
+
+def points(page: Page, chart: str = "trend") -> int:
+    return int(page.locator(f"#chart-{chart}").get_attribute("data-points") or 0)
+
+
+def wait_for_points(page: Page, number: int) -> None:
+    """Of the trend; a chart is drawn while it is in view."""
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-points", str(number), timeout=PATIENCE_MS
+    )
+
+
+def xaxis(page: Page, chart: str) -> list[float]:
+    found = page.evaluate(f"document.getElementById('chart-{chart}').layout?.xaxis.range ?? []")
+    return [float(each) for each in found]
+
+
+def never_reloaded(page: Page) -> bool:
+    return bool(page.evaluate("window.same === true"))
+
+
+def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
+    train: Train, open_page: Open
+) -> None:
+    training = train("live", 2)
+    page = open_page("/runs/live")
+    page.evaluate("window.same = true")
+    wait_for_points(page, 2)
+    chip = page.locator(".verdict .chip")
+    expect(chip).not_to_contain_text("eak")
+
+    training.run_generation()
+    wait_for_points(page, 3)
+
+    training.run_generations(10)
+    expect(chip).to_contain_text("eak", timeout=PATIENCE_MS)
+    expect(page.locator("#verdict-sentence")).to_contain_text(
+        "TradingEnvironment", timeout=PATIENCE_MS
+    )
+    expect(page.locator(".tile").first).to_contain_text("evaluate_population")
+    assert never_reloaded(page)
+
+
+def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page: Open) -> None:
+    training = train("grows-sections")
+    page = open_page("/runs/grows-sections")
+    expect(page.locator("#large-objects")).to_have_count(0)
+    training.run_generations(3)
+    expect(page.locator("#large-objects")).to_be_visible(timeout=PATIENCE_MS)
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    expect(page.locator("#chart-books svg").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open) -> None:
+    training = train("zoomed", 6)
+    page = open_page("/runs/zoomed")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 6)
+    zoom(page, "trend")
+    expect(mark).to_have_attribute("data-live", "paused")
+    assert "x=" in page.url
+
+    training.run_generation()
+    expect(mark).to_contain_text("new", timeout=PATIENCE_MS)
+    assert points(page) == 6
+
+    page.locator("#chart-trend .nsewdrag").dblclick()
+    expect(mark).to_have_attribute("data-live", "live")
+    wait_for_points(page, 7)
+    assert "x=" not in page.url
+
+
+def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
+    train("linked", 8)
+    page = open_page("/runs/linked")
+    wait_for_points(page, 8)
+    zoom(page, "trend")
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    trend = xaxis(page, "trend")
+    assert trend[1] - trend[0] < 6
+    page.locator("#chart-books").scroll_into_view_if_needed()
+    until(page, lambda: xaxis(page, "books") == pytest.approx(trend))
+
+
+def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
+    train: Train, open_page: Open
+) -> None:
+    training = train("hidden", 2)
+    page = open_page("/runs/hidden")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    hide(page, hidden=True)
+    expect(mark).to_have_attribute("data-live", "closed")
+    training.run_generation()
+    hide(page, hidden=False)
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 3)
+
+
+def test_a_run_that_ended_is_not_streamed(train: Train, open_page: Open) -> None:
+    train("ended", 3).finish()
+    page = open_page("/runs/ended")
+    expect(page.locator("#live")).to_have_text("Ended")
+
+
+def test_the_end_of_a_run_is_seen_live(train: Train, open_page: Open) -> None:
+    training = train("ends", 3)
+    page = open_page("/runs/ends")
+    expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    training.finish()
+    expect(page.locator("#live")).to_have_text("Ended", timeout=PATIENCE_MS)
+    expect(page.locator(".state")).to_have_text("finished", timeout=PATIENCE_MS)
+
+
+def zoom(page: Page, chart: str) -> None:
+    """Drag over the middle of a chart, as a viewer does."""
+    area = page.locator(f"#chart-{chart} .nsewdrag")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=5)
+    page.mouse.up()
+
+
+def hide(page: Page, *, hidden: bool) -> None:
+    page.evaluate(
+        """(hidden) => {
+            Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""",
+        hidden,
+    )

@@ -1,0 +1,146 @@
+"""Without scripts, on a phone, in the dark, with a keyboard; no share button and no foreign host (see conftest.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining
+
+Open = Callable[..., Page]
+PATIENCE_MS = 30_000
+PAGES = (
+    "/",
+    "/runs/wide-leak",
+    "/compare?before=wide-leak&after=wide-fix",
+    "/compare",
+    "/?q=nothing-like-this",
+)
+
+
+@pytest.fixture(scope="module")
+def two_runs(server: str) -> None:
+    for run, leaking in (("wide-leak", True), ("wide-fix", False)):
+        training = MadeTraining(server, run, leaking)
+        training.start()
+        training.run_generations(8)
+        training.finish()
+
+
+def draw_everything(page: Page) -> None:
+    """Charts are drawn when they come into view."""
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator("svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak")
+    draw_everything(page)
+    titles = page.locator(".modebar-btn").evaluate_all(
+        "all => all.map((each) => each.ariaLabel || each.dataset.title || '')"
+    )
+    assert titles
+    assert not [
+        title for title in titles if re.search("share|cloud|plotly|studio", title, re.IGNORECASE)
+    ]
+    expect(page.locator(".modebar-btn--logo")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_is_wider_than_a_phone(two_runs: None, open_page: Open, path: str) -> None:
+    page = open_page(path, width=390, height=844)
+    draw_everything(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak", java_script_enabled=False)
+    expect(page.locator("#verdict-sentence")).to_contain_text("evaluate_population")
+    expect(page.locator("#books table")).to_contain_text("train_population")
+    page.locator("#trend summary").click()
+    expect(page.locator("#trend table")).to_contain_text("GiB")
+    expect(page.get_by_role("button", name="Compare")).to_have_count(0)
+
+
+def test_two_runs_are_compared_from_the_list(two_runs: None, open_page: Open) -> None:
+    page = open_page("/?q=wide")
+    compare = page.get_by_role("button", name="Compare")
+    expect(compare).to_be_disabled()
+    page.get_by_label("Pick wide-leak to compare").check()
+    page.get_by_label("Pick wide-fix to compare").check()
+    compare.click()
+    expect(page).to_have_url(re.compile("before=wide-leak&after=wide-fix"))
+    expect(page.locator("#outcome-sentence")).to_be_visible()
+    draw_everything(page)
+    page.get_by_label("Swap before and after").click()
+    expect(page).to_have_url(re.compile("before=wide-fix&after=wide-leak"))
+
+
+def test_a_search_narrows_the_list(two_runs: None, open_page: Open) -> None:
+    page = open_page("/")
+    page.keyboard.press("/")
+    page.keyboard.type("wide-fix")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="wide-fix")).to_be_visible()
+    expect(page.get_by_role("link", name="wide-leak")).to_have_count(0)
+
+
+def test_the_dark_theme_reaches_the_charts(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak", color_scheme="light")
+    draw_everything(page)
+    paper = "document.getElementById('chart-trend').layout.paper_bgcolor"
+    light = page.evaluate(paper)
+    page.keyboard.press("d")
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    until(page, lambda: page.evaluate(paper) != light)
+    background = page.evaluate("getComputedStyle(document.getElementById('trend')).backgroundColor")
+    assert page.evaluate(paper) == background
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_system_theme_is_followed(two_runs: None, open_page: Open) -> None:
+    colours = {
+        open_page("/", color_scheme=scheme).evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
+        for scheme in ("light", "dark")
+    }
+    assert len(colours) == 2
+
+
+def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_page: Open) -> None:
+    page = open_page("/runs/wide-leak")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.locator(".tile").first.focus()
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#books")
+
+
+def test_the_numbers_of_a_chart_can_be_taken_away(
+    two_runs: None, open_page: Open, tmp_path: Path
+) -> None:
+    page = open_page("/runs/wide-leak", accept_downloads=True)
+    draw_everything(page)
+    for name, kind in (("CSV", "csv"), ("PNG", "png")):
+        with page.expect_download(timeout=PATIENCE_MS) as waiting:
+            page.locator("[data-tools=trend]").get_by_text(name).click()
+        assert waiting.value.suggested_filename == f"leakline-trend.{kind}"
+        waiting.value.save_as(tmp_path / kind)
+    assert (tmp_path / "csv").read_text().startswith("generation,")
+    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_is_not_there_says_so(open_page: Open) -> None:
+    page = open_page("/runs/nobody", expect_errors=True)
+    expect(page.get_by_role("heading", name="No such run")).to_be_visible()
+    expect(page.get_by_role("link", name="All runs")).to_be_visible()

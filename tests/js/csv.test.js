@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { chartToCsv } from "../../static/js/csv.js";
+
+const chart = (lines, groups = []) => ({ x_title: "generation", unit: "bytes", groups, lines });
+
+test("a name with a quote and a comma stays one field", () => {
+  const csv = chartToCsv(chart([{ name: 'a "b", c', x: [0], y: [1] }]));
+  assert.equal(csv, 'generation,"a ""b"", c [bytes]"\r\n0,1\r\n');
+});
+
+test("what one line did not measure is empty, not zero", () => {
+  const csv = chartToCsv(chart([{ name: "a", x: [0, 1], y: [5, null] }, { name: "b", x: [1], y: [7] }]));
+  assert.deepEqual(csv.split("\r\n").slice(1, 3), ["0,5,", "1,,7"]);
+});
+
+test("lines of several groups say which memory they are", () => {
+  const line = { name: "end", group: "rss", x: [0], y: [1] };
+  assert.match(chartToCsv(chart([line], [{ id: "rss", label: "RSS" }])), /RSS: end \[bytes\]/);
+});

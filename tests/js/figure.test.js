@@ -1,0 +1,68 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import { escapeHtml, faded, figure, fullRange, resolve, scaleOf } from "../../static/js/figure.js";
+
+const theme = JSON.parse(readFileSync(new URL("../../static/plotly-theme.json", import.meta.url)));
+const colour = () => "rgb(1, 2, 3)";
+const line = (more = {}) => ({ name: "after train", x: [0, 1], y: [2 ** 30, 3 * 2 ** 30], low: null, high: null, colour: 1, dash: 0, symbol: 0, draw: "line", hidden: false, group: null, source: null, ...more });
+const chart = (more = {}) => ({ id: "c", unit: "bytes", y_title: "memory", x_title: "generation", x_unit: "generation", lines: [line()], bands: [], levels: [], cone: null, marks: [], groups: [], y_range: null, ...more });
+const view = { range: [0, 1], group: null, narrow: false };
+
+test("no chart may offer to share itself with another host", () => {
+  assert.equal(theme.config.showSendToCloud, false);
+  assert.equal(theme.config.displaylogo, false);
+});
+
+test("no chart is drawn with WebGL: browsers keep about sixteen contexts", () => {
+  for (const draw of ["line", "bar", "area", "points"]) {
+    const { data } = figure(chart({ lines: [line({ draw })] }), theme, colour, view);
+    assert.ok(data.every((trace) => trace.type === "scatter" || trace.type === "bar"));
+  }
+});
+
+test("a phase called like markup stays text", () => {
+  const { data } = figure(chart({ lines: [line({ name: "<b>x</b>" })] }), theme, colour, view);
+  assert.equal(data[0].name, "&lt;b&gt;x&lt;/b&gt;");
+  assert.equal(escapeHtml("a & b"), "a &amp; b");
+});
+
+test("sizes are divided by a binary unit and say so", () => {
+  const { data, layout } = figure(chart(), theme, colour, view);
+  assert.deepEqual(data[0].y, [1, 3]);
+  assert.equal(layout.yaxis.ticksuffix, " GiB");
+});
+
+test("a chart with one missing value keeps the gap", () => {
+  const { data } = figure(chart({ lines: [line({ y: [null, 2 ** 20] })] }), theme, colour, view);
+  assert.deepEqual(data[0].y, [null, 1]);
+});
+
+test("a range given by the server sets the unit too, so that two charts read alike", () => {
+  assert.equal(scaleOf(chart({ y_range: [0, 2 ** 30] }), [line({ y: [5] })]).suffix, " GiB");
+});
+
+test("the extremes of joined snapshots are drawn as a band behind the line", () => {
+  const { data } = figure(chart({ lines: [line({ low: [0, 0], high: [2 ** 31, 2 ** 31] })] }), theme, colour, view);
+  assert.equal(data.length, 3);
+  assert.equal(data[1].fill, "tonexty");
+});
+
+test("only the chosen group of lines is drawn", () => {
+  const lines = [line({ group: "private" }), line({ group: "rss", name: "rss" })];
+  const { data } = figure(chart({ lines }), theme, colour, { ...view, group: "rss" });
+  assert.deepEqual(data.map((trace) => trace.name), ["rss"]);
+});
+
+test("charts share the widest range, and nothing measured still has one", () => {
+  const [first, last] = fullRange([chart(), chart({ lines: [line({ x: [4, 9] })] })]);
+  assert.ok(first < 0 && last > 9);
+  assert.deepEqual(fullRange([]), [-0.5, 1.5]);
+});
+
+test("every colour of the theme is a variable of the style sheet", () => {
+  const css = readFileSync(new URL("../../static/css/variables.css", import.meta.url), "utf8");
+  resolve(theme, (name) => assert.ok(css.includes(`${name}:`), name));
+  assert.equal(faded("rgb(1, 2, 3)", 0.5), "rgba(1, 2, 3, 0.5)");
+});

@@ -1,0 +1,22 @@
+"""The pure helpers of the pages, tested by ``node --test``."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def node() -> str:
+    """The one that Playwright brings: it is there wherever the tests are, and new enough for modules."""
+    from playwright._impl._driver import compute_driver_executable
+
+    return str(compute_driver_executable()[0])
+
+
+def test_the_javascript_helpers_do_what_their_tests_say() -> None:
+    files = sorted(map(str, HERE.glob("*.test.js")))
+    assert files
+    done = subprocess.run([node(), "--test", *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
