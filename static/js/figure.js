@@ -13,8 +13,8 @@ export function figure(chart, theme, colour, view) {
   const lines = chart.lines.filter((line) => !line.group || line.group === view.group);
   const scale = scaleOf(chart, lines);
   const data = [
-    ...cone(chart, scale, colour),
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour)),
+    ...cone(chart, scale, colour),
   ];
   return { data, layout: layout(chart, theme, colour, view, scale) };
 }
@@ -56,7 +56,7 @@ function traces(chart, line, scale, theme, colour) {
     return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
   }
   if (line.draw === "points") {
-    return [{ ...base, type: "scatter", mode: "markers", marker: { size: 9, symbol: "line-ew-open", line: { width: 2, color: colour("--ink") } } }];
+    return [{ ...base, type: "scatter", mode: "markers", marker: { color: colour("--ink"), size: 9, symbol: "line-ew-open", line: { width: 2, color: colour("--ink") } } }];
   }
   const main = {
     ...base,
@@ -135,7 +135,7 @@ function annotations(chart, colour, scale) {
       ...text(band.label, colour(`--${band.tone}`)), xref: "x", yref: "paper", x: band.last, y: 0.985, xanchor: "left", yanchor: "top",
     })),
     ...chart.levels.map((level) => ({
-      ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.005, y: level.value / scale.factor, xanchor: "left", yanchor: "bottom",
+      ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: level.value / scale.factor, xanchor: "right", yanchor: "bottom",
     })),
   ];
 }

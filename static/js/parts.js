@@ -4,6 +4,9 @@ const parser = new DOMParser();
 // What the server last wrote for a part. Compared with its next text, because scripts change the page's copy.
 const written = new WeakMap();
 
+/** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
+const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
+
 /** Replaces each changed `data-part` and adds sections that are new. Returns the names of the changed parts. */
 export function takeParts(html, root = document) {
   const incoming = parser.parseFromString(html, "text/html");
@@ -11,9 +14,11 @@ export function takeParts(html, root = document) {
   let previous = null;
   for (const section of incoming.querySelectorAll("[data-section]")) {
     const present = root.getElementById(section.id);
-    if (!present && previous) {
-      previous.after(document.importNode(section, true));
-      changed.push(section.id);
+    if (present ? names(present) !== names(section) : previous) {
+      const drawn = document.importNode(section, true);
+      if (present) present.replaceWith(drawn);
+      else previous.after(drawn);
+      changed.push(`${section.id}.data`);
     }
     previous = root.getElementById(section.id) ?? previous;
   }

@@ -13,7 +13,7 @@ from .. import charts
 from ..chart_parts import Axis, Palette, Points
 from . import formats
 from .contexts import ChangeTile, ComparePage, Figure, FindingGroup, Section, Side
-from .run_view import palette_of, progress
+from .run_view import in_phase_order, palette_of, progress
 from .sections import books as books_section
 from .sections import line_table
 from .tables import Field, code, rated, table
@@ -34,6 +34,7 @@ def compare_page(
 ) -> ComparePage:
     """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends."""
     unit, axis = before["unit"], Axis(before["unit"])
+    books = [in_phase_order(run, each) for run, each in zip((before, after), books, strict=True)]
     return ComparePage(
         title=f"{before['name']} → {after['name']}",
         before=_side(before),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -51,6 +51,7 @@ class RunData:
 
 
 def run_page(data: RunData) -> RunPage:
+    data = replace(data, books=in_phase_order(data.run, data.books))
     run, unit = data.run, data.run["unit"]
     return RunPage(
         title=run["name"],
@@ -163,6 +164,15 @@ def _sections(data: RunData) -> list[Section | None]:
 
 def _at_ends(read: ReadSeries, kind: str | None) -> Callable[[Sequence[str]], Sequence[Points]]:
     return lambda names: read(names, None, kind) if names else ()
+
+
+def in_phase_order(run: Json, books: Books) -> Books:
+    """Lines as the phases run, with what lies outside of them last."""
+    known = [*run["phases"], *run["phases_seen"]]
+    order = {name: place for place, name in enumerate(dict.fromkeys(known))}
+    last = {name: len(order) + 1 + place for place, name in enumerate(_OUTSIDE_PHASES)}
+    lines = sorted(books.lines, key=lambda line: (order | last).get(line.name, len(order)))
+    return replace(books, lines=tuple(lines))
 
 
 def palette_of(run: Json, books: Books) -> Palette:

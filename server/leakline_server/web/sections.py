@@ -145,6 +145,7 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
     )
     heads = (
         "type",
+        "rating",
         "#first",
         "#last",
         f"#per {unit}",
@@ -153,7 +154,6 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
         "held by",
         "grows in",
         "expected",
-        "rating",
     )
     ranked = grown[:MAX_ROWS]
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
@@ -172,9 +172,10 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
 def _type_row(each: TypeGrowth) -> list[Field]:
     rate = each.count_per_generation.estimate if each.count_per_generation else None
     return [
-        code(each.name), formats.count(each.first_count), formats.count(each.last_count), formats.rate(rate),
+        code(each.name), rated(each.rating, _RATING_STATUS[each.rating]),
+        formats.count(each.first_count), formats.count(each.last_count), formats.rate(rate),
         formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
-        each.phase or "–", each.expected or "–", rated(each.rating, _RATING_STATUS[each.rating]),
+        each.phase or "–", each.expected or "–",
     ]  # fmt: skip
 
 

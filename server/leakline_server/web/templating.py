@@ -45,12 +45,14 @@ def environment() -> jinja2.Environment:
     return made
 
 
-_BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=\w)|(?<=[a-z])(?=[A-Z])")
+_BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])")
+_UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
 
 
 def breakable(text: str) -> Markup:
-    """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital."""
-    return Markup("<wbr>").join(_BREAKS.split(text))
+    """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital;
+    a number stays with its unit."""
+    return Markup("<wbr>").join(_BREAKS.split(_UNITS.sub("\u00a0", text)))
 
 
 def _chart_json(chart: Chart) -> Markup:

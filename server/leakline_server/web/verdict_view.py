@@ -185,7 +185,7 @@ def _when(finding: Json, unit: str) -> Tile:
             finding["status"],
         )
     low, high = _whole(start["low"]), _whole(start["high"])
-    detail = "the same in every way of reckoning" if low == high else f"between {low} and {high}"
+    detail = f"exact to the {unit}" if low == high else f"between {unit} {low} and {high}"
     return Tile(
         "WHEN", f"Since {unit} {_whole(start['estimate'])}", detail, "#trend", finding["status"]
     )
@@ -204,7 +204,7 @@ def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
         value = (
             "Not known yet"
             if verdict is None or verdict["status"] == "learning"
-            else "Does not run out"
+            else "Not in sight"
         )
         return Tile("FORECAST", value, against, "#trend")
     low, high = _whole(when["low"]), _whole(when["high"])
