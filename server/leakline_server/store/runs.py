@@ -195,6 +195,18 @@ def headline_runs(engine: Engine, limit: int) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
+def unexamined(engine: Engine, since: float, limit: int) -> list[str]:
+    """Ids of runs heard of after ``since`` that changed after their last verdict, newest first."""
+    query = (
+        select(runs.c.id)
+        .where(runs.c.last_seen_at >= since, runs.c.revision > runs.c.verdict_revision)
+        .order_by(runs.c.last_seen_at.desc())
+        .limit(limit)
+    )
+    with engine.connect() as connection:
+        return list(connection.scalars(query))
+
+
 def mark_silent(engine: Engine, before: float) -> list[str]:
     """Mark running runs that were not heard since ``before``; the next batch makes them running again."""
     quiet = and_(runs.c.state == "running", runs.c.last_seen_at < before)

@@ -31,6 +31,9 @@ from ..store.history import NoSuchRun, load_history_at
 MIN_INTERVAL_SECONDS: Final = 0.5
 MAX_SHARE: Final = 0.2
 SILENCE_CHECK_SECONDS: Final = 5.0
+# At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
+CATCH_UP_SECONDS: Final = 86_400.0
+CATCH_UP_RUNS: Final = 50
 
 log = logging.getLogger("leakline")
 
@@ -61,6 +64,7 @@ class Examiner:
         # Run id -> when it may be examined again.
         self._not_before: dict[str, float] = {}
         self._next_silence_check = 0.0
+        self._caught_up = False
 
     def news(self, run_id: str) -> None:
         with self._lock:
@@ -68,6 +72,8 @@ class Examiner:
 
     def once(self) -> float:
         """Examine one run. Returns the seconds until there may be something to do."""
+        if not self._caught_up:
+            self._catch_up()
         if self._clock() >= self._next_silence_check:
             self._next_silence_check = self._clock() + SILENCE_CHECK_SECONDS
             self._mark_silent()
@@ -124,6 +130,17 @@ class Examiner:
                 return None, wait_seconds
             del self._waiting[soonest]
             return soonest, 0.0
+
+    def _catch_up(self) -> None:
+        """What was accepted just before a server ended was never looked at, and nobody else will say so."""
+        try:
+            for run_id in runs.unexamined(
+                self._engine, self._now() - CATCH_UP_SECONDS, CATCH_UP_RUNS
+            ):
+                self.news(run_id)
+            self._caught_up = True
+        except DATABASE_ERRORS as error:
+            log.error("could not look for runs not yet examined: %s", error)
 
     def _mark_silent(self) -> None:
         try:

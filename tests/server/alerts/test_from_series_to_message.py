@@ -136,6 +136,18 @@ def test_a_message_nobody_took_before_the_server_was_killed_arrives_after_it_is_
     assert refused.headers["webhook-id"] == taken.headers["webhook-id"]
 
 
+def test_what_was_accepted_and_not_yet_examined_when_the_server_was_killed_is_told_after_it_is_back(
+    server: Server, receiver: Any
+) -> None:
+    server.call("POST", "/runs", header())
+    for generation in range(12):
+        # All but the first are accepted sooner than the run may be examined again.
+        server.call("POST", "/runs/r1/batches", batch(generation))
+    server.kill()
+    server.start()
+    receiver.wait_for(1)
+
+
 def test_a_healthy_series_is_not_told(server: Server, receiver: Any) -> None:
     server.call("POST", "/runs", header())
     for generation in range(12):
