@@ -270,6 +270,8 @@ def _explain(body: bytes, message: str) -> InvalidField | Malformed:
             field, value = f"{field}[{step}]", value[int(step)]
         elif isinstance(value, dict):
             field, value = f"{field}.{step}".lstrip("."), value.get(step)
+    if " - at `key`" in message:
+        return _culprit(field, value) or InvalidField(field, None, why)
     return InvalidField(field or "body", value, why)
 
 

@@ -333,7 +333,7 @@ def _contradiction(
         there = stored.get(sequence, {})
         for name in fields.keys() | there.keys():
             # What was over the limit of series was never stored.
-            over = name not in run.names and name not in _FIELDS
+            over = name not in run.names and name not in _FIELDS and len(run.names) >= MAX_SERIES
             if fields.get(name) != there.get(name) and not over:
                 return Contradiction(sequence, name, there.get(name), fields.get(name))
     return None

