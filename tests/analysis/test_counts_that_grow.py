@@ -82,7 +82,7 @@ def test_irregular_rises_that_are_never_taken_back() -> None:
 
 def test_a_rising_floor_is_found_through_noise() -> None:
     rng = random.Random(1)
-    counts = [1000 + 40 * i + rng.choice([0, 0, 60, 120]) for i in range(24)]
+    counts = [1000 + 40 * i + rng.choice([0, 0, 40, 80]) for i in range(24)]
     growth = count_growth(_x(24), [float(c) for c in counts], 0)
     assert growth is not None
     assert growth.slope == pytest.approx(40, rel=0.25)

@@ -19,6 +19,7 @@ from .wording import short_name
 # A candidate explains a growth when its measured bytes are at least this share of it.
 _EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
+_TAKES_SOME: Final = 0.10
 _COVERS: Final = 0.70
 # Measured bytes below this share leave room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
@@ -88,6 +89,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         else:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
+    _join_tensors(groups)
     causes: list[Cause] = []
     for phase in sorted(groups, key=lambda p: p or ""):
         place = next(c.place for c in groups[phase])
@@ -121,6 +123,25 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
             groups.setdefault(None, []).append(candidate)
         else:
             groups[min(near)[2] or None].append(candidate)
+
+
+def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
+    """Tensors without an owner that rise in several phases are one growth, where most of them are made.
+
+    A kept graph holds the weights of agents replaced elsewhere: their number rises there, and says nothing.
+    """
+    loose = {
+        phase: members
+        for phase, members in groups.items()
+        if all(c.family in ("tensor", "graph", "library", "plain") for c in members)
+        and any(c.family in ("tensor", "graph") for c in members)
+    }
+    if len(loose) < 2:
+        return
+    most = max(loose, key=lambda phase: (max(c.growth.slope for c in loose[phase]), phase or ""))
+    for phase in loose:
+        if phase != most:
+            groups[most].extend(groups.pop(phase))
 
 
 def _growth_at(place: Place, memory: Memory) -> float:
@@ -185,7 +206,9 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
         held = any(_is_like(c, container) for container in containers)
         size = -(c.bytes_rate or 0.0) if c.deep else 0.0
         unknown = _LAST if c.place == NOWHERE and not (c.deep or c.declared or c.violation) else 0
-        return _rank(c, share, held) + unknown, size, c.growth.slope, c.name
+        # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
+        owns = c.growth.slope if c.family in ("object", "figure") else -c.growth.slope
+        return _rank(c, share, held) + unknown, size, owns, c.name
 
     return sorted(members, key=rank)
 
@@ -281,7 +304,9 @@ def _takes_part(cause: Cause, memory: Memory) -> bool:
     in_phase = None if owner is None or owner.place == NOWHERE else memory.at(cause.place)
     if in_phase is None:
         return named or likely
-    return in_phase >= (_EXPLAINS if named or likely else _EXPLAINS_MOST) * total
+    if likely:
+        return in_phase >= _TAKES_SOME * total
+    return in_phase >= (_EXPLAINS if named else _EXPLAINS_MOST) * total
 
 
 def _claim(cause: Cause, memory: Memory, among: int) -> float:

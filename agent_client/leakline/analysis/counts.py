@@ -67,19 +67,27 @@ def count_growth(
 def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
     rises: list[float] = []
     for i in range(len(x) - 1, 0, -1):
-        rise = (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
+        rise = _rise(x, counts, i)
         usual = median(rises) if rises else rise
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break
         rises.append(rise)
     if len(rises) < MIN_RISES or pstdev(rises) > _MAX_VARIATION * fmean(rises):
         return None
-    first = len(x) - len(rises)
+    first = begin = len(x) - len(rises)
+    usual = median(rises)
+    # A larger rise before holds the usual one too: what was made once in the same generation hides it.
+    while begin > 1 and _rise(x, counts, begin - 1) >= _NEAR_MEDIAN * usual:
+        begin -= 1
     slope = theil_sen(*block_minima(x[first - 1 :], counts[first - 1 :]))
     return CountGrowth(
-        "constant", slope.estimate, slope.low, slope.high, x[first - 1] + 1, x[first - 1] + 1, x[first],
-        len(rises), x[-1] - x[first - 1], median(rises),
+        "constant", slope.estimate, slope.low, slope.high, x[begin - 1] + 1, x[begin - 1] + 1, x[first],
+        len(rises), x[-1] - x[begin - 1], usual,
     )  # fmt: skip
+
+
+def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
+    return (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
 
 
 def _rises_never_taken_back(x: Sequence[float], counts: Sequence[float]) -> tuple[list[int], int]:
@@ -142,7 +150,9 @@ def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
     xs, ys = block_minima(x[first:], counts[first:])
     slope = theil_sen(xs, ys)
     lasting = (
-        keeps_rising(xs, ys, _HALF_RATIO) and is_more_than_steps(ys) and stands_out(xs, ys, slope)
+        keeps_rising(xs, ys, _HALF_RATIO)
+        and is_more_than_steps(xs, ys)
+        and stands_out(xs, ys, slope)
     )
     if not (slope.rises and lasting and breaks_new_ground(counts[first:], counts[:first])):
         return None

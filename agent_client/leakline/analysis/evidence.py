@@ -109,7 +109,7 @@ def _test(
     slope = theil_sen(bx, by)
     if not slope.rises or not scale.is_material(slope.estimate, length):
         return None
-    if not keeps_rising(bx, by, HALF_RATIO) or not is_more_than_steps(by):
+    if not keeps_rising(bx, by, HALF_RATIO) or not is_more_than_steps(bx, by):
         return None
     before_x, before_y = (
         x[max(0, n - length - _LOOK_BACK) : n - length],

@@ -83,6 +83,8 @@ def _suspects(study: LaneStudy, cause: Cause, holder: str | None) -> tuple[Suspe
     for position, member in enumerate(cause.members):
         if position and member.role == "container" and not holds(member, cause.members[0]):
             continue
+        if any(s.name == member.name for s in found):
+            continue
         found.append(
             Suspect(
                 member.name,

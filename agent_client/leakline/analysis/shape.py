@@ -30,20 +30,32 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
     growth = y[-1] - y[0]
     if growth <= 0:
         return False
-    middle = len(x) // 2
+    middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
+    if not 0 < middle < len(x) - 1:
+        return False
     first = theil_sen(x[: middle + 1], y[: middle + 1]).estimate
     last = theil_sen(x[middle:], y[middle:]).estimate
     if last <= 0 or last < ratio * first:
         return False
-    a, b = len(x) // 3, 2 * len(x) // 3
-    thirds = (y[a] - y[0], y[b] - y[a], y[-1] - y[b])
+    a, b = (_at(x, y, x[0] + share * (x[-1] - x[0])) for share in (1 / 3, 2 / 3))
+    thirds = (a - y[0], b - a, y[-1] - b)
     return thirds[2] >= _LAST_THIRD * growth and max(thirds) <= _ANY_THIRD * growth
 
 
-def is_more_than_steps(y: Sequence[float]) -> bool:
+def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
+    """The reading at ``where`` on straight lines between readings."""
+    i = max(1, next(i for i, a in enumerate(x) if a >= where))
+    return y[i - 1] + (y[i] - y[i - 1]) * (where - x[i - 1]) / (x[i] - x[i - 1])
+
+
+def is_more_than_steps(x: Sequence[float], y: Sequence[float]) -> bool:
     """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps."""
-    growth = y[-1] - y[0]
-    jumps = sorted((b - a for a, b in pairwise(y)), reverse=True)
+    # Where generations are missing, what they gained together must not look like one jump.
+    gaps = [b - a for a, b in pairwise(x)]
+    usual = median(gaps)
+    jumps = [(b - a) * usual / gap for (a, b), gap in zip(pairwise(y), gaps, strict=True)]
+    growth = sum(jumps)
+    jumps.sort(reverse=True)
     return growth > 0 and growth - sum(jumps[:_STEPS]) >= _WITHOUT_STEPS * growth
 
 
