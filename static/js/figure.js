@@ -150,7 +150,7 @@ export function resolve(value, colour) {
   return value;
 }
 
-/** `rgb(1, 2, 3)` as the same colour with an opacity. */
+/** A colour as the browser computes it, the same with an opacity. */
 export function faded(rgb, opacity) {
   const parts = rgb.match(/[\d.]+/g) ?? [];
   return parts.length >= 3 ? `rgba(${parts.slice(0, 3).join(", ")}, ${opacity})` : rgb;

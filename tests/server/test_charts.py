@@ -1,0 +1,140 @@
+"""Charts are columns and annotations; nothing here knows a database or a page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from leakline.analysis.results import BookLine, Books
+from leakline_server import charts
+from leakline_server.chart_parts import (
+    Axis,
+    Chart,
+    Line,
+    Palette,
+    Points,
+    add_up,
+    join_attempts,
+    to_script,
+)
+
+GIB = 2**30
+AXIS = Axis("generation")
+
+
+def line(name: str, x: list[float], y: list[float | None], phase: str | None = None) -> Points:
+    return Points(name, "p1", phase, x, y)
+
+
+def verdict(**changes: Any) -> dict[str, Any]:
+    growth = {"estimate": GIB, "low": 0.9 * GIB, "high": 1.1 * GIB}
+    finding = {"status": "confirmed", "started_at_generation": {"estimate": 3, "low": 2, "high": 4}}
+    oom = {"risk": "low", "limit_bytes": 64 * GIB, "limit_source": "cgroup", "generation": None}
+    return {
+        "status": "confirmed",
+        "findings": [finding],
+        "growth_bytes_per_generation": growth,
+        "oom": oom,
+    } | changes
+
+
+def trend(told: dict[str, Any] | None, ends: list[float | None]) -> Chart:
+    points = [line("process.anon_bytes", [float(i) for i in range(len(ends))], ends)]
+    return charts.trend_chart(AXIS, Palette(), points, [], told)
+
+
+def test_a_series_that_was_never_measured_makes_no_chart() -> None:
+    assert (
+        charts.memory_chart(AXIS, [line("process.rss_bytes", [0, 1], [None, None])], None) is None
+    )
+    assert charts.gpu_chart(AXIS, [], None) is None
+    assert charts.books_chart(AXIS, Palette(), Books((), (), ())) is None
+
+
+def test_what_was_not_measured_stays_unknown_in_a_sum() -> None:
+    added = add_up([line("anon", [0, 1, 2], [5, None, 7]), line("swap", [0, 2], [1, 2])])
+    assert added.y == [6, None, 9]
+
+
+def test_a_later_attempt_replaces_what_it_did_again() -> None:
+    joined = join_attempts([line("a", [0, 1, 2], [1, 2, 3]), line("a", [2, 3], [30, 40])])
+    assert (list(joined.x), list(joined.y)) == ([0, 1, 2, 3], [1, 2, 30, 40])
+
+
+def test_names_from_a_training_cannot_end_the_script_tag() -> None:
+    text = to_script(Chart("c", "bytes", "y", "x", (Line("</script><b>&", [0], [1]),)))
+    assert "<" not in text and "&" not in text
+    assert json.loads(text)["lines"][0]["name"] == "</script><b>&"
+
+
+def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
+    (band,) = trend(verdict(), [GIB] * 8).bands
+    assert (band.first, band.last) == (1.5, 4.5)
+
+
+def test_a_run_without_a_leak_has_neither_start_nor_forecast() -> None:
+    chart = trend(verdict(status="ok", findings=[]), [GIB] * 8)
+    assert chart.bands == () and chart.cone is None and chart.levels == ()
+
+
+def test_a_limit_far_above_the_run_does_not_flatten_it() -> None:
+    assert trend(verdict(), [GIB, 2 * GIB]).levels == ()
+    (level,) = trend(verdict(), [40 * GIB, 41 * GIB]).levels
+    assert (level.value, level.label) == (64 * GIB, "limit (container)")
+
+
+def test_the_forecast_opens_from_the_last_reading() -> None:
+    cone = trend(verdict(), [GIB, None, 2 * GIB, None]).cone
+    assert cone is not None
+    assert cone.x[0] == 2 and cone.estimate[0] == 2 * GIB
+    assert cone.low[1] < cone.estimate[1] < cone.high[1]
+
+
+def test_each_phase_keeps_its_colour_and_what_is_outside_has_none() -> None:
+    palette = Palette.of(["train", "evaluate", "train"])
+    books = Books((0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0))
+    chart = charts.books_chart(AXIS, palette, books)
+    assert chart is not None
+    assert {each.name: each.colour for each in chart.lines} == {
+        "evaluate": 2,
+        "between": 0,
+        "sum": 0,
+    }
+
+
+def book(name: str, values: tuple[float, ...] = (1.0, 1.0)) -> BookLine:
+    return BookLine(name, values, (None,) * len(values), (1,) * len(values))
+
+
+def test_thousands_of_generations_are_joined_without_changing_their_mean() -> None:
+    values = tuple(float(i % 7) for i in range(1000))
+    chart = charts.books_chart(
+        AXIS, Palette(), Books(tuple(range(1000)), (book("a", values),), values)
+    )
+    assert chart is not None
+    bars = chart.lines[0]
+    assert len(bars.x) <= charts.MAX_BARS
+    step = 1000 // len(bars.x) + 1
+    assert bars.y[0] == sum(values[:step]) / step
+
+
+def test_two_books_side_by_side_share_a_scale() -> None:
+    low, high = charts.same_scale(
+        [Books((0,), (book("a", (5.0,)), book("b", (-2.0,))), (3.0,)), Books((), (), ())]
+    )
+    assert low < -2 and high > 5
+
+
+def test_a_container_is_drawn_as_a_share_of_its_capacity() -> None:
+    chart = charts.fill_chart(
+        AXIS, [line("tracked.replay.length", [0, 1], [10, 20])], {"replay": 40}
+    )
+    assert chart is not None and list(chart.lines[0].y) == [0.25, 0.5]
+
+
+def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None:
+    private = [line("process.anon_bytes", [0], [1], phase) for phase in ("a", "a/b", None)]
+    chart = charts.trend_chart(AXIS, Palette.of(["a", "a/b"]), private, [], None)
+    assert [(each.name, each.hidden) for each in chart.lines] == [
+        ("generation end", False), ("after a", False), ("after a/b", True),
+    ]  # fmt: skip

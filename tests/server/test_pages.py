@@ -1,0 +1,249 @@
+"""The pages as HTML: what they say, what they never say, and that templates and contexts agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jinja2.meta
+import pytest
+from jinja2 import nodes
+from starlette.testclient import TestClient
+
+from leakline_server.paths import STATIC, TEMPLATES
+from leakline_server.web import contexts, formats
+from leakline_server.web.runs_view import parse_query, sparkline
+from leakline_server.web.templating import breakable, environment
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+PAGES = {
+    "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
+    "compare.html": contexts.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
+}  # fmt: skip
+
+
+def variables(template: str) -> set[str]:
+    """Everything a template and what it is made of expect from outside."""
+    parsed = environment().parse((TEMPLATES / template).read_text())
+    # Blocks see what the top of their file imports and defines; the finder does not know that.
+    own = {node.target for node in parsed.find_all(nodes.Import)} | {
+        node.name for node in parsed.find_all(nodes.Macro)
+    }
+    found = set(jinja2.meta.find_undeclared_variables(parsed)) - own
+    for name in jinja2.meta.find_referenced_templates(parsed):
+        assert name is not None
+        found |= variables(name)
+    return found
+
+
+@pytest.mark.parametrize("template", PAGES)
+def test_a_template_uses_what_its_context_has_and_nothing_else(template: str) -> None:
+    assert variables(template) <= {field.name for field in fields(PAGES[template])}
+
+
+@pytest.mark.parametrize("template", set(PAGES) - {"_run.html"})
+def test_a_context_carries_nothing_that_no_template_shows(template: str) -> None:
+    assert {field.name for field in fields(PAGES[template])} <= variables(template)
+
+
+@pytest.mark.parametrize("name", ["count", "seconds"])
+def test_numbers_read_the_same_in_python_and_javascript(name: str) -> None:
+    for value, text in json.loads((DATA / "formats.json").read_text())[name]:
+        assert getattr(formats, name)(value) == text
+
+
+def test_sizes_read_the_same_in_python_and_javascript() -> None:
+    for value, text in json.loads((DATA / "formats.json").read_text())["bytes"]:
+        assert formats.size(value) == text
+
+
+def test_a_change_has_its_sign_and_an_interval_its_ends() -> None:
+    assert formats.change(2**30) == "+1.00 GiB"
+    assert formats.change(None) == "not measured"
+    assert formats.rate(3072.2) == "+3,072"
+    assert (
+        formats.interval({"estimate": 1024, "low": 1024, "high": 2048})
+        == "1.00 KiB (1.00 KiB to 2.00 KiB)"
+    )
+    assert formats.percent(-0.0001) == "0 %"
+    assert formats.percent_change(-95) == "\u221295.0 %"
+
+
+def test_colours_are_written_in_one_file() -> None:
+    colour = re.compile(r"[\"':\s]#[0-9a-f]{3,8}[\"';\s]|\brgba?\(\s*\d", re.IGNORECASE)
+    files = [
+        *STATIC.glob("css/*.css"),
+        *STATIC.glob("*.json"),
+        *TEMPLATES.glob("*.html"),
+        *STATIC.glob("js/*.js"),
+    ]
+    assert len(files) > 15
+    wrong = [
+        path.name
+        for path in files
+        if path.name != "variables.css" and colour.search(path.read_text())
+    ]
+    assert not wrong
+
+
+def test_nothing_is_inline_and_nothing_comes_from_another_host() -> None:
+    for path in TEMPLATES.glob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"\sstyle=|\son[a-z]+=|<style", text), path.name
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), path.name
+        assert not re.search(r"<script(?![^>]*(?:src=|type=\"application/json\"))", text), path.name
+
+
+def test_every_static_file_a_page_names_is_there() -> None:
+    text = "".join(path.read_text() for path in TEMPLATES.glob("*.html"))
+    names = set(re.findall(r"\"/static/([^\"#]+)", text))
+    assert len(names) > 8
+    assert not [name for name in names if not (STATIC / name).is_file()]
+
+
+def test_a_long_name_breaks_where_people_would_break_it_and_is_never_markup() -> None:
+    assert breakable("trading.TradingEnvironment") == "trading.<wbr>Trading<wbr>Environment"
+    assert breakable("<b>") == "&lt;b&gt;"
+    assert breakable("7.10 GiB") == "7.10\u00a0GiB"
+
+
+def test_words_of_a_search_become_filters() -> None:
+    assert parse_query("project:erl status:leaking tag:x before fix") == {
+        "project": "erl", "status": "confirmed", "tag": "x", "q": "before fix",
+    }  # fmt: skip
+    assert parse_query("http://x project:") == {"q": "http://x project:"}
+
+
+def test_a_run_with_one_reading_has_no_sparkline_and_a_steady_one_is_flat() -> None:
+    assert sparkline([5, None]) is None
+    drawn = sparkline([100.0, 100.1, 100.0])
+    assert drawn is not None
+    heights = [float(pair.split(",")[1]) for pair in drawn.line.split()]
+    assert max(heights) - min(heights) < 1
+
+
+@pytest.fixture
+def read_page(api: TestClient) -> Any:
+    def read(path: str, status: int = 200) -> str:
+        answer = api.get(path)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        return answer.text
+
+    return read
+
+
+def test_an_empty_server_shows_the_lines_to_add_with_its_address(read_page: Any) -> None:
+    text = read_page("/")
+    assert "leakline.init(" in text
+    assert "http://testserver" in text
+
+
+def test_a_page_that_is_not_there_says_so_in_html(read_page: Any) -> None:
+    assert "No such run" in read_page("/runs/nobody", 404)
+    assert "No such run" in read_page("/runs/nobody/fragments", 404)
+    assert "No such run" in read_page("/compare?before=a&after=b", 404)
+    assert "Not found" in read_page("/nothing/here", 404)
+
+
+def test_a_cursor_from_nowhere_leads_back_to_the_list(read_page: Any) -> None:
+    read_page("/?cursor=nonsense")
+
+
+def test_a_run_that_only_joined_is_a_page_without_numbers(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    make_run().create(api)
+    text = read_page("/runs/r1")
+    assert "Not known yet" in text and "0.00 GiB" not in text and "nan" not in text.lower()
+
+
+def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 36)
+    text = read_page("/runs/r1")
+    for section in (
+        "trend",
+        "memory",
+        "types",
+        "holders",
+        "large-objects",
+        "events",
+        "processes",
+        "snapshots",
+    ):
+        assert f'id="{section}"' in text, section
+    assert "app.<wbr>Env" in text and "mark 0" in text and "GiB" in text
+
+
+def test_the_fragments_are_the_page_without_its_frame(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 36)
+    whole, fragments = read_page("/runs/r1"), read_page("/runs/r1/fragments")
+    parts = re.compile(r'data-part="([^"]+)"')
+    assert "<html" not in fragments
+    assert parts.findall(fragments) == parts.findall(whole)
+    assert "trend.data" in parts.findall(fragments)
+
+
+def test_names_from_a_training_are_text_not_markup(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    run = make_run()
+    header = {**run.header, "name": evil, "project": evil, "tags": [evil], "phases": [evil]}
+    assert api.post("/api/v1/runs", json=header).status_code == 201
+    run.send(api, 0, 9)
+    for path in ("/", "/runs/r1", "/compare"):
+        assert "<img" not in read_page(path)
+
+
+def test_ranks_have_a_view_each_and_attempts_share_one(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    first = make_run()
+    first.create(api)
+    first.send(api, 0, 9)
+    make_run(instance="p2", rank=1).send(api, 0, 9)
+    make_run(instance="p3", attempt=2).send(api, 0, 9)
+    text = read_page("/runs/r1?process=rank+1+main")
+    assert text.count("?process=rank") == 2
+    chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
+    assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
+
+
+def test_a_run_without_generations_is_drawn_over_time(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, 9)
+    wire["columns"]["generation"] = [None] * 9
+    wire["columns"]["phase"] = [None] * 9
+    wire["columns"]["kind"] = ["sample"] * 9
+    for name in ("events", "large_objects", "census", "holders"):
+        wire[name] = []
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    chart = json.loads(re.search(r"data-chart>(.*?)</script>", read_page("/runs/r1"))[1])  # type: ignore[index]
+    assert chart["x_unit"] == "time" and len(chart["lines"][0]["x"]) == 9
+
+
+def test_two_runs_are_compared_and_the_older_of_two_picked_is_before(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
+        run = make_run(id=name, leak_bytes=leak, started=started)
+        run.create(api)
+        run.send(api, 0, 30)
+    text = read_page("/compare?pick=r2&pick=r1")
+    assert text.index('href="/runs/r1"') < text.index('href="/runs/r2"')
+    assert 'id="chart-overlay"' in text and "By type" in text
+    assert "Choose a run" in read_page("/compare?before=r1")
