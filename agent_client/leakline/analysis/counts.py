@@ -47,8 +47,8 @@ def count_growth(
 ) -> CountGrowth | None:
     """The lasting growth of a count over generations ``x``, or None.
 
-    A reading before ``first_generation`` is the baseline. Without one, a count that rises from its first
-    reading on is taken to have begun in that generation, since nothing says otherwise.
+    A reading before ``first_generation`` is the baseline. Without one, the start of a count that rises from
+    its first reading on is taken from how much was there by then.
 
     In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
     that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
@@ -59,9 +59,25 @@ def count_growth(
     found = (
         _constant(x, counts) or _periodic(x, counts) or _irregular(x, counts) or _noisy(x, counts)
     )
-    if found is not None and first_generation == x[0] and found.start == x[0] + 1:
-        return replace(found, start=x[0], start_low=x[0])
-    return found
+    if (
+        found is None
+        or first_generation is None
+        or x[0] < first_generation
+        or found.start > x[0] + 1
+    ):
+        return found
+    return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def _begun_unseen(
+    growth: CountGrowth, first_x: float, first_count: float, first_generation: float
+) -> CountGrowth:
+    """It rises from its first reading on: how long it had risen by then, its size tells, were it all leaked."""
+    before = min(first_count / growth.slope, first_x + 1 - first_generation)
+    start = max(first_generation, float(round(first_x + 1 - before)))
+    return replace(
+        growth, start=start, start_low=start, generations=growth.generations + first_x + 1 - start
+    )
 
 
 def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
