@@ -84,9 +84,12 @@ def _told(comparison: Mapping[str, Any]) -> Iterator[str]:
     for title in ("gone", "still", "new"):
         for finding in comparison["findings"][title]:
             names = ", ".join(suspect["name"] for suspect in finding["suspects"][:2])
-            yield f"{title}: {finding['status']} in {finding['phase'] or 'no single phase'}: {names}"
+            where = finding["phase"] or "no single phase"
+            yield f"{title}: {finding['status']} in {where}: {names or finding['kind']}"
     for name, (old, new) in comparison["environment_changes"].items():
-        yield f"environment: {name} {old} -> {new}"
+        # Two runs always differ in it, and it is longer than all else; --json has it.
+        if name != "command_line":
+            yield f"environment: {name} {old} -> {new}"
 
 
 def _change(title: str, change: Mapping[str, Any], told: Any) -> tuple[str, str, str, str]:

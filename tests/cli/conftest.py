@@ -1,0 +1,136 @@
+"""A real server with two made-up runs, and the program called as from a shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from leakline.cli import main
+from leakline.delivery import request_json
+from leakline.snapshot import (
+    Batch,
+    Event,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+    batch_to_wire,
+    header_to_wire,
+)
+
+MIB = 2**20
+STARTED = 1_760_000_000.0
+GENERATIONS = 14
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit status."""
+
+    status: int
+    output: str
+    errors: str
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("LEAKLINE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Call the program; wrong use ends it as it ends a shell command."""
+
+    def call(*arguments: str) -> Said:
+        capsys.readouterr()
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return Said(status, printed.out, printed.err)
+
+    return call
+
+
+def _snapshots(leak_bytes: int) -> Iterator[Snapshot]:
+    """One phase and the end of each generation; 16 environments more each time when it leaks."""
+    watch = Event(1, STARTED, "watch", "app.Environment")
+    for number in range(2 * GENERATIONS):
+        generation, end = divmod(number, 2)
+        kept = generation + 1 if leak_bytes else 0
+        resident = 400 * MIB + kept * leak_bytes
+        yield Snapshot(
+            sequence=number + 1,
+            time=STARTED + number,
+            monotonic=float(number),
+            generation=generation,
+            phase=None if end else "evaluate",
+            label=f"generation {generation}: {'end' if end else 'after evaluate'}",
+            kind="generation_end" if end else "phase_end",
+            samples={
+                "process.rss_bytes": resident,
+                "process.anon_bytes": resident - 100 * MIB,
+                "type.app.Environment.count": 16 + (16 * kept if leak_bytes else 0),
+                **(_end_of_generation(leak_bytes) if end else {}),
+            },
+            events=() if number else (watch,),
+        )
+
+
+def _end_of_generation(leak_bytes: int) -> dict[str, float]:
+    return {
+        "phase.evaluate.bytes": leak_bytes,
+        "phase.between.bytes": 0,
+        "generation.seconds": 2.0,
+    }
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that knows the runs app/leaking (twice, once fixed) and app/fixed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0"],
+        cwd=tmp_path_factory.mktemp("server"), stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    address = "http://" + process.stdout.readline().split("http://")[1].split()[0]
+    # The older run of the same name must not be taken for the newest.
+    for number, (name, leak) in enumerate((("leaking", 0), ("leaking", 20 * MIB), ("fixed", 0))):
+        _post(
+            address,
+            RunHeader(f"run{number}", "app", name, "generation", 25, STARTED + number),
+            leak,
+        )
+    yield address
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+
+def _post(address: str, header: RunHeader, leak: int) -> None:
+    request_json(address, "POST", "/runs", header_to_wire(header))
+    batch = Batch(ProcessIdentity(f"process of {header.id}"), tuple(_snapshots(leak)))
+    request_json(address, "POST", f"/runs/{header.id}/batches", batch_to_wire(batch))
+    request_json(address, "PATCH", f"/runs/{header.id}", {"state": "finished"})
+    pause, deadline = threading.Event(), time.monotonic() + 20
+    path = f"/runs/{header.id}/verdict"
+    while request_json(address, "GET", path)["generations"] < GENERATIONS:
+        assert time.monotonic() < deadline
+        pause.wait(0.05)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> str:
+    """An address at which nothing answers."""
+    return "http://127.0.0.1:9"
