@@ -1,7 +1,8 @@
 """The overhead governor: what may be measured now, and the ledger of what measuring has cost.
 
-Time on the training thread is a budget: a start credit, and from then on a share of the wall time that has
-passed. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots
+CPU seconds of the training thread are a budget: a start credit, and from then on a share of the wall time that
+has passed. CPU, because on a busy machine our clock would run while others compute, and a census would cost twice
+what it takes. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots
 at phase ends), only up to a part of the budget, and never the whole over it. So the frequent cannot starve the
 rare, the dear cannot starve the cheap, and the budget is overrun by one misjudged piece of work at most.
 """
@@ -28,25 +29,33 @@ FORGET: Final = 0.97
 
 
 class Governor:
-    """Charged with every second of measuring on the training thread; ``clock`` gives seconds."""
+    """Charged with every second of measuring on the training thread.
+
+    ``clock`` gives wall seconds, ``work_clock`` the CPU seconds of the calling thread.
+    """
 
     def __init__(
         self,
         share: float,
         start_credit_seconds: float = START_CREDIT_SECONDS,
         clock: Callable[[], float] = time.perf_counter,
+        work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.share = share
         self._light_seconds = self._deep_seconds = 0.0
         self._credit = start_credit_seconds if share > 0 else 0.0
-        self._clock = clock
+        self._clock, self._work_clock = clock, work_clock
         self._started = clock()
         self._longest = self._inner = 0.0
         self._costs: dict[str, float] = {}
         self._set_up = 0.0
 
-    def allows(self, work: str, default_seconds: float = 0.0) -> bool:
-        """Is there budget for one more ``work``? It is expected to cost what it cost before."""
+    def allows(
+        self, work: str, default_seconds: float = 0.0, *, expected_seconds: float | None = None
+    ) -> bool:
+        """Is there budget for one more ``work``? It is expected to cost what it cost before, unless told better."""
+        if expected_seconds is not None:
+            return self._has_room(work, expected_seconds)
         expected = self._costs.get(work, default_seconds)
         if self._has_room(work, expected):
             return True
@@ -70,8 +79,9 @@ class Governor:
     def available_seconds(self) -> float:
         return self._credit + self.share * (self._clock() - self._started)
 
-    def now(self) -> float:
-        return self._clock()
+    def work_seconds(self) -> float:
+        """The clock that charges are made by."""
+        return self._work_clock()
 
     @contextmanager
     def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
@@ -80,14 +90,14 @@ class Governor:
         ``set_up``: told in the ledger, not taken from the budget.
         """
         outer, self._inner = self._inner, 0.0
-        started = self._clock()
+        started, wall_started = self._work_clock(), self._clock()
         try:
             yield
         finally:
-            elapsed = self._clock() - started
+            elapsed = self._work_clock() - started
             self.charge(work, elapsed - self._inner, set_up=set_up)
             self._inner = outer + elapsed
-            self._longest = max(self._longest, elapsed)
+            self._longest = max(self._longest, self._clock() - wall_started)
 
     def charge(self, work: str, seconds: float, *, set_up: bool = False) -> None:
         if set_up:
@@ -103,7 +113,7 @@ class Governor:
             self._costs[work] = max(seconds, smooth)
 
     def ledger(self) -> dict[str, float]:
-        """``client.seconds`` (running total) and ``client.pause_seconds`` (longest since the last ledger)."""
+        """``client.seconds`` (CPU, running total) and ``client.pause_seconds`` (wall, longest since the last)."""
         longest, self._longest = self._longest, 0.0
         return {
             "client.seconds": round(self._set_up + self.spent_seconds, 6),

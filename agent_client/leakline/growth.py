@@ -67,7 +67,8 @@ class TypeGrowth:
         self._counts.calibrate(counts)
         self.calibrations += 1
         if self.calibrations == 1:
-            self._last = {id(cls): count for cls, count in self._counts.read().items()}
+            read = self._counts.read()
+            self._last = dict(zip(map(id, read), read.values(), strict=True))
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
@@ -89,10 +90,15 @@ class TypeGrowth:
         if not self.calibrations:
             return False
         counts = self._counts.read()
-        last, self._last = self._last, {id(cls): count for cls, count in counts.items()}
-        # Ids of classes that are gone may come back as others; a wrong first step, corrected by the next.
+        # By id, because a dictionary of classes would be one more reference to each. Ids of classes that are gone
+        # may come back as others: a wrong first step, corrected by the next.
+        now = dict(zip(map(id, counts), counts.values(), strict=True))
+        last, self._last = self._last, now
+        changed = dict(now.items() - last.items())
         risen = [
-            (cls, n) for cls, n in counts.items() if n > last.get(id(cls), 0) and not _is_ours(cls)
+            (cls, changed[key])
+            for key, cls in zip(now, counts, strict=True)
+            if key in changed and changed[key] > last.get(key, 0) and not _is_ours(cls)
         ]
         for cls, count in risen:
             self._note_rise(cls, last.get(id(cls), 0), count)

@@ -121,10 +121,10 @@ class Loop:
                 # Memory belongs to the whole process: only the training thread's phases are booked.
                 return Frame(name, booked=False, foreign=True)
             self._last_exception = 0
-            started = self.governor.now()
+            started = self.governor.work_seconds()
             reading = self._read() if self.governor.allows("books") else None
             frame = self._books.enter(name, reading)
-            self.governor.charge("books", self.governor.now() - started)
+            self.governor.charge("books", self.governor.work_seconds() - started)
             return frame
 
     def exit_phase(self, frame: Frame, error: BaseException | None) -> None:

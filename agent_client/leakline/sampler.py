@@ -142,7 +142,7 @@ class Sampler:
         measured = Measured(self._ask(GENERATION, kind))
         rising = self._containers_grew(measured.samples) or rising
         if self._plan.due(rising):
-            with self._governor.measuring("census"):
+            with self._governor.measuring("census", set_up=self._plan.is_set_up):
                 self._take_census(measured, rising)
         self._find_holders(measured)
         return measured
@@ -172,11 +172,13 @@ class Sampler:
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         with self._census_guard:
+            started = self._governor.work_seconds()
             result = take_census(
                 DEADLINE_SECONDS, lambda instances: self._containers.find(None, instances)
             )
             self._keep_census(measured, result)
-            self._plan.taken(result.objects, rising)
+            seconds = self._governor.work_seconds() - started
+            self._plan.taken(result.objects, seconds, rising)
 
     def _keep_census(self, measured: Measured, result: CensusResult) -> None:
         measured.samples.update(result.samples())

@@ -28,8 +28,14 @@ class Clock:
         return self.now
 
 
+def clocks() -> tuple[Clock, Clock]:
+    """One clock for both: a machine that does nothing else."""
+    clock = Clock()
+    return clock, clock
+
+
 def test_without_a_share_only_what_is_free_is_measured() -> None:
-    governor = Governor(0.0, clock=Clock())
+    governor = Governor(0.0, 0.5, *clocks())
     governor.charge("phase", 0.001)
     assert not governor.allows("phase")
     assert not governor.allows("census", 0.01)
@@ -37,7 +43,7 @@ def test_without_a_share_only_what_is_free_is_measured() -> None:
 
 def test_deep_work_leaves_room_for_light_work() -> None:
     clock = Clock()
-    governor = Governor(0.01, 0.5, clock)
+    governor = Governor(0.01, 0.5, clock, clock)
     while governor.allows("census", 0.1):
         governor.charge("census", 0.1)
     assert governor.spent_seconds <= 0.5 * DEEP_PART
@@ -47,7 +53,7 @@ def test_deep_work_leaves_room_for_light_work() -> None:
 
 def test_light_work_leaves_room_for_deep_work_and_frequent_work_for_rare() -> None:
     clock = Clock()
-    governor = Governor(0.01, 0.5, clock)
+    governor = Governor(0.01, 0.5, clock, clock)
     while governor.allows("nested"):
         governor.charge("nested", 0.001)
     assert governor.allows("phase")
@@ -60,7 +66,7 @@ def test_light_work_leaves_room_for_deep_work_and_frequent_work_for_rare() -> No
 @pytest.mark.parametrize("works", [["census"], ["nested"], ["generation", "census", "phase"]])
 def test_over_a_day_the_share_is_never_exceeded(works: list[str]) -> None:
     clock = Clock()
-    governor = Governor(0.01, 0.5, clock)
+    governor = Governor(0.01, 0.5, clock, clock)
     for _ in range(20_000):
         for work in works:
             if governor.allows(work, 0.05):
@@ -71,7 +77,7 @@ def test_over_a_day_the_share_is_never_exceeded(works: list[str]) -> None:
 
 
 def test_work_is_expected_to_cost_what_it_cost_before() -> None:
-    governor = Governor(0.01, 0.5, Clock())
+    governor = Governor(0.01, 0.5, *clocks())
     assert governor.allows("census", 0.01)
     governor.charge("census", 0.25)
     assert not governor.allows("census", 0.01)
@@ -79,7 +85,7 @@ def test_work_is_expected_to_cost_what_it_cost_before() -> None:
 
 def test_work_inside_other_work_is_charged_once() -> None:
     clock = Clock()
-    governor = Governor(0.01, 0.5, clock)
+    governor = Governor(0.01, 0.5, clock, clock)
     with governor.measuring("generation"):
         clock.now += 1
         with governor.measuring("census"):
@@ -92,7 +98,7 @@ def test_work_inside_other_work_is_charged_once() -> None:
 
 def test_set_up_is_told_and_not_taken_from_the_budget() -> None:
     clock = Clock()
-    governor = Governor(0.01, 0.5, clock)
+    governor = Governor(0.01, 0.5, clock, clock)
     with governor.measuring("baseline", set_up=True):
         clock.now += 3
     assert governor.spent_seconds == 0
@@ -100,13 +106,13 @@ def test_set_up_is_told_and_not_taken_from_the_budget() -> None:
 
 
 def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_does() -> None:
-    governor = Governor(1.0, 1e9, Clock())
+    governor = Governor(1.0, 1e9, *clocks())
     plan = CensusPlan(governor, blocks=lambda: 1000)
     taken = []
     for generation in range(100):
         rising = generation == 80
         if plan.due(rising):
-            plan.taken(500, rising)
+            plan.taken(500, 0.001, rising)
             taken.append(generation)
     gaps = [after - before for before, after in pairwise(taken)]
     assert gaps[0] <= 2
@@ -114,8 +120,20 @@ def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_doe
     assert 80 in taken
 
 
+def test_a_census_is_expected_to_cost_what_the_heap_has_grown_to() -> None:
+    size = [100_000]
+    plan = CensusPlan(Governor(0.01, 0.5, *clocks()), blocks=lambda: size[0])
+    assert plan.due(True)
+    plan.taken(50_000, 0.1, True)
+    size[0] = 200_000
+    assert plan.due(True)
+    plan.taken(100_000, 0.2, True)
+    size[0] = 500_000
+    assert not plan.due(True)
+
+
 def test_a_heap_too_large_for_one_look_gets_no_census() -> None:
-    plan = CensusPlan(Governor(1.0, 1e9, Clock()), blocks=lambda: 4 * PAUSE_LIMIT_OBJECTS)
+    plan = CensusPlan(Governor(1.0, 1e9, *clocks()), blocks=lambda: 4 * PAUSE_LIMIT_OBJECTS)
     assert not plan.due(True)
     assert plan.too_large
 
