@@ -19,7 +19,9 @@ from .wording import short_name
 # A candidate explains a growth when its measured bytes are at least this share of it.
 _EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
-_TAKES_SOME: Final = 0.10
+# One object of a class nobody declared is hardly larger than this.
+_PLAUSIBLE_BYTES: Final = 2**20
+_PLAUSIBLE_TENSOR_BYTES: Final = 2**26
 _COVERS: Final = 0.70
 # Measured bytes below this share leave room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
@@ -204,7 +206,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
     def rank(c: Candidate) -> tuple[float, float, float, str]:
         share = None if c.bytes_rate is None else c.bytes_rate / growth
         held = any(_is_like(c, container) for container in containers)
-        size = -(c.bytes_rate or 0.0) if c.deep else 0.0
+        size = -(c.bytes_rate or 0.0) if c.deep or c.role == "container" else 0.0
         unknown = _LAST if c.place == NOWHERE and not (c.deep or c.declared or c.violation) else 0
         # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
         owns = c.growth.slope if c.family in ("object", "figure") else -c.growth.slope
@@ -231,12 +233,20 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
     return 5.2 if c.family == "library" else 7
 
 
-def _measured(owner: Candidate, rest: Iterable[Candidate], growth: float) -> float | None:
-    """Bytes per generation measured for a cause: its owner's, or those of the arrays and tensors it holds."""
+def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
+    """Bytes per generation measured for a cause: its owner's, or what it holds.
+
+    Containers add up, since each counts its own items; arrays and tensors are totals and do not.
+    """
     if owner.deep:
         return owner.bytes_rate
-    held = [c.bytes_rate for c in rest if c.deep and c.bytes_rate is not None]
-    known = [size for size in (*held, owner.bytes_rate) if size is not None]
+    containers = [
+        c.bytes_rate for c in (owner, *rest) if c.role == "container" and c.bytes_rate is not None
+    ]
+    totals = [c.bytes_rate for c in rest if c.deep and c.bytes_rate is not None]
+    known = [*totals, sum(containers)] if containers else totals
+    if owner.bytes_rate is not None:
+        known.append(owner.bytes_rate)
     if not known:
         return None
     size = max(known)
@@ -272,7 +282,7 @@ def share_out(
     Returns the causes and the bytes per generation that none of them accounts for.
     """
     total = memory.total
-    active = [c for c in causes if _takes_part(c, memory)]
+    active = _taking_part(causes, memory)
     idle = [c.with_rate(_around(c.measured or 0.0)) for c in causes if c not in active]
     if not active:
         return idle, total.estimate if memory_rises else 0.0
@@ -289,24 +299,45 @@ def share_out(
     return [*rated, *idle], total.estimate - claimed if room else 0.0
 
 
-def _takes_part(cause: Cause, memory: Memory) -> bool:
-    """Whether a cause has a claim on what memory gained.
+def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
+    """The causes with a claim on what memory gained.
 
-    Without measured bytes it needs a growth in its own phase; and a class nobody declared, seen growing
-    somewhere, is no explanation for memory that grows.
+    What phases gained decides little: the allocator gives one phase what another freed, so that memory grows
+    where its pool ran dry. Counts say who keeps; sizes say whether that can be all.
     """
     total = max(memory.total.estimate, 0.0)
-    if cause.measured is not None:
-        return cause.measured >= 0.05 * total
+    measured = [c for c in causes if c.measured is not None and c.measured >= _SMALL * total]
+    if sum(c.measured or 0.0 for c in measured) >= _LEAVES_ROOM * total and measured:
+        return measured
+    guessed = [c for c in causes if c.measured is None and _is_plausible(c, total)]
+    guessed.sort(key=lambda c: _likelihood(c, memory), reverse=True)
+    # Without sizes nothing tells how to share: the likeliest answer stands, and others that hold their phase.
+    kept = guessed[:1] + [
+        c for c in guessed[1:] if (memory.at(c.place) or 0.0) >= _EXPLAINS * total
+    ]
+    return measured + kept
+
+
+def _is_plausible(cause: Cause, total: float) -> bool:
     owner = cause.owner
-    named = owner is not None and (owner.declared or owner.violation is not None)
-    likely = owner is not None and owner.family in ("graph", "tensor")
-    in_phase = None if owner is None or owner.place == NOWHERE else memory.at(cause.place)
-    if in_phase is None:
-        return named or likely
-    if likely:
-        return in_phase >= _TAKES_SOME * total
-    return in_phase >= (_EXPLAINS if named else _EXPLAINS_MOST) * total
+    if owner is None or owner.growth.slope <= 0:
+        return owner is not None and owner.violation is not None
+    if owner.declared or owner.violation is not None:
+        return True
+    each = total / owner.growth.slope
+    if owner.family in ("tensor", "graph"):
+        return each <= _PLAUSIBLE_TENSOR_BYTES
+    if owner.place == NOWHERE or owner.family in ("library", "plain"):
+        return False
+    return each <= _PLAUSIBLE_BYTES
+
+
+def _likelihood(cause: Cause, memory: Memory) -> tuple[bool, bool, float, float]:
+    owner = cause.owner
+    if owner is None:
+        return False, False, 0.0, 0.0
+    broken = owner.violation is not None
+    return broken, owner.declared, memory.at(cause.place) or 0.0, owner.growth.slope
 
 
 def _claim(cause: Cause, memory: Memory, among: int) -> float:

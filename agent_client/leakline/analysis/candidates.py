@@ -38,6 +38,7 @@ _PLAIN: Final = frozenset(
 # A phase that keeps less of a growth than this does not own it.
 OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
+_MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
 
@@ -170,9 +171,9 @@ def _part(facts: Facts, whole: Candidate, place: Place, share: float, upto: int)
     family = _family(facts, whole.name, whole.role, growth, upto)
     size = whole.bytes_rate
     if family == "graph":
-        saved = rate_of(facts.lane, "tensors.graph_bytes", g.start, upto) or 0.0
+        saved = gained_since(facts.lane, "tensors.graph_bytes", g.start, upto) or 0.0
         own = rate_of(facts.lane, "tensors.bytes", g.start, upto) or 0.0
-        size = saved + own * share
+        size = saved + own * share or None
     elif size is not None:
         size *= share
     return replace(whole, family=family, growth=growth, place=place, bytes_rate=size)
@@ -201,7 +202,7 @@ def _family(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) 
     if role == "container":
         return "container"
     if name in _TENSORS or name == "Tensor":
-        graphs = rate_of(facts.lane, "tensors.graph_count", growth.start, upto)
+        graphs = gained_since(facts.lane, "tensors.graph_count", growth.start, upto)
         return "graph" if graphs is not None and graphs >= 0.5 * growth.slope else "tensor"
     if name in (ARRAY, "ndarray"):
         return "array"
@@ -232,22 +233,39 @@ def _bytes_rate(
         return None, False
     if family == "graph":
         own = rate_of(facts.lane, "tensors.bytes", growth.start, upto) or 0.0
-        saved = rate_of(facts.lane, "tensors.graph_bytes", growth.start, upto)
-        return (own + saved, True) if saved is not None else (own or None, False)
+        saved = gained_since(facts.lane, "tensors.graph_bytes", growth.start, upto)
+        return (own + saved, True) if saved else (own or None, False)
     series = {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
     rate = rate_of(facts.lane, series, growth.start, upto)
     return rate, family in ("tensor", "array") and rate is not None
 
 
 def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:
-    """Growth per generation of a series since ``start``; None when it was not read twice since."""
+    """Growth per generation of a series since ``start``; None with fewer than three readings since.
+
+    The baseline does not count: what a program builds up in its first generations is no growth.
+    """
+    if not lane.has(series):
+        return None
+    x, y = lane.points(series, upto)
+    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
+    if len(x) - first < _MIN_READINGS:
+        return None
+    return floor_slope(x[first:], y[first:]).estimate
+
+
+def gained_since(lane: Lane, series: str, start: float, upto: int) -> float | None:
+    """Gain per generation since ``start`` by the newest reading alone, against the one before the start.
+
+    For series that begin at zero, such as tensors with a graph, one look after the start is enough.
+    """
     if not lane.has(series):
         return None
     x, y = lane.points(series, upto, baseline=True)
-    first = next((i for i, at in enumerate(x) if at >= start - 1), len(x))
-    if len(x) - first < 2:
+    if not x or x[-1] < start:
         return None
-    return floor_slope(x[first:], y[first:]).estimate
+    before = [value for at, value in zip(x, y, strict=True) if at < start]
+    return max(0.0, y[-1] - (before[-1] if before else 0.0)) / (x[-1] - start + 1)
 
 
 def place_of(lane: Lane, series: str, start: float, upto: int) -> Place:

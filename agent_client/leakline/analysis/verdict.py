@@ -19,6 +19,7 @@ from .wording import format_bytes, format_change, format_count
 
 _MAX_FINDINGS: Final = 20
 _MAX_HARMLESS: Final = 5
+_UNKNOWN: Final = 0.20
 
 
 def examine(history: RunHistory) -> Verdict:
@@ -146,8 +147,13 @@ def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) ->
             continue
         bounded = study.facts.bounded_bytes[:upto][-64:]
         filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0
-        measured = [a.cause.measured for a in moment.causes if a.channel == "private"]
-        if not bounded and all(m is None for m in measured):
+        causes = [a.cause for a in moment.causes if a.channel == "private"]
+        measured = [c.measured for c in causes]
+        unsized = sum(c.rate.estimate for c in causes if c.members and c.measured is None)
+        # What nobody sized is unknown, which is not the same as unexplained.
+        if unsized > _UNKNOWN * total.estimate or not (
+            bounded or any(m is not None for m in measured)
+        ):
             continue
         grown += total.estimate
         known += min(total.estimate, max(0.0, filled) + sum(m for m in measured if m))
