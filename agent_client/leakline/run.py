@@ -398,6 +398,7 @@ class Run:
         if loop is None:
             return
         endings.unwatch(self)
+        os.environ.pop(ANNOUNCED, None)
         if _active is self:
             _active = None
         with self._guard:
@@ -465,14 +466,14 @@ def _header(settings: Settings) -> RunHeader:
 
 
 def _in_worker() -> bool:
-    """Is this a child of a process that measures already? Workers must not start a second run.
+    """Is this a multiprocessing child of a process that measures already? It must not start a second run.
 
-    A rank started by ``multiprocessing`` without a run in its parent is not a worker.
+    A child of a process without a run (a rank started by ``mp.spawn``) may start one.
     """
+    announced = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
+    if announced in ("", str(os.getpid())):
+        return False
     # While a spawned child imports the main module, multiprocessing does not know its parent yet.
     helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
     processes: Any = sys.modules.get("multiprocessing.process")
-    if not helper and (processes is None or processes.parent_process() is None):
-        return False
-    announced = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
-    return "RANK" not in os.environ or announced not in ("", str(os.getpid()))
+    return helper or (processes is not None and processes.parent_process() is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -441,6 +442,33 @@ def test_the_samples_of_a_snapshot_are_finite_numbers(
         for name, value in snapshot.samples.items():
             assert type(value) in (int, float), name
             assert value == value
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning_and_the_server_still_hears(
+    tmp_path: Any, server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    run = leakline.init(directory=tmp_path / "file", server=server.address, quiet=True)
+    run.generation(0)
+    with run.phase("train"):
+        pass
+    run.finish()
+    assert run.report() == ""
+    assert server.sequences == [1, 2, 3, 4]
+    assert len([r for r in caplog.records if "cannot record to disk" in r.message]) == 1
+
+
+def test_a_folder_deleted_while_running_is_one_warning_and_the_server_still_hears(
+    spool_directory: Any, server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = leakline.init(server=server.address, quiet=True)
+    run._recorder.flush(5)
+    shutil.rmtree(spool_directory)
+    for generation in range(3):
+        run.generation(generation)
+    run.finish()
+    assert len([r for r in caplog.records if "cannot record to disk" in r.message]) == 1
+    assert set(server.sequences) >= {2, 3, 4, 5}
 
 
 def test_a_resumed_run_is_the_next_attempt(

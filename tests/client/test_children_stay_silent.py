@@ -135,6 +135,31 @@ def test_multiprocessing_children_that_run_the_script_again_start_no_second_run(
     assert len(list(spool_directory.rglob("*.spool"))) == 1
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_multiprocessing_child_of_a_process_without_a_run_may_start_one(
+    tmp_path: Path, spool_directory: Path, method: str
+) -> None:
+    run_script(
+        tmp_path,
+        f"""
+        import multiprocessing
+        import leakline
+
+        def train():
+            run = leakline.init(mode="offline", quiet=True)
+            assert run.id
+            run.finish()
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("{method}").Process(target=train)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        """,
+    )
+    assert len(list(spool_directory.rglob("*.spool"))) == 1
+
+
 def test_a_forked_child_still_dies_by_sigterm(tmp_path: Path) -> None:
     out = run_script(
         tmp_path,
