@@ -7,6 +7,7 @@ collection is forced, and no attribute, ``isinstance`` or ``repr`` of a foreign 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from leakline.probes.arrays import (
     measure_arrays,
     with_hidden_owners,
 )
+from leakline.probes.frames import locals_by_function
 from leakline.probes.heap import Heap, HeapWalk
 from leakline.probes.names import basic_bytes, type_name
 from leakline.probes.program import user_classes
@@ -119,7 +121,8 @@ def take_census(
 ) -> CensusResult:
     """Count live objects by exact type.
 
-    1. Walk the collector's list and what is reachable from it but not on it.
+    1. Walk the collector's list and what is reachable from it, or from locals of the calling thread's functions, but
+       not on it.
     2. Measure arrays and tensors by the buffers they own.
     3. Hand instances of the program's own classes to ``on_instances``, which must not keep them.
     4. Let go of everything, and return names and numbers.
@@ -136,6 +139,9 @@ def take_census(
     closer = dict.fromkeys((*tensor_types(), *array_types()), _NO_LIMIT)
     walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over)
     heap = walk.run()
+    for variables in locals_by_function(sys._getframe(1)).values():
+        # A running function is no object that the collector could follow.
+        walk.follow(list(variables.read().values()))
     arrays = _all_arrays(walk)
     tensors = _measure_tensors(heap, is_over)
     if on_instances is not None:

@@ -9,8 +9,14 @@ import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
 from types import ModuleType
+from typing import Final
 
 from leakline.probes.names import hashes_plainly, is_heap_type, module_name
+
+# What is run as `python -m launcher train.py` is not the program.
+_LAUNCHERS: Final = frozenset(
+    {"accelerate", "coverage", "deepspeed", "ipykernel", "leakline", "memray", "pytest", "torch"}
+)
 
 
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
@@ -77,7 +83,8 @@ def _main_package() -> str | None:
     # `python -m train` where `train` is an installed package: still the program, not a library.
     main = sys.modules.get("__main__")
     package = main.__dict__.get("__package__") if type(main) is ModuleType else None
-    return (package.partition(".")[0] or None) if type(package) is str else None
+    top = package.partition(".")[0] if type(package) is str else ""
+    return top if top and top not in _LAUNCHERS else None
 
 
 def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleType]]:

@@ -68,7 +68,10 @@ class FoundPath:
 
 
 class ReferrerSearch:
-    """Climbs from samples to named roots. It holds objects of the program: drop it before returning to it."""
+    """Climbs from samples to named roots. It holds objects of the program: drop it before returning to it.
+
+    The place of a sample in the list is its bit in the answer; None is a place without a sample.
+    """
 
     def __init__(
         self, samples: list[Any], named: Mapping[int, str], is_over: Callable[[], bool]
@@ -81,13 +84,16 @@ class ReferrerSearch:
         self._came_by: dict[int, int] = {}
         self._paths: dict[str, dict[int, int]] = {}  # path -> root -> samples
         self._ours: set[int] = set()
+        self._is_alone = False
 
     def run(self) -> list[FoundPath]:
         """All paths found, in no order."""
         level = {
             id(one): _Node(one, {Step(""): 1 << position})
             for position, one in enumerate(self._samples)
+            if one is not None
         }
+        self._is_alone = len(level) == 1
         for node in level.values():
             self._note_if_named(node)
         for _ in range(DEPTH):
@@ -147,7 +153,7 @@ class ReferrerSearch:
         for step, samples in node.steps.items():
             self._note(root + step.below, node, samples)
         # One of many that each hold one sample is a link of the chain, and what holds them all is above.
-        is_shared = node.samples().bit_count() > 1 or len(self._samples) == 1
+        is_shared = self._is_alone or node.samples().bit_count() > 1
         return is_shared or not is_heap_type(type(node.one))
 
     def _note_if_named(self, node: _Node) -> bool:

@@ -7,21 +7,26 @@ off. Nothing here loads torch, unpacks a saved tensor (hooks of the program woul
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# How many graph nodes one census visits: about 40 ms. Beyond it the rest is scaled from what was seen.
-_NODES_VISITED: Final = 20_000
+# How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
+# because torch makes a Python object of each saved tensor that is looked at, and keeps it as long as the graph.
+_GRAPHS_VISITED: Final = 64
+# Tensors made one after the other often share a graph: they are visited together.
+_NEIGHBOURS: Final = 8
+_NODES_VISITED: Final = 5_000
 
 
 @dataclass(slots=True)
 class TensorMeasure:
     """``bytes`` holds each storage once, on any device; ``device_bytes`` is the part outside host memory.
 
-    ``graph_bytes`` are tensors that only autograd graphs hold. ``by_type`` gives a storage to the first type that
-    has it. ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes.
+    ``graph_count`` are the tensors with a graph. ``graph_bytes`` are storages that autograd graphs hold and no tensor
+    that the program still refers to; they are not in ``bytes``. ``by_type`` gives a storage to the first type that has
+    it. ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes.
     """
 
     count: int = 0
@@ -71,25 +76,66 @@ def measure_tensors(
 ) -> TensorMeasure:
     """Measure tensors given by exact type; the lists must hold nothing but objects of that type."""
     measure = TensorMeasure()
-    storages: set[int] = set()
+    storages = _Storages(measure, floor_bytes, name_of)
     roots: list[Any] = []
+    orphans: list[Any] = []
     with overrides_off():
         for kind, ones in tensors.items():
             measure.count += len(ones)
             before = measure.bytes
-            for tensor in ones:
-                if not tensor.is_leaf:
+            # Asked for all at once: two references to each are ours, the list and the argument.
+            references_to = list(map(sys.getrefcount, ones))
+            for tensor, references in zip(ones, references_to, strict=True):
+                has_graph = not tensor.is_leaf
+                measure.graph_count += has_graph
+                if _is_orphan(tensor, references - 2):
+                    orphans.append(tensor)
+                    continue
+                storages.add(tensor)
+                if has_graph:
                     roots.append(tensor)
-                _add_storage(measure, storages, tensor, floor_bytes, name_of)
             measure.by_type[kind] = measure.bytes - before
-        measure.graph_count = len(roots)
-        measure.graph_bytes = graph_bytes(roots, storages, frozenset(tensors), is_over)
+        found = graph_bytes(roots, storages.known, frozenset(tensors), is_over)
+        measure.graph_bytes = found.bytes
+        if found.is_whole:
+            _add_orphans(measure, storages, orphans, found.storages)
     return measure
+
+
+def _add_orphans(
+    measure: TensorMeasure, storages: _Storages, orphans: list[Any], in_graphs: Collection[int]
+) -> None:
+    """Gradients, and what else torch itself holds outside of graphs."""
+    for tensor in orphans:
+        key = storage_key(tensor)
+        if key is not None and key[0] not in in_graphs:
+            before = measure.bytes
+            storages.add(tensor)
+            measure.by_type[type(tensor)] += measure.bytes - before
+
+
+def _is_orphan(tensor: Any, references: int) -> bool:
+    """Whether nothing in Python refers to a tensor any more and only torch keeps it, as graphs do.
+
+    Torch then keeps the Python object, too, by one reference, for it may be asked for again.
+    """
+    use_count = getattr(tensor, "_use_count", None)
+    # Older versions do not tell: the tensor counts as one of the program's.
+    return use_count is not None and references == 1 and use_count() > 1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBytes:
+    """``storages`` are the addresses visited; ``bytes`` is scaled from them unless the visit ``is_whole``."""
+
+    bytes: int
+    storages: Collection[int]
+    is_whole: bool
 
 
 def graph_bytes(
     roots: list[Any], known: set[int], kinds: frozenset[type], is_over: Callable[[], bool]
-) -> int:
+) -> GraphBytes:
     """Bytes of storages that the graphs of ``roots`` hold and ``known`` does not name, each once.
 
     When the visit ends before all graphs are seen, the rest is taken to add what the second half of those seen
@@ -101,14 +147,15 @@ def graph_bytes(
     for root in order:
         visit.add(root)
         found.append(visit.bytes)
-        if visit.is_spent() or is_over():
+        if len(found) == _GRAPHS_VISITED or visit.is_spent() or is_over():
             break
     rest = len(order) - len(found)
     if not rest:
-        return visit.bytes
+        return GraphBytes(visit.bytes, visit.found, is_whole=True)
     half = len(found) // 2
     added = found[-1] - (found[half - 1] if half else 0)
-    return visit.bytes + round(rest * added / (len(found) - half))
+    scaled = visit.bytes + round(rest * added / (len(found) - half))
+    return GraphBytes(scaled, visit.found, is_whole=False)
 
 
 def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
@@ -199,28 +246,34 @@ def _next_functions(node: Any) -> Iterable[Any]:
     return node.next_functions or ()
 
 
-def _add_storage(
-    measure: TensorMeasure,
-    storages: set[int],
-    tensor: Any,
-    floor_bytes: int,
-    name_of: Callable[[type], str],
-) -> None:
-    key = storage_key(tensor)
-    if key is None or key[0] in storages:
-        return
-    address, size = key
-    storages.add(address)
-    if tensor.is_meta:
-        # A shape without memory.
-        return
-    measure.bytes += size
-    if not tensor.is_cpu:
-        measure.device_bytes += size
-    elif not tensor.untyped_storage().resizable():
-        measure.addresses[address] = size
-    if size >= floor_bytes:
-        measure.large.append((size, name_of(type(tensor)), describe(tensor)))
+class _Storages:
+    """Adds each storage to a measure once."""
+
+    def __init__(
+        self, measure: TensorMeasure, floor_bytes: int, name_of: Callable[[type], str]
+    ) -> None:
+        self.known: set[int] = set()
+        self._measure = measure
+        self._floor_bytes = floor_bytes
+        self._name_of = name_of
+
+    def add(self, tensor: Any) -> None:
+        key = storage_key(tensor)
+        if key is None or key[0] in self.known:
+            return
+        address, size = key
+        self.known.add(address)
+        if tensor.is_meta:
+            # A shape without memory.
+            return
+        measure = self._measure
+        measure.bytes += size
+        if not tensor.is_cpu:
+            measure.device_bytes += size
+        elif not tensor.untyped_storage().resizable():
+            measure.addresses[address] = size
+        if size >= self._floor_bytes:
+            measure.large.append((size, self._name_of(type(tensor)), describe(tensor)))
 
 
 def describe(tensor: Any) -> str:
@@ -230,7 +283,9 @@ def describe(tensor: Any) -> str:
 
 
 def _evenly(roots: list[Any]) -> Iterator[Any]:
-    """All of ``roots``, so that any first part is spread over the whole: every 64th, then the next, and so on."""
-    step = max(1, len(roots) // 64)
+    """All of ``roots`` in runs of neighbours, so that any first part is spread over the whole."""
+    starts = range(0, len(roots), _NEIGHBOURS)
+    step = max(1, len(starts) * _NEIGHBOURS // _GRAPHS_VISITED)
     for first in range(step):
-        yield from roots[first::step]
+        for start in starts[first::step]:
+            yield from roots[start : start + _NEIGHBOURS]

@@ -1,0 +1,47 @@
+"""Small heaps for the tests, and the slow way to count them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+from leakline.probes.census import CensusResult, take_census
+from leakline.probes.names import type_name
+
+
+def census() -> CensusResult:
+    """With nothing of an earlier test in it that waits for the collector."""
+    gc.collect()
+    return take_census()
+
+
+def count_of(result: CensusResult, kind: type) -> int:
+    return result.counts.get(kind, 0)
+
+
+def rows(result: CensusResult) -> Mapping[str, tuple[int, int | None]]:
+    return {name: (count, size) for name, count, size in result.to_census(1, 10_000).types}
+
+
+def brute_force(kind: type) -> int:
+    """Every object of exactly this type that can be reached from what the collector lists, one by one."""
+    seen: set[int] = set()
+    waiting = gc.get_objects()
+    own = {id(waiting), id(seen)}
+    found = 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or id(one) in own:
+            continue
+        seen.add(id(one))
+        found += type(one) is kind
+        if not gc.is_tracked(one) or type(one) in (list, tuple, dict, set):
+            waiting.extend(r for r in gc.get_referents(one) if not gc.is_tracked(r))
+        elif type(one) is not type:
+            waiting.extend(r for r in gc.get_referents(one) if type(r) is kind)
+    return found
+
+
+def name_of(kind: Any) -> str:
+    return type_name(kind)

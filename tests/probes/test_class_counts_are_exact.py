@@ -1,0 +1,191 @@
+"""Counts of instances by the reference counts of their classes, against counting them one by one."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from leakline.probes.census import take_census
+from leakline.probes.classes import ClassCounts
+from leakline.probes.names import type_name
+
+
+class Agent:
+    pass
+
+
+class Better(Agent):
+    pass
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Wandering:
+    pass
+
+
+def _calibrated() -> ClassCounts:
+    counts = ClassCounts()
+    counts.calibrate(take_census().counts)
+    return counts
+
+
+AGENT, BETTER, SLOTTED, WANDERING = map(type_name, (Agent, Better, Slotted, Wandering))
+
+
+def _read(counts: ClassCounts, name: str) -> int | None:
+    """By name: whoever holds the class itself while asking is one more reference to it."""
+    return counts.read_names([name]).get(name)
+
+
+def test_before_a_census_nothing_is_told() -> None:
+    counts = ClassCounts()
+    assert counts.read() == {}
+    assert counts.read_names(["builtins.list", type_name(Agent)]) == {}
+    assert counts.names() == ()
+
+
+def test_static_types_are_left_to_the_census() -> None:
+    counts = _calibrated()
+    assert counts.read_names(["list", "dict", "numpy.ndarray"]) == {}
+    assert list not in counts.read()
+
+
+def test_instances_of_a_subclass_do_not_count_for_its_base() -> None:
+    counts = _calibrated()
+    before = _read(counts, AGENT)
+    kept = [Better() for _ in range(5)]
+    assert _read(counts, AGENT) == before
+    assert _read(counts, BETTER) == len(kept)
+
+
+def test_every_create_and_delete_shows_exactly() -> None:
+    chance = random.Random(7)
+    counts = _calibrated()
+    make: dict[str, Callable[[], object]] = {
+        AGENT: lambda: Agent(),
+        BETTER: lambda: Better(),
+        SLOTTED: lambda: Slotted(),
+    }
+    kept: dict[str, list[object]] = {name: [] for name in make}
+    for _ in range(200):
+        name = chance.choice(list(kept))
+        if chance.random() < 0.6:
+            kept[name] += [make[name]() for _ in range(chance.randrange(40))]
+        else:
+            del kept[name][: chance.randrange(40)]
+        for one, alive in kept.items():
+            assert _read(counts, one) == len(alive)
+    read = _read(counts, AGENT)
+    assert read == Counter(map(type, gc.get_objects()))[Agent]
+
+
+def test_reading_all_equals_counting_all() -> None:
+    kept = [Agent() for _ in range(30)]
+    counts = _calibrated()
+    kept += [Agent() for _ in range(12)]
+    read = counts.read()
+    assert read[Agent] == len(kept)
+    truth = Counter(map(type, gc.get_objects()))
+    # Other threads of the test program may make an object between the two.
+    wrong = {cls: (n, truth[cls]) for cls, n in read.items() if cls in truth and n != truth[cls]}
+    assert len(wrong) <= 3, wrong
+
+
+def test_tensors_and_parameters_are_counted() -> None:
+    counts = _calibrated()
+    names = ["torch.Tensor", "torch.nn.parameter.Parameter"]
+    before = counts.read_names(names)
+    kept = [torch.zeros(2) for _ in range(9)], torch.nn.Linear(3, 4)
+    after = counts.read_names(names)
+    assert after["torch.Tensor"] - before["torch.Tensor"] == len(kept[0])
+    assert after[names[1]] - before[names[1]] == 2
+
+
+def test_no_class_is_kept_alive() -> None:
+    counts = ClassCounts()
+
+    def scope() -> weakref.ref[type]:
+        class Passing:
+            pass
+
+        one = Passing()
+        counts.calibrate(take_census().counts)
+        assert _read(counts, type_name(Passing)) == 1
+        del one
+        return weakref.ref(Passing)
+
+    gone = scope()
+    gc.collect()
+    assert gone() is None
+    counts.calibrate(take_census().counts)
+    assert not any("Passing" in name for name in counts.names())
+
+
+def test_a_class_whose_references_wander_is_left_out_until_they_stand_still() -> None:
+    counts = _calibrated()
+    registry: list[type] = [Wandering] * 50
+    counts.calibrate(take_census().counts)
+    assert _read(counts, WANDERING) is None
+    assert type_name(Wandering) not in counts.names()
+    counts.calibrate(take_census().counts)
+    assert _read(counts, WANDERING) == 0
+    one = Wandering()
+    assert _read(counts, WANDERING) == 1
+    assert one and registry
+
+
+def test_counts_by_address_are_the_same() -> None:
+    counts = _calibrated()
+    kept = [Agent() for _ in range(4)]
+    assert counts.count_of(id(Agent)) == _read(counts, AGENT) == len(kept)
+    assert counts.count_of(12345) is None
+
+
+def test_a_metaclass_with_its_own_comparison_is_never_asked() -> None:
+    asked: list[str] = []
+
+    class Touchy(type):
+        def __eq__(cls, other: object) -> bool:
+            asked.append("eq")
+            return True
+
+        def __hash__(cls) -> int:
+            asked.append("hash")
+            raise TypeError("unhashable class")
+
+        def __subclasses__(cls) -> list[type]:
+            asked.append("subclasses")
+            raise RuntimeError
+
+    class Odd(metaclass=Touchy):
+        pass
+
+    kept = [Odd() for _ in range(3)]
+    result = take_census()
+    counts = ClassCounts()
+    counts.calibrate(result.counts)
+    counts.read()
+    asked_by_us, asked[:] = list(asked), []
+    assert asked_by_us == []
+    row = next(row for row in result.to_census(1, 100_000).types if row[0].endswith("Odd"))
+    assert row[1] == len(kept)
+
+
+def test_a_reading_costs_less_than_a_millisecond() -> None:
+    counts = _calibrated()
+    best = 1.0
+    for _ in range(20):
+        started = perf_counter()
+        counts.read()
+        best = min(best, perf_counter() - started)
+    # Measured 0.3 ms for 4,000 classes on a busy machine of two cores.
+    assert best < 0.003, f"{len(counts.names())} classes"
