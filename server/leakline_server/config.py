@@ -84,7 +84,7 @@ def from_arguments(
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65_535:
         raise ValueError("must be a port number from 0 to 65535")
     return int(text)
 

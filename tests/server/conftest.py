@@ -203,7 +203,7 @@ class Run:
         assert client.post("/api/v1/runs", json=self.header).status_code in (200, 201)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_run() -> type[Run]:
     return Run
 

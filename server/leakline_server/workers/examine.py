@@ -87,6 +87,7 @@ class Examiner:
             log.info("run %s is gone", run_id)
         except (*DATABASE_ERRORS, CorruptChunk) as error:
             log.error("could not examine run %s: %s", run_id, error)
+            self.news(run_id)
         finally:
             took = self._clock() - started
             self._not_before[run_id] = self._clock() + max(MIN_INTERVAL_SECONDS, took / MAX_SHARE)

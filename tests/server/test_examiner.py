@@ -1,0 +1,217 @@
+"""News of a run becomes a verdict, incidents and alerts; silence is noticed, and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline.snapshot import RunHeader
+from leakline_server.store import findings, runs
+from leakline_server.store.engine import Engine, writing
+from leakline_server.store.history import NoSuchRun
+from leakline_server.store.tables import alerts, incidents
+from leakline_server.workers.examine import Examiner, Wakes
+
+NOW = 1_760_000_000.0
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Woken:
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.deliveries = 0
+
+    def wake_deliveries(self) -> None:
+        self.deliveries += 1
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def woken() -> Woken:
+    return Woken()
+
+
+@pytest.fixture
+def examiner(engine: Engine, clock: Clock, woken: Woken) -> Examiner:
+    wakes = Wakes(woken.runs.append, woken.wake_deliveries)
+    examiner = Examiner(engine, 60.0, wakes, clock=clock, now=lambda: NOW + clock() - 1000.0)
+    # It looks for what a server before it left undone; there is nothing yet.
+    examiner.once()
+    for name in ("r1", "r2"):
+        runs.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
+    return examiner
+
+
+def finding(status: Any = "suspected", fingerprint: str = "f1") -> Finding:
+    growth = Interval(1e6, 9e5, 1.1e6)
+    return Finding(
+        fingerprint, status, "objects", "evaluate", 0.9, (), growth, None, 0.9, ("16 Env",)
+    )
+
+
+def verdict(*found: Finding, status: Any = "suspected") -> Verdict:
+    return Verdict("r1", "generation", 9, status, "it leaks", Interval(1e6, 9e5, 1.1e6), 0.9, found)
+
+
+def save(engine: Engine, said: Verdict, at: float) -> list[tuple[str | None, str | None]]:
+    with writing(engine) as connection:
+        changes = findings.save(connection, said, to_json(said), at)
+    return [(change.before, change.after) for change in changes]
+
+
+def test_a_run_nobody_knows_is_no_verdict(examiner: Examiner) -> None:
+    with pytest.raises(NoSuchRun):
+        examiner.examine("nobody")
+
+
+def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: Woken) -> None:
+    examiner.news("nobody")
+    examiner.news("r1")
+    assert examiner.once() == examiner.once() == 0.0
+    assert woken.runs == ["r1"]
+
+
+def test_a_run_without_snapshots_is_learning(examiner: Examiner, engine: Engine) -> None:
+    examiner.examine("r1")
+    said = findings.current_verdict(engine, "r1")
+    assert said is not None
+    assert (said["run"], said["status"], said["findings"]) == ("r1", "learning", [])
+
+
+def test_one_run_is_examined_at_most_twice_a_second(
+    examiner: Examiner, clock: Clock, woken: Woken
+) -> None:
+    examiner.news("r1")
+    examiner.once()
+    examiner.news("r1")
+    assert 0 < examiner.once() <= 0.5
+    assert woken.runs == ["r1"]
+    clock.seconds += 0.5
+    examiner.once()
+    assert woken.runs == ["r1", "r1"]
+
+
+def test_a_run_that_waits_does_not_keep_others_waiting(examiner: Examiner, woken: Woken) -> None:
+    examiner.news("r1")
+    examiner.once()
+    examiner.news("r1")
+    examiner.news("r2")
+    examiner.once()
+    assert woken.runs == ["r1", "r2"]
+
+
+def test_findings_become_incidents_whose_changes_are_told_once(
+    examiner: Examiner, engine: Engine
+) -> None:
+    assert save(engine, verdict(finding()), NOW) == [(None, "suspected")]
+    assert save(engine, verdict(finding()), NOW + 1) == []
+    assert save(engine, verdict(finding("confirmed")), NOW + 2) == [("suspected", "confirmed")]
+    assert save(engine, verdict(), NOW + 3) == [("confirmed", None)]
+    assert save(engine, verdict(), NOW + 4) == []
+    assert save(engine, verdict(finding()), NOW + 5) == [(None, "suspected")]
+    (incident,) = findings.list_incidents(engine, "r1")
+    assert (incident["status"], incident["kind"], incident["phase"]) == (
+        "suspected",
+        "objects",
+        "evaluate",
+    )
+    assert incident["first_seen_at"] < incident["changed_at"]
+    assert incident["finding"]["evidence"] == ["16 Env"]
+
+
+def test_a_verdict_that_says_the_same_changes_no_revision(
+    examiner: Examiner, engine: Engine
+) -> None:
+    save(engine, verdict(finding()), NOW)
+    before = runs.get_summary(engine, "r1")
+    save(engine, verdict(finding()), NOW + 9)
+    assert runs.get_summary(engine, "r1") == before
+
+
+def test_a_verdict_stands_in_the_list_of_runs(examiner: Examiner, engine: Engine) -> None:
+    save(engine, verdict(finding()), NOW)
+    (item,) = runs.list_runs(engine, runs.RunFilter(status="suspected"))["items"]
+    assert (item["id"], item["summary"], item["generations"]) == ("r1", "it leaks", 9)
+
+
+def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
+    examiner: Examiner, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The alert cannot be written: then its finding must not be either, or nobody would ever be told.
+    def fail(*_: Any) -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr("leakline.analysis.examine", lambda history: verdict(finding()))
+    monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
+    with pytest.raises(RuntimeError):
+        examiner.examine("r1")
+    with engine.connect() as connection:
+        for table in (incidents, alerts):
+            assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0
+    assert findings.current_verdict(engine, "r1")["status"] == "learning"  # type: ignore[index]
+
+
+def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(
+    examiner: Examiner, engine: Engine, clock: Clock, woken: Woken
+) -> None:
+    clock.seconds += 61
+    examiner.once()
+    assert sorted(woken.runs) == ["r1", "r2"]
+    assert runs.get_summary(engine, "r1")["state"] == "silent"  # type: ignore[index]
+
+
+def test_a_run_that_speaks_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
+    clock.seconds += 59
+    examiner.once()
+    assert runs.get_summary(engine, "r1")["state"] == "running"  # type: ignore[index]
+
+
+def test_a_run_that_ended_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
+    runs.change_run(engine, "r1", runs.Changes(state="finished"), NOW)
+    clock.seconds += 600
+    examiner.once()
+    assert runs.get_summary(engine, "r1")["state"] == "finished"  # type: ignore[index]
+
+
+def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    engine = api.app.state.services.engine
+    assert runs.mark_silent(engine, 4e9) == ["r1"]
+    assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
+    run.send(api, 0, 3)
+    assert api.get("/api/v1/runs/r1").json()["state"] == "running"
+
+
+def test_a_leak_that_is_sent_becomes_a_verdict_by_itself(
+    api: Any, make_run: Any, eventually: Any
+) -> None:
+    run = make_run(leak_bytes=200 * 2**20)
+    run.create(api)
+    for generation in range(16):
+        run.send(api, 3 * generation, 3)
+
+    def suspects() -> list[str]:
+        said = api.get("/api/v1/runs/r1/verdict").json()
+        assert said["run"] == "r1"
+        return [s["name"] for f in said["findings"] for s in f["suspects"]]
+
+    assert "app.Env" in eventually(suspects)
+    listed = api.get("/api/v1/runs/r1/incidents").json()["items"]
+    assert listed[0]["status"] in ("watch", "suspected", "confirmed")

@@ -1,0 +1,132 @@
+"""The description of the API is complete, true, and needs no other host."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import TypeAdapter
+from starlette.testclient import TestClient
+
+from leakline.analysis.results import Books, Comparison, Verdict
+from leakline_server.errors import RequestRefused
+from leakline_server.store.wire import Batch
+from leakline_server.web import schemas
+from leakline_server.web.ingest_api import PATH
+
+
+@pytest.fixture(scope="module")
+def api(shared_api: TestClient, make_run: Any) -> TestClient:
+    for name in ("r1", "r2"):
+        run = make_run(id=name)
+        run.create(shared_api)
+        run.send(shared_api, 0, 60)
+    return shared_api
+
+
+@pytest.fixture(scope="module")
+def spec(api: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/api/v1/openapi.json").json()
+    return found
+
+
+def test_no_page_of_the_api_asks_another_host(api: TestClient) -> None:
+    for path in ("/docs", "/redoc"):
+        assert api.get(path).status_code == 404
+
+
+def test_every_route_of_the_contract_is_described(spec: dict[str, Any]) -> None:
+    described = {(method, path) for path, item in spec["paths"].items() for method in item}
+    run = "/api/v1/runs/{run}"
+    for method, path in (
+        ("post", "/api/v1/runs"), ("get", "/api/v1/runs"), ("get", run), ("patch", run),
+        ("post", f"{run}/batches"), ("get", f"{run}/series"), ("get", f"{run}/census"),
+        ("get", f"{run}/verdict"), ("get", f"{run}/incidents"), ("get", f"{run}/events"),
+        ("get", f"{run}/live"), ("get", "/api/v1/compare"), ("get", "/healthz"), ("get", "/readyz"),
+        ("get", "/metrics"),
+    ):  # fmt: skip
+        assert (method, path) in described, path
+
+
+def test_every_operation_has_a_summary_and_says_how_it_fails(spec: dict[str, Any]) -> None:
+    for path, item in spec["paths"].items():
+        for method, operation in item.items():
+            assert operation.get("summary"), (method, path)
+            if "{run}" in path:
+                assert "404" in operation["responses"], (method, path)
+
+
+def test_every_reference_leads_somewhere(spec: dict[str, Any]) -> None:
+    names = set(spec["components"]["schemas"])
+    text = msgspec.json.encode(spec).decode()
+    assert set(re.findall(r"#/components/schemas/([^\"]+)", text)) <= names
+    assert "$defs" not in text
+
+
+def test_the_ingest_entry_is_the_type_that_decodes_the_body(
+    spec: dict[str, Any], api: TestClient, make_run: Any
+) -> None:
+    body = spec["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/Batch"}
+    described = spec["components"]["schemas"]["Batch"]
+    assert set(described["properties"]) == {f.name for f in msgspec.structs.fields(Batch)}
+    # What the client sends has nothing that is not described, and leaves out nothing that is required.
+    wire = make_run().wire(0, 3)
+    assert set(wire) <= set(described["properties"])
+    assert set(described["required"]) <= set(wire)
+    for name in ("events", "large_objects", "census", "holders"):
+        reference = described["properties"][name]["items"]["$ref"].rsplit("/")[-1]
+        assert set(wire[name][0]) == set(spec["components"]["schemas"][reference]["properties"])
+
+
+def test_the_ingest_entry_names_every_refusal(spec: dict[str, Any]) -> None:
+    named = set(spec["paths"][PATH]["post"]["responses"]) - {"200"}
+    assert named == {str(kind.status) for kind in RequestRefused.__subclasses__()}
+
+
+MODELS: dict[str, Any] = {
+    "runs": schemas.RunList,
+    "runs/r1": schemas.Run,
+    "runs/r1/series?name=*": schemas.SeriesList,
+    "runs/r1/verdict": Verdict,
+    "runs/r1/books": Books,
+    "runs/r1/types": schemas.Types,
+    "runs/r1/stores": schemas.Stores,
+    "runs/r1/events": schemas.Events,
+    "runs/r1/census": schemas.Census,
+    "runs/r1/large-objects": schemas.LargeObjects,
+    "runs/r1/holders": schemas.Holders,
+    "runs/r1/snapshots": schemas.Snapshots,
+    "runs/r1/incidents": schemas.Incidents,
+    "compare?before=r1&after=r2": Comparison,
+}
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_an_answer_is_what_the_description_says(path: str, api: TestClient) -> None:
+    answer = api.get(f"/api/v1/{path}")
+    assert answer.status_code == 200
+    model = TypeAdapter(MODELS[path])
+    found = model.validate_json(answer.content)
+    # Nothing is answered that is not described: what comes back from the model is all there was.
+    assert _keys(model.dump_python(found, mode="json")) == _keys(answer.json())
+
+
+def _keys(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {key: _keys(value) for key, value in thing.items()}
+    return [_keys(item) for item in thing[:3]] if isinstance(thing, list) else None
+
+
+def test_health_and_metrics_answer(api: TestClient) -> None:
+    assert api.get("/healthz").json() == api.get("/readyz").json() == {"status": "ok"}
+    text = api.get("/metrics").text
+    assert 'leakline_run_rss_bytes{name="before-fix",project="erl",run="r1"}' in text
+    assert "leakline_snapshots_stored_total 120.0" in text
+
+
+def test_refusals_are_counted_by_reason(api: TestClient) -> None:
+    api.post("/api/v1/runs/nobody/batches", json={})
+    assert 'leakline_batches_refused_total{code="invalid_field"} 1.0' in api.get("/metrics").text

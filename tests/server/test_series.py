@@ -1,0 +1,151 @@
+"""Series for charts: few points, and no peak hidden by any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from leakline_server.store import points
+from leakline_server.store.points import downsample
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=300),
+    st.integers(1, 50),
+)
+def test_smallest_and_largest_survive_any_number_of_points(values: list[int], most: int) -> None:
+    column = np.array(values)
+    shown = downsample(np.arange(len(values)), column, column, column, column, most)
+    assert len(shown["x"]) == min(most, len(values))
+    assert min(shown["min"]) == min(values)
+    assert max(shown["max"]) == max(values)
+    assert shown["first"][0] == values[0]
+    assert shown["last"][-1] == values[-1]
+    assert shown["x"] == sorted(set(shown["x"]))
+
+
+@pytest.fixture(scope="module")
+def api(shared_api: TestClient, make_run: Any) -> TestClient:
+    """A run of 500 generations with one spike and one dip of a single snapshot."""
+    run = make_run(
+        extra={
+            "spike": lambda i: 10**12 if i == 777 else 7,
+            "dip": lambda i: 1 if i == 1234 else 10**9,
+            "type.b.Agent.count": lambda i: i,
+            "float": lambda i: i / 8,
+            "sparse": lambda i: i if i % 100 == 0 else None,
+        }
+    )
+    run.create(shared_api)
+    run.send(shared_api, 0, 1500)
+    return shared_api
+
+
+def series(api: TestClient, query: str) -> list[dict[str, Any]]:
+    found = api.get(f"/api/v1/runs/r1/series?{query}").json()
+    assert found["unit"] == "generation"
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+@pytest.mark.parametrize("most", [1, 3, 10, 1000, 2000])
+@pytest.mark.parametrize("axis", ["sequence", "time", "generation"])
+def test_one_spike_in_fifteen_hundred_is_in_every_view(
+    most: int, axis: str, api: TestClient
+) -> None:
+    spike, dip = series(api, f"name=spike&name=dip&points={most}&x={axis}")
+    assert len(spike["x"]) <= most
+    assert max(spike["max"]) == 10**12
+    assert min(dip["min"]) == 1
+
+
+def test_a_spike_survives_when_chunks_are_not_opened(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    eventually(lambda: "leakline_snapshots_sealed_total 1200.0" in api.get("/metrics").text)
+    opened = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
+    monkeypatch.setattr(points, "CHUNK_RATIO", 1)
+    closed = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
+    for shown, exact in zip(closed, opened, strict=True):
+        assert len(shown["x"]) <= 3
+        assert max(shown["max"]) == max(exact["max"])
+        assert min(shown["min"]) == min(exact["min"])
+        assert (shown["first"][0], shown["last"][-1]) == (exact["first"][0], exact["last"][-1])
+
+
+def test_few_snapshots_are_shown_as_they_are(api: TestClient) -> None:
+    (item,) = series(api, "name=float&x=sequence&from=10&to=14")
+    assert item["x"] == [10, 11, 12, 13, 14]
+    assert (
+        item["first"]
+        == item["last"]
+        == item["min"]
+        == item["max"]
+        == [i / 8 for i in range(10, 15)]
+    )
+
+
+def test_a_range_on_the_generation_axis(api: TestClient) -> None:
+    (item,) = series(api, "name=type.b.Agent.count&from=400&to=401&kind=generation_end")
+    assert (item["x"], item["last"]) == ([400, 401], [1202, 1205])
+
+
+def test_a_range_of_time_keeps_both_ends(api: TestClient, make_run: Any) -> None:
+    at = [make_run().snapshot(i).time for i in (600, 603)]
+    (item,) = series(api, f"name=type.b.Agent.count&x=time&from={at[0]}&to={at[1]}")
+    assert item["last"] == [600, 601, 602, 603]
+
+
+def test_one_phase_is_one_line(api: TestClient) -> None:
+    (item,) = series(api, "name=type.b.Agent.count&phase=train&points=20000")
+    assert item["phase"] == "train"
+    assert item["x"] == list(range(500))
+    assert item["last"] == list(range(1, 1500, 3))
+
+
+def test_every_phase_is_a_line_of_its_own(api: TestClient) -> None:
+    items = series(api, "name=float&phase=*")
+    assert [item["phase"] for item in items] == ["evaluate", "train"]
+
+
+@pytest.mark.parametrize(
+    "query", ["name=float&phase=never", "name=nothing", "name=x*", "name=float&process=other"]
+)
+def test_what_is_not_there_is_an_empty_list(query: str, api: TestClient) -> None:
+    assert series(api, query) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("type.*.count", ["type.app.Env.count", "type.b.Agent.count"]),
+        ("process.*", ["process.anon_bytes", "process.rss_bytes"]),
+        ("*.Env.*", ["type.app.Env.count"]),
+        ("type.b.Agent.count", ["type.b.Agent.count"]),
+        ("type.?.Agent.count", []),
+        ("type.[ab].Agent.count", []),
+    ],
+)
+def test_a_star_stands_for_anything_and_nothing_else_does(
+    pattern: str, names: list[str], api: TestClient
+) -> None:
+    assert [item["name"] for item in series(api, f"name={pattern}&points=1")] == names
+
+
+def test_a_snapshot_without_a_value_has_no_point(api: TestClient) -> None:
+    (item,) = series(api, "name=sparse&x=sequence")
+    assert item["x"] == item["last"] == list(range(0, 1500, 100))
+
+
+def test_more_items_than_an_answer_holds_are_counted(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "MAX_ITEMS", 2)
+    found = api.get("/api/v1/runs/r1/series?name=*&points=1").json()
+    assert len(found["items"]) == 2
+    assert found["left_out"] == len(api.get("/api/v1/runs/r1").json()["series"]) - 2
