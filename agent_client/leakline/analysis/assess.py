@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .attribution import Cause, find_causes, share_out
+from .budgets import with_budgets
 from .candidates import Candidate, find_candidates
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
@@ -35,6 +36,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     if rising and left > 0 and scale.is_material(left, window):
         found.append(native_growth(study, memory, left, rise, scale, start, upto))
+    found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
@@ -73,12 +75,10 @@ def _assessed(
     if owner is not None:
         g = owner.growth
         begin, window = (g.start, g.start_low, g.start_high), g.generations
-    return Assessed(
-        cause, begin, window, rise, _witnesses(cause, study, upto), scale, study.lane.name
-    )
+    return Assessed(cause, begin, window, rise, _witnesses(cause), scale, study.lane.name)
 
 
-def _witnesses(cause: Cause, study: LaneStudy, upto: int) -> frozenset[str]:
+def _witnesses(cause: Cause) -> frozenset[str]:
     found = set()
     for c in cause.members:
         if c.violation is not None and c.violation.above and c.violation.proven:
@@ -98,20 +98,4 @@ def _witnesses(cause: Cause, study: LaneStudy, upto: int) -> frozenset[str]:
         found.add("container")
     if cause.measured is not None and cause.measured >= 0.5 * max(cause.rate.estimate, 1.0):
         found.add("measured")
-    if _over_budget(study, cause.place.phase, upto):
-        found.add("budget")
     return frozenset(found)
-
-
-def _over_budget(study: LaneStudy, phase: str | None, upto: int) -> bool:
-    """The phase kept more than its declared budget in its newest generation (never judged on its first)."""
-    limits = [
-        e.data.get("leak_bytes")
-        for e in study.history.events
-        if e.kind == "budget" and e.name == phase
-    ]
-    if not limits or limits[-1] is None or upto < 2:
-        return False
-    line = study.booked[upto - 1]
-    kept = sum(v for path, v in line.items() if path.split("/", 1)[0] == phase)
-    return bool(kept >= limits[-1])

@@ -21,7 +21,8 @@ _EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 # One object of a class nobody declared is hardly larger than this.
 _PLAUSIBLE_BYTES: Final = 2**20
-_PLAUSIBLE_TENSOR_BYTES: Final = 2**26
+# Tensors, what their graphs hold, and figures with their canvas.
+_PLAUSIBLE_LARGE_BYTES: Final = 2**27
 _COVERS: Final = 0.70
 # Measured bytes below this share leave room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
@@ -101,7 +102,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
 
 
 def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:
-    """Rarely read types join the group whose owner began to grow nearest to them."""
+    """Rarely read types join the group whose owner is known best and began to grow nearest to them."""
     if not homeless:
         return
     owners = {
@@ -114,6 +115,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
         )
         near = [
             (
+                not (owner.declared or owner.deep),
                 abs(owner.growth.start - candidate.growth.start),
                 -(owner.bytes_rate or 0.0),
                 phase or "",
@@ -124,7 +126,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
         if own_kind or not near:
             groups.setdefault(None, []).append(candidate)
         else:
-            groups[min(near)[2] or None].append(candidate)
+            groups[min(near)[3] or None].append(candidate)
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
@@ -243,7 +245,13 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
     containers = [
         c.bytes_rate for c in (owner, *rest) if c.role == "container" and c.bytes_rate is not None
     ]
-    totals = [c.bytes_rate for c in rest if c.deep and c.bytes_rate is not None]
+    # Totals of arrays and tensors are the owner's only if something says that they belong together.
+    near = owner.declared or owner.role == "container" or owner.place == NOWHERE
+    totals = [
+        c.bytes_rate
+        for c in rest
+        if c.deep and c.bytes_rate is not None and (near or c.place.phase == owner.place.phase)
+    ]
     known = [*totals, sum(containers)] if containers else totals
     if owner.bytes_rate is not None:
         known.append(owner.bytes_rate)
@@ -325,8 +333,8 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     if owner.declared or owner.violation is not None:
         return True
     each = total / owner.growth.slope
-    if owner.family in ("tensor", "graph"):
-        return each <= _PLAUSIBLE_TENSOR_BYTES
+    if owner.family in ("tensor", "graph", "figure"):
+        return each <= _PLAUSIBLE_LARGE_BYTES
     if owner.place == NOWHERE or owner.family in ("library", "plain"):
         return False
     return each <= _PLAUSIBLE_BYTES

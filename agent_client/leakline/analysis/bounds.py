@@ -29,6 +29,8 @@ class Bounded:
     length: tuple[float, ...]
     capacity: float
     bytes: tuple[float, ...]
+    # As bytes, but going on over a resume, where the container starts empty again.
+    gained: tuple[float, ...] = ()
     estimated: bool = False
 
     def is_filling(self, upto: int) -> bool:
@@ -42,7 +44,7 @@ class Bounded:
 
     def growth(self, first: int, upto: int) -> float:
         """Bytes gained between two positions, never more than the capacity allows for."""
-        return self.bytes[upto - 1] - self.bytes[first] if self.bytes else 0.0
+        return self.gained[upto - 1] - self.gained[first] if self.gained else 0.0
 
     def remaining_bytes(self, upto: int) -> float:
         if not self.bytes or self.length[upto - 1] <= 0:
@@ -61,11 +63,11 @@ def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tupl
     found = []
     for name in sorted(tracked_names(lane)):
         capacity = capacity_of(lane, name, capacities)
-        length = fill_gaps(lane.values(f"tracked.{name}.length")) if lane.generations else []
+        length = fill_gaps(lane.readings(f"tracked.{name}.length")) if lane.generations else []
         if not capacity or not length:
             continue
         sizes = f"tracked.{name}.bytes"
-        size = fill_gaps(lane.values(sizes)) if lane.has(sizes) else []
+        size = fill_gaps(lane.readings(sizes)) if lane.has(sizes) else []
         found.append(_bounded(lane, name, length, float(capacity), size))
     return tuple(found)
 
@@ -91,10 +93,22 @@ def _bounded(
     lane: Lane, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
 ) -> Bounded:
     if size:
-        return Bounded(name, tuple(length), capacity, _within(length, capacity, size))
+        within = _within(length, capacity, size)
+        return Bounded(name, tuple(length), capacity, within, _going_on(lane, within))
     each = _bytes_per_item(length, lane.private)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    return Bounded(name, tuple(length), capacity, guess, estimated=True)
+    return Bounded(name, tuple(length), capacity, guess, _going_on(lane, guess), estimated=True)
+
+
+def _going_on(lane: Lane, size: Sequence[float]) -> tuple[float, ...]:
+    """Sizes with the drop at a resume taken out, as it is taken out of memory."""
+    out: list[float] = []
+    shift = 0.0
+    for i, value in enumerate(size):
+        if i and lane.segment[lane.end_rows[i]] != lane.segment[lane.end_rows[i - 1]]:
+            shift = out[-1] - value
+        out.append(value + shift)
+    return tuple(out)
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
@@ -124,11 +138,11 @@ def without_bounded(
     """
     rest = list(private[:upto])
     for container in containers:
-        gained = container.growth(0, upto) if container.bytes else 0.0
+        gained = container.growth(0, upto)
         if gained <= 0 or private[upto - 1] - private[0] < _COMMITTED * gained:
             continue
         for i in range(upto):
-            rest[i] -= container.bytes[i] - container.bytes[0]
+            rest[i] -= container.gained[i] - container.gained[0]
     return rest
 
 

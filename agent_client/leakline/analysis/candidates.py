@@ -91,7 +91,7 @@ class Facts:
     @cached_property
     def bounded_bytes(self) -> list[float]:
         """Bytes of all bounded containers per generation."""
-        sizes = [b.bytes for b in self.bounded if b.bytes]
+        sizes = [b.gained for b in self.bounded if b.gained]
         return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
 
     @cached_property
@@ -99,14 +99,12 @@ class Facts:
         """(series, name, role) of everything whose count can be a witness."""
         lane = self.lane
         types = types_of(lane)
-        found: list[tuple[str, str, Literal["type", "container"]]] = [
-            (f"type.{name}.count", name, "type") for name in sorted(types)
-        ]
-        for series, name in (
-            ("tensors.count", TENSOR),
-            ("arrays.count", ARRAY),
-            ("figures.open", FIGURE),
-        ):
+        found: list[tuple[str, str, Literal["type", "container"]]] = []
+        if lane.has("figures.open"):
+            # What pyplot has open is exact and often read, and goes before the class of the same name.
+            found.append(("figures.open", FIGURE, "type"))
+        found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
+        for series, name in (("tensors.count", TENSOR), ("arrays.count", ARRAY)):
             if lane.has(series) and name not in types:
                 found.append((series, name, "type"))
         found.extend(
@@ -133,8 +131,10 @@ class Facts:
 
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     """Everything that grows at the end of generation number ``upto`` of the lane."""
-    found = []
+    found: list[Candidate] = []
     for series, name, role in facts.count_series:
+        if any((c.name, c.role) == (name, role) for c in found):
+            continue
         x, counts = facts.lane.points(series, upto, baseline=True)
         growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
         if growth is not None:
@@ -293,8 +293,9 @@ def _kept_by_phase(
     after = lines[max(begin, upto - _PHASE_WINDOW) :]
     before = lines[max(0, begin - _PHASE_WINDOW) : begin]
     rates = _rates_by_path(after)
-    if len([line for line in before if line]) >= 3:
-        usual = _rates_by_path(before)
+    usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
+    # Where it grew as fast before, the start is not where it began, and there is nothing to set against.
+    if 2 * sum(usual.values()) <= sum(rates.values()):
         rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
     tops: dict[str, float] = {}
     for path, rate in rates.items():

@@ -124,7 +124,8 @@ def _confidence(standing: Standing) -> float:
 
 def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     a = standing.assessed
-    lines = [*_contract_lines(a), *_count_lines(a), *_memory_lines(a, standing.confirmations)]
+    lines = [a.note] if a.note else []
+    lines += [*_contract_lines(a), *_count_lines(a), *_memory_lines(a, standing.confirmations)]
     lines.extend(_explained_lines(a))
     lines.extend(_phase_lines(a))
     if standing.status == "ok" and a.cause.members:

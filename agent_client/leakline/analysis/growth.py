@@ -149,7 +149,7 @@ def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> St
 
 
 def _items_per_generation(lane: Lane, name: str) -> float:
-    values = fill_gaps(lane.values(f"tracked.{name}.length"))[-4:]
+    values = fill_gaps(lane.readings(f"tracked.{name}.length"))[-4:]
     return (values[-1] - values[0]) / (len(values) - 1) if len(values) > 1 else 0.0
 
 

@@ -123,7 +123,7 @@ def _taken_over(memory: _Memory, moment: Moment) -> bool:
             continue
         matters = other.scale.is_material(other.cause.rate.estimate, other.window)
         names = {member.name for member in other.cause.members}
-        if matters and (owner is None or owner.name in names):
+        if (matters and owner is None) or (owner is not None and owner.name in names):
             return True
     return False
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from statistics import median
 from typing import Final, TypeVar
 
 from .history import ProcessHistory, RunHistory, Value
@@ -21,6 +23,8 @@ END: Final = "generation_end"
 _STEPS: Final = ("baseline", "phase_end", END)
 # A series is read at generation ends when it has at least this share of what its best phase offers.
 _ENOUGH_AT_ENDS: Final = 0.5
+# Generations before a resume that say what one of them gains.
+_BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
 BETWEEN: Final = ""
 
@@ -58,6 +62,11 @@ class Lane:
         if name not in self._values:
             self._values[name] = self._joined(self.series[name], self._rows_for(self.series[name]))
         return self._values[name]
+
+    def readings(self, name: str) -> list[Value]:
+        """As values, but as read: a resume starts anew."""
+        column = self.series[name]
+        return [None if row is None else column[row] for row in self._rows_for(column)]
 
     def points(
         self, name: str, upto: int | None = None, *, baseline: bool = False
@@ -136,18 +145,19 @@ class Lane:
         return best_rows
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
+        """The readings with the jump at each resume replaced by what a generation gained before it."""
         out: list[Value] = []
+        known: list[float] = []
         shift: float = 0
-        last: float | None = None
         segment = self.segment[rows[0]] if rows and rows[0] is not None else 0
         for row in rows:
             value = None if row is None else column[row]
             if row is not None and value is not None:
                 if self.segment[row] != segment:
-                    shift = 0 if last is None else last - value
+                    shift = known[-1] + _usual_gain(known) - value if known else 0
                     segment = self.segment[row]
                 value += shift
-                last = value
+                known.append(value)
             out.append(value)
         return out
 
@@ -169,6 +179,11 @@ class Lane:
                 found[position][where] = found[position].get(where, 0.0) + value - before
             before, segment, passed = value, self.segment[row], set()
         return tuple(found)
+
+
+def _usual_gain(values: Sequence[float]) -> float:
+    recent = values[-_BEFORE_RESUME:]
+    return median([b - a for a, b in pairwise(recent)]) if len(recent) > 1 else 0.0
 
 
 def top_level(path: str) -> str:

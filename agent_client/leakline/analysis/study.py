@@ -39,6 +39,7 @@ class Assessed:
     process: str
     channel: str = "private"
     garbage: float | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+"""Comparison: did the fix work, by how much, where, and what is left."""
+
+from __future__ import annotations
+
+import pytest
+from builder import (
+    EVALUATE,
+    EVOLVE,
+    MIB,
+    TRAIN,
+    Training,
+    kept_environments,
+    loss_graph,
+    old_population,
+)
+
+from leakline.analysis import compare, environment_changes, to_json
+
+
+def _run(*leaks: object, seed: int = 1, **options: object) -> Training:
+    return Training(leaks=leaks, seed=seed, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_fixed_runs_have_no_effect_on_each_other(seed: int) -> None:
+    result = compare(_run(seed=seed).history(), _run(seed=seed + 50).history())
+    assert result.outcome == "no_effect", result.summary
+    assert not result.findings.gone
+    assert not result.findings.new
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", [kept_environments, loss_graph, old_population])
+def test_a_leak_that_is_gone_is_fixed_with_its_reduction(make: type, seed: int) -> None:
+    before, after = _run(make(), seed=seed, run="a"), _run(seed=seed + 50, run="b")
+    result = compare(before.history(), after.history())
+    assert result.outcome == "fixed", result.summary
+    change = result.growth_bytes_per_generation.change_percent
+    assert change is not None
+    assert change < -85
+    assert "less growth" in result.summary
+    assert len(result.findings.gone) == 1
+    assert not result.findings.still
+    assert (result.before, result.after, result.generations_compared) == ("a", "b", 16)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_leak_in_both_runs_is_no_effect_and_still_there(seed: int) -> None:
+    result = compare(
+        _run(kept_environments(), seed=seed).history(), _run(kept_environments(), seed=seed + 50).history()
+    )  # fmt: skip
+    assert result.outcome == "no_effect", result.summary
+    assert [f.phase for f in result.findings.still] == [EVALUATE]
+
+
+def test_a_new_leak_is_worse() -> None:
+    result = compare(_run().history(), _run(loss_graph(), seed=2).history())
+    assert result.outcome == "worse"
+    assert [f.phase for f in result.findings.new] == [TRAIN]
+
+
+def test_one_of_two_leaks_fixed_is_improved() -> None:
+    before = _run(old_population(), loss_graph()).history()
+    result = compare(before, _run(loss_graph(), seed=2).history())
+    assert result.outcome == "improved"
+    assert {f.phase for f in result.findings.gone} == {EVOLVE}
+    assert {f.phase for f in result.findings.still} == {TRAIN}
+
+
+def test_too_few_generations_are_undecided() -> None:
+    result = compare(
+        _run(kept_environments(), generations=3).history(), _run(generations=3).history()
+    )
+    assert result.outcome == "undecided"
+    assert "only 3 generations" in result.summary
+
+
+def test_runs_of_different_length_are_compared_where_both_ran() -> None:
+    result = compare(
+        _run(kept_environments(), generations=10).history(), _run(generations=20).history()
+    )
+    assert (result.outcome, result.generations_compared) == ("fixed", 10)
+
+
+def test_tables_by_phase_and_type_start_with_the_largest_change() -> None:
+    result = compare(_run(kept_environments()).history(), _run(seed=2).history())
+    assert result.by_phase[0].phase == EVALUATE
+    types = {row.type: row for row in result.by_type}
+    row = types["trading.TradingEnvironment"]
+    assert (row.before_per_generation, row.after_per_generation) == (16, 0)
+    assert (row.before_last, row.after_last) == (2 + 16 * 16, 2)
+
+
+def test_peak_and_time_are_compared() -> None:
+    result = compare(_run(kept_environments(), peak_in_evolve=50 * MIB).history(), _run().history())
+    assert result.peak_bytes.before > result.peak_bytes.after
+    assert result.seconds_per_generation.before == pytest.approx(4.0, abs=0.2)
+
+
+def test_what_differs_between_the_environments_is_listed() -> None:
+    changes = environment_changes(
+        {"commit": "a1", "packages": {"torch": "2.12", "numpy": "2.4"}},
+        {"commit": "b2", "packages": {"torch": "2.13", "numpy": "2.4", "tqdm": "4"}},
+    )
+    assert changes == {"commit": ("a1", "b2"), "torch": ("2.12", "2.13"), "tqdm": (None, "4")}
+
+
+def test_the_json_has_the_fields_of_the_contract() -> None:
+    result = to_json(compare(_run(kept_environments()).history(), _run().history()))
+    assert set(result) == {
+        "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
+        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes",
+    }  # fmt: skip
+    assert set(result["growth_bytes_per_generation"]) == {"before", "after", "change_percent"}
+    assert set(result["findings"]) == {"gone", "still", "new"}
