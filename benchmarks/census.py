@@ -48,8 +48,11 @@ def aged_heap(objects: int) -> list[object]:
     for i in range(objects // 8):
         kept += [Agent(i), {"key": i, "value": [i, i + 1]}, (i, [i]), {i}]
     random.Random(1).shuffle(kept)
+    # A list made last: a full collection then lists the objects in its order, not in that of their making.
+    shuffled = list(kept)
+    kept.clear()
     gc.collect()
-    return kept
+    return shuffled
 
 
 def replay_buffer(arrays: int) -> object:
