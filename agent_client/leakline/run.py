@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 import os
-import secrets
 import socket
 import sys
 import time
@@ -321,7 +320,7 @@ class Run:
             settings.restarts + 1, count_attempts(settings.run_directory, settings.rank) + 1
         )
         process = ProcessIdentity(
-            secrets.token_hex(8), settings.rank, os.getpid(), socket.gethostname(), attempt=attempt
+            os.urandom(8).hex(), settings.rank, os.getpid(), socket.gethostname(), attempt=attempt
         )
         self._header = _header(settings)
         losses = Losses()

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class Sender:
         notices: Notices,
         where: str = "",
         clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = lambda: int.from_bytes(os.urandom(2)) / 65536,
     ) -> None:
         self._outbox, self._delivery, self._header, self._process = (
             outbox,
@@ -56,6 +56,7 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
+        # From the system, not from `random`: importing that costs a training job ten times what this does.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
         self._wake, self._done, self._closing = (

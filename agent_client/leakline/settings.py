@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -269,7 +268,7 @@ def _run_id(env: _Environment, world_size: int) -> str:
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
     # Sorts by time; 40 random bits keep two runs of one millisecond apart.
-    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(5)}"
+    return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
 def _launch_key(env: _Environment) -> str | None:
