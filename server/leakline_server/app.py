@@ -9,7 +9,6 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
-from starlette.staticfiles import StaticFiles
 
 from .config import Config
 from .live import Live
@@ -20,6 +19,7 @@ from .web import errors, metrics, openapi, pages, read_api, stream
 from .web.ingest_api import PATH, IngestRoute
 from .web.metrics import Metrics
 from .web.services import Services
+from .web.static_files import RevalidatedFiles
 from .worker import Worker
 from .workers.deliver import Deliverer
 from .workers.examine import Examiner, Wakes
@@ -58,7 +58,7 @@ def create_app(config: Config) -> FastAPI:
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
     for router in (stream.router, read_api.router, read_api.health, metrics.router, pages.router):
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=STATIC))
+    app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
     openapi.install(app)
     if config.allowed_origins:
@@ -82,7 +82,9 @@ class _Rooms:
         self._examiner = Examiner(engine, config.silent_after_seconds, wakes)
         self._examining = Worker("examine", self._examiner.once)
         self._writer = Writer(engine, self._stored)
-        self.services = Services(config, engine, self._live, self._writer, self._examine)
+        self.services = Services(
+            config, engine, self._live, self._writer, self._examiner.figures, self._examine
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:

@@ -24,7 +24,8 @@ export function scaleOf(chart, lines) {
   if (chart.unit === "share") return { factor: 0.01, suffix: " %", format: ".1f" };
   if (chart.unit === "seconds") return { factor: 1, suffix: " s", format: ".2f" };
   if (chart.unit !== "bytes") return { factor: 1, suffix: "", format: ",.6~g" };
-  const values = [...(chart.y_range ?? []), ...lines.flatMap((line) => line.y)].filter((y) => y !== null);
+  const shown = lines.filter((line) => !line.hidden);
+  const values = [...(chart.y_range ?? []), ...shown.flatMap((line) => line.y)].filter((y) => y !== null);
   const unit = byteUnit(values.reduce((most, y) => Math.max(most, Math.abs(y)), 0));
   return { factor: unit.factor, suffix: ` ${unit.name}`, format: unit.factor === 1 ? ",.0f" : ",.2f" };
 }

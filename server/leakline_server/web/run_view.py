@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from leakline.analysis.results import Books, ExpectationRow, StoreFill, TypeGrowth
+from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill, TypeGrowth
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
@@ -167,12 +167,16 @@ def _at_ends(read: ReadSeries, kind: str | None) -> Callable[[Sequence[str]], Se
 
 
 def in_phase_order(run: Json, books: Books) -> Books:
-    """Lines as the phases run, with what lies outside of them last."""
-    known = [*run["phases"], *run["phases_seen"]]
-    order = {name: place for place, name in enumerate(dict.fromkeys(known))}
-    last = {name: len(order) + 1 + place for place, name in enumerate(_OUTSIDE_PHASES)}
-    lines = sorted(books.lines, key=lambda line: (order | last).get(line.name, len(order)))
-    return replace(books, lines=tuple(lines))
+    """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
+    top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
+
+    def order(line: BookLine) -> tuple[int, str]:
+        first = line.name.split("/")[0]
+        if line.name in _OUTSIDE_PHASES:
+            return len(top) + 1 + _OUTSIDE_PHASES.index(line.name), ""
+        return top.index(first) if first in top else len(top), line.name
+
+    return replace(books, lines=tuple(sorted(books.lines, key=order)))
 
 
 def palette_of(run: Json, books: Books) -> Palette:
