@@ -12,7 +12,7 @@ from ..snapshot import Holder
 from .books import without_give_and_take
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
-from .counts import CountGrowth, count_growth
+from .counts import LOOK_BACK, CountGrowth, count_growth
 from .history import RunHistory
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
 from .trend import floor_slope
@@ -135,7 +135,7 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     for series, name, role in facts.count_series:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
-        x, counts = facts.lane.points(series, upto, baseline=True)
+        x, counts = facts.lane.points(series, upto, baseline=True, newest=LOOK_BACK)
         growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
         if growth is not None:
             candidate = describe(facts, series, name, role, growth, upto)

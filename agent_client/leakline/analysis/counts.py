@@ -17,12 +17,15 @@ MIN_RISES: Final = 4
 _MAX_VARIATION: Final = 0.25
 _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
+# Rises that say what is usual, counted back from where the stretch has come to.
+_COMPARED: Final = 9
 _MIN_SPAN: Final = 6
 _MIN_NOISY: Final = 8
 # Noise of counts is large beside their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
 # Readings looked at for the pattern; the start is looked for in all of them.
 WINDOW: Final = 64
+LOOK_BACK: Final = 4 * WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def count_growth(
     """
     if len(x) < 3 or counts[-1] <= min(counts[-WINDOW:]):
         return None
-    x, counts = x[-4 * WINDOW :], counts[-4 * WINDOW :]
+    x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
     found = (
         _constant(x, counts) or _periodic(x, counts) or _irregular(x, counts) or _noisy(x, counts)
     )
@@ -84,7 +87,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
     rises: list[float] = []
     for i in range(len(x) - 1, 0, -1):
         rise = _rise(x, counts, i)
-        usual = median(rises) if rises else rise
+        usual = median(rises[-_COMPARED:]) if rises else rise
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break
         rises.append(rise)

@@ -87,13 +87,16 @@ def lasting_rise(
         return Rise()
     window = strict = 0
     slope: Slope | None = None
-    for length in dict.fromkeys(
-        [*(w for w in WINDOWS if w <= n), *([n] if n >= WINDOWS[0] else [])]
-    ):
+    lengths = {w for w in WINDOWS if w <= n} | ({n} if n >= WINDOWS[0] else set())
+    for length in sorted(lengths, reverse=True):
         passed = _test(x, y, length, scale, bounded)
-        if passed is not None:
+        if passed is None:
+            continue
+        if slope is None:
             window, slope = length, passed[0]
-            strict = length if passed[1] else strict
+        if passed[1]:
+            strict = length
+            break
     return Rise(window, strict, slope, bool(window) or _visible(x, y, scale, bounded))
 
 

@@ -69,20 +69,26 @@ class Lane:
         return [None if row is None else column[row] for row in self._rows_for(column)]
 
     def points(
-        self, name: str, upto: int | None = None, *, baseline: bool = False
+        self,
+        name: str,
+        upto: int | None = None,
+        *,
+        baseline: bool = False,
+        newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """(generations, readings) without gaps, up to the first ``upto`` generations.
+        """(generations, readings) without gaps, of the first ``upto`` generations, the ``newest`` of them.
 
         With ``baseline`` the reading before the first generation stands at that generation minus one.
         """
+        first = 0 if newest is None else max(0, (len(self) if upto is None else upto) - newest)
         xs: list[float] = []
         ys: list[float] = []
-        if baseline and self.baseline_row is not None and self.generations:
-            first = self.series[name][self.baseline_row]
-            if first is not None:
+        if baseline and first == 0 and self.baseline_row is not None and self.generations:
+            before = self.series[name][self.baseline_row]
+            if before is not None:
                 xs.append(float(self.generations[0] - 1))
-                ys.append(float(first))
-        for x, y in zip(self.generations[:upto], self.values(name)[:upto], strict=True):
+                ys.append(float(before))
+        for x, y in zip(self.generations[first:upto], self.values(name)[first:upto], strict=True):
             if y is not None:
                 xs.append(float(x))
                 ys.append(float(y))
