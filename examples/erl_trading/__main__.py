@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 NEEDED = ("torch", "numpy")
 
@@ -83,5 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _main_under_its_own_name() -> None:
+    # From the wheel this is leakline.examples.erl_trading, and what is Leakline's own is not observed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    runpy.run_module("erl_trading", run_name="__main__", alter_sys=True)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    if __package__ == "erl_trading":
+        sys.exit(main())
+    _main_under_its_own_name()
