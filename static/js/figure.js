@@ -10,7 +10,9 @@ import { byteUnit } from "./formats.js";
  * @param view   {range: [first, last], group: string | null, narrow: boolean}
  */
 export function figure(chart, theme, colour, view) {
-  const lines = chart.lines.filter((line) => !line.group || line.group === view.group);
+  // On a phone the legend would leave no room; what waits in it is in the table.
+  const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden);
+  const lines = chart.lines.filter(shown);
   const scale = scaleOf(chart, lines);
   const data = [
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour)),

@@ -55,6 +55,12 @@ test("only the chosen group of lines is drawn", () => {
   assert.deepEqual(data.map((trace) => trace.name), ["rss"]);
 });
 
+test("what waits in the legend stays out of it on a phone", () => {
+  const lines = [line(), line({ hidden: true })];
+  assert.equal(figure(chart({ lines }), theme, colour, view).data.length, 2);
+  assert.equal(figure(chart({ lines }), theme, colour, { ...view, narrow: true }).data.length, 1);
+});
+
 test("charts share the widest range, and nothing measured still has one", () => {
   const [first, last] = fullRange([chart(), chart({ lines: [line({ x: [4, 9] })] })]);
   assert.ok(first < 0 && last > 9);
