@@ -12,6 +12,7 @@ from weakref import ref
 
 from .probes.classes import ClassCounts
 from .probes.names import type_name
+from .probes.program import is_user_class
 from .snapshot import Number
 
 SENT_TYPES_LIMIT: Final = 128
@@ -113,11 +114,13 @@ class TypeGrowth:
                 known.last, known.rises = count, known.rises + 1
 
     def to_search(self, limit: int) -> list[type]:
-        """The classes whose holders should be looked for now, the fastest growing first."""
+        """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
         due = [rise for rise in self._rises.values() if rise.rises >= rise.search_at_rise]
         due.sort(key=lambda rise: rise.first - rise.last)
-        classes = [(rise, rise.cls()) for rise in due[:limit]]
-        return [cls for _, cls in classes if cls is not None]
+        classes = [cls for rise in due if (cls := rise.cls()) is not None]
+        # A kept agent brings hundreds of parameters along: who keeps the agent is the answer for all of them.
+        classes.sort(key=lambda cls: not is_user_class(cls))
+        return classes[:limit]
 
     def searched(self, classes: Iterable[type]) -> None:
         for cls in classes:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from time import perf_counter
+from time import thread_time
 from types import FrameType
 from typing import Any, Final
 
@@ -49,14 +49,15 @@ def find_holders(
     types: Sequence[type],
     budget_seconds: float,
     frame: FrameType | None = None,
-    clock: Callable[[], float] = perf_counter,
+    clock: Callable[[], float] = thread_time,
 ) -> list[FoundHolder]:
     """What keeps live objects of exactly these ``types`` alive: at most three paths each, the likeliest first.
 
     ``count`` is how many of the type the path leads to, scaled from the sample. ``bytes_each`` is what one more
     object adds, buffers and graphs included and without what they share; None where that took too long. ``frame`` is
     where the calling thread stands (here, if left out); objects held by locals of other threads are not named. A type
-    without a path is left out. The budget is checked between looks through the whole heap, one of which may overrun it.
+    without a path is left out. The budget is CPU seconds of this thread, and is checked between looks through the whole
+    heap, one of which may overrun it.
     """
     started = clock()
     # Strings only: what the locals hold is let go of before the search.
@@ -68,7 +69,10 @@ def find_holders(
     )
     totals, samples = _samples(types)
     search = ReferrerSearch(
-        samples, named, lambda: clock() - started > budget_seconds * _PATHS_SHARE
+        samples,
+        named,
+        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
+        [_bits(position) for position in range(len(types))],
     )
     paths = search.run()
     del search
@@ -84,6 +88,11 @@ def find_holders(
                 for path, share in mine
             ]
     return found
+
+
+def _bits(position: int) -> int:
+    """The samples of one type."""
+    return ((1 << SAMPLES) - 1) << (position * SAMPLES)
 
 
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
@@ -121,7 +130,7 @@ def _of_type(paths: list[FoundPath], position: int, count: int) -> Iterator[tupl
     """(path, share of the sample) of one type, the likeliest first."""
     if not count:
         return
-    bits = ((1 << SAMPLES) - 1) << (position * SAMPLES)
+    bits = _bits(position)
     ranked = [
         ((found.samples & bits).bit_count(), found.roots, len(found.path), found.path)
         for found in paths

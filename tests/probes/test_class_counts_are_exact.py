@@ -110,6 +110,20 @@ def test_tensors_and_parameters_are_counted() -> None:
     assert after[names[1]] - before[names[1]] == 2
 
 
+def test_kept_graphs_do_not_disturb_the_count_of_tensors() -> None:
+    counts = _calibrated()
+    net = torch.nn.Linear(8, 8)
+    losses = []
+    for _ in range(4):
+        losses += [net(torch.randn(2, 8)).relu().pow(2).mean().exp().sum() for _ in range(5)]
+        counts.calibrate(take_census().counts)
+        assert _read(counts, "torch.Tensor") is not None
+    # The looks at saved tensors are over: what is told now is what the collector lists.
+    read = _read(counts, "torch.Tensor")
+    assert read == sum(type(one) is torch.Tensor for one in gc.get_objects())
+    assert len(losses) == 20
+
+
 def test_no_class_is_kept_alive() -> None:
     counts = ClassCounts()
 

@@ -205,6 +205,8 @@ def _result(
     counts = {kind: round(n * tracked_scale) for kind, n in heap.counts.items()}
     for kind, n in untracked.items():
         counts[kind] = counts.get(kind, 0) + round(n * untracked_scale)
+    for kind, n in (tensors.shown if tensors is not None else {}).items():
+        counts[kind] = counts.get(kind, 0) + n
     _scale(measured, tensors, tracked_scale, untracked_scale)
     sizes = {kind: n * tracked_scale for kind, n in heap.sizes.items()}
     for kind, n in heap.untracked_sizes(untracked).items():
@@ -247,6 +249,9 @@ def _add_buffers(
         sizes[array_types()[0]] = arrays.bytes
     if tensors is not None:
         sizes.update(tensors.by_type)
+        # `counts` shall be all that is left of us on classes: a reference more looks like an instance.
+        tensors.by_type.clear()
+        tensors.shown.clear()
 
 
 def _bytes_of(kind: type, count: int, sizes: Mapping[type, float]) -> int | None:

@@ -11,7 +11,7 @@ import functools
 import gc
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,13 +70,19 @@ class FoundPath:
 class ReferrerSearch:
     """Climbs from samples to named roots. It holds objects of the program: drop it before returning to it.
 
-    The place of a sample in the list is its bit in the answer; None is a place without a sample.
+    The place of a sample in the list is its bit in the answer; None is a place without a sample. ``groups`` are the
+    bits of the samples of each type.
     """
 
     def __init__(
-        self, samples: list[Any], named: Mapping[int, str], is_over: Callable[[], bool]
+        self,
+        samples: list[Any],
+        named: Mapping[int, str],
+        is_over: Callable[[], bool],
+        groups: Sequence[int] = (),
     ) -> None:
         self._samples = samples
+        self._groups = groups or [-1]
         self._named = named
         self._is_over = is_over
         # Nodes are kept, so that an address means the same object all along; so are the samples that came by it.
@@ -84,7 +90,7 @@ class ReferrerSearch:
         self._came_by: dict[int, int] = {}
         self._paths: dict[str, dict[int, int]] = {}  # path -> root -> samples
         self._ours: set[int] = set()
-        self._is_alone = False
+        self._present = 0
 
     def run(self) -> list[FoundPath]:
         """All paths found, in no order."""
@@ -93,7 +99,8 @@ class ReferrerSearch:
             for position, one in enumerate(self._samples)
             if one is not None
         }
-        self._is_alone = len(level) == 1
+        for node in level.values():
+            self._present |= node.samples()
         for node in level.values():
             self._note_if_named(node)
         for _ in range(DEPTH):
@@ -152,9 +159,12 @@ class ReferrerSearch:
             return False
         for step, samples in node.steps.items():
             self._note(root + step.below, node, samples)
-        # One of many that each hold one sample is a link of the chain, and what holds them all is above.
-        is_shared = self._is_alone or node.samples().bit_count() > 1
-        return is_shared or not is_heap_type(type(node.one))
+        # One of many that hold a few samples each is a link of the chain; what holds most of them is above.
+        holds_most = any(
+            2 * (node.samples() & group).bit_count() > (self._present & group).bit_count() > 0
+            for group in self._groups
+        )
+        return holds_most or not is_heap_type(type(node.one))
 
     def _note_if_named(self, node: _Node) -> bool:
         name = self._named.get(id(node.one))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Any, Final
 
 # How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
@@ -26,7 +27,8 @@ class TensorMeasure:
 
     ``graph_count`` are the tensors with a graph. ``graph_bytes`` are storages that autograd graphs hold and no tensor
     that the program still refers to; they are not in ``bytes``. ``by_type`` gives a storage to the first type that has
-    it. ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes.
+    it. ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes. ``shown``
+    are Python objects that our look at graphs has made torch keep: in ``count``, though made by us.
     """
 
     count: int = 0
@@ -36,6 +38,7 @@ class TensorMeasure:
     graph_bytes: int = 0
     by_type: dict[type, int] = field(default_factory=dict)
     addresses: dict[int, int] = field(default_factory=dict)
+    shown: dict[type, int] = field(default_factory=dict)
     large: list[tuple[int, str, str]] = field(default_factory=list)
 
 
@@ -82,7 +85,7 @@ def measure_tensors(
     with overrides_off():
         for kind, ones in tensors.items():
             measure.count += len(ones)
-            before = measure.bytes
+            bytes_before = measure.bytes
             # Asked for all at once: two references to each are ours, the list and the argument.
             references_to = list(map(sys.getrefcount, ones))
             for tensor, references in zip(ones, references_to, strict=True):
@@ -94,8 +97,14 @@ def measure_tensors(
                 storages.add(tensor)
                 if has_graph:
                     roots.append(tensor)
-            measure.by_type[kind] = measure.bytes - before
+            measure.by_type[kind] = measure.bytes - bytes_before
+        before = list(map(sys.getrefcount, tensors))
         found = graph_bytes(roots, storages.known, frozenset(tensors), is_over)
+        after = list(map(sys.getrefcount, tensors))
+        # The Python objects that torch has just made to show us saved tensors: they stay as long as their graph.
+        for kind, more in zip(tensors, map(sub, after, before), strict=True):
+            measure.shown[kind] = max(0, more)
+            measure.count += measure.shown[kind]
         measure.graph_bytes = found.bytes
         if found.is_whole:
             _add_orphans(measure, storages, orphans, found.storages)
