@@ -28,6 +28,8 @@ _COVERS: Final = 0.70
 _LEAVES_ROOM: Final = 0.25
 _SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
+# Tensors or arrays that come with one entry of the container that keeps them.
+_NESTED: Final = 16
 # A container with less than this share of the growth is a story of its own, or none.
 _SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
@@ -193,6 +195,8 @@ def holds(container: Candidate, owner: Candidate) -> bool:
         return True
     if owner.holder is not None and owner.holder.startswith(container.name):
         return True
+    if owner.family in ("graph", "tensor", "array"):
+        return container.growth.slope * _NESTED >= owner.growth.slope
     return _is_like(container, owner)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -41,6 +41,8 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
+# With this share of the new tensors holding a graph, graphs are what is kept.
+_GRAPH_SHARE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +137,88 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     for series, name, role in facts.count_series:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
-        x, counts = facts.lane.points(series, upto, baseline=True, newest=LOOK_BACK)
-        growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
+        growth = _growth(facts, series, upto)
         if growth is not None:
-            candidate = describe(facts, series, name, role, growth, upto)
-            found.extend(_by_phase(facts, series, candidate, upto))
-    return found
+            found.append(describe(facts, series, name, role, growth, upto))
+    graph = _kept_graphs(facts, found, upto)
+    if graph is not None:
+        found = [graph, *_without_graphs(found, graph)]
+    return [part for candidate in found for part in _by_phase(facts, candidate, upto)]
 
 
-def _by_phase(facts: Facts, series: str, candidate: Candidate, upto: int) -> list[Candidate]:
-    """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
-    if candidate.role == "container" or candidate.family in ("object", "figure"):
-        return [candidate]
-    growth = candidate.growth
+def _growth(facts: Facts, series: str, upto: int) -> CountGrowth | None:
+    x, counts = facts.lane.points(series, upto, baseline=True, newest=LOOK_BACK)
+    return count_growth(x, counts, facts.lane.generations[0]) if counts else None
+
+
+def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
+    """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow."""
+    lane, series = facts.lane, "tensors.graph_count"
+    if not lane.has(series):
+        return None
+    tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
+    growth = _growth(facts, series, upto)
+    if growth is None and tensors is not None:
+        rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
+        if rate >= _GRAPH_SHARE * tensors.growth.slope:
+            growth = _scaled(tensors.growth, min(1.0, rate / tensors.growth.slope))
+    if growth is None:
+        return None
+    size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
+    name = tensors.name if tensors is not None else TENSOR
+    place = _graph_place(facts, found, tensors, growth, upto)
+    holder = facts.holders.get(name)
+    return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _graph_place(
+    facts: Facts,
+    found: Sequence[Candidate],
+    tensors: Candidate | None,
+    growth: CountGrowth,
+    upto: int,
+) -> Place:
+    """Where graphs are kept: where tensors rise that no growing object of the program holds."""
+    own = place_of(facts.lane, "tensors.graph_count", growth.start, upto)
+    series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
+    if own.phase is not None or series is None:
+        return own
     kept, _ = _kept_by_phase(facts.lane, series, growth.start, upto)
+    owned = {c.place.phase for c in found if c.family == "object" and (c.deep or c.declared)}
+    phases = {p: r for p, r in kept.items() if p not in (BETWEEN, UNKNOWN_PHASE) and r > 0}
+    free = {p: r for p, r in phases.items() if p not in owned} or phases
+    if not free:
+        return NOWHERE
+    best = max(free, key=lambda p: (free[p], p))
+    return Place(best, best, min(1.0, free[best] / sum(free.values())))
+
+
+def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
+    """Tensors less those with a graph; nothing is left of them where the graphs are most of the rise."""
+    rest = []
+    for candidate in found:
+        if candidate.family == "tensor" and candidate.name == graph.name:
+            left = 1 - graph.growth.slope / candidate.growth.slope
+            if left < _PART:
+                continue
+            candidate = replace(candidate, growth=_scaled(candidate.growth, left))
+        rest.append(candidate)
+    return rest
+
+
+def _scaled(growth: CountGrowth, share: float) -> CountGrowth:
+    return replace(
+        growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
+        each=growth.each * share,
+    )  # fmt: skip
+
+
+def _by_phase(facts: Facts, candidate: Candidate, upto: int) -> list[Candidate]:
+    """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
+    if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
+        return [candidate]
+    series = next(s for s, n, r in facts.count_series if (n, r) == (candidate.name, candidate.role))
+    kept, _ = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
     total = sum(rate for rate in kept.values() if rate > 0)
     parts = {
         phase: rate / total
@@ -157,26 +227,14 @@ def _by_phase(facts: Facts, series: str, candidate: Candidate, upto: int) -> lis
     }
     if len(parts) < 2:
         return [candidate]
+    size = candidate.bytes_rate
     return [
-        _part(facts, candidate, Place(phase, phase, 1.0), share, upto)
+        replace(
+            candidate, growth=_scaled(candidate.growth, share), place=Place(phase, phase, 1.0),
+            bytes_rate=None if size is None else size * share,
+        )
         for phase, share in parts.items()
-    ]
-
-
-def _part(facts: Facts, whole: Candidate, place: Place, share: float, upto: int) -> Candidate:
-    g = whole.growth
-    growth = replace(
-        g, slope=g.slope * share, low=g.low * share, high=g.high * share, each=g.each * share
-    )
-    family = _family(facts, whole.name, whole.role, growth, upto)
-    size = whole.bytes_rate
-    if family == "graph":
-        saved = gained_since(facts.lane, "tensors.graph_bytes", g.start, upto) or 0.0
-        own = rate_of(facts.lane, "tensors.bytes", g.start, upto) or 0.0
-        size = saved + own * share or None
-    elif size is not None:
-        size *= share
-    return replace(whole, family=family, growth=growth, place=place, bytes_rate=size)
+    ]  # fmt: skip
 
 
 def describe(
@@ -189,7 +247,7 @@ def describe(
     violation: Violation | None = None,
 ) -> Candidate:
     """A candidate with its family, its place and its measured bytes."""
-    family = _family(facts, name, role, growth, upto)
+    family = _family(name, role)
     rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
     declared = short_name(name) in facts.watched
     place = place_of(facts.lane, series, growth.start, upto)
@@ -198,12 +256,11 @@ def describe(
     )  # fmt: skip
 
 
-def _family(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> Family:
+def _family(name: str, role: str) -> Family:
     if role == "container":
         return "container"
     if name in _TENSORS or name == "Tensor":
-        graphs = gained_since(facts.lane, "tensors.graph_count", growth.start, upto)
-        return "graph" if graphs is not None and graphs >= 0.5 * growth.slope else "tensor"
+        return "tensor"
     if name in (ARRAY, "ndarray"):
         return "array"
     if name == FIGURE:
@@ -231,10 +288,6 @@ def _bytes_rate(
             if rate is not None:
                 return rate, False
         return None, False
-    if family == "graph":
-        own = rate_of(facts.lane, "tensors.bytes", growth.start, upto) or 0.0
-        saved = gained_since(facts.lane, "tensors.graph_bytes", growth.start, upto)
-        return (own + saved, True) if saved else (own or None, False)
     series = {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
     rate = rate_of(facts.lane, series, growth.start, upto)
     return rate, family in ("tensor", "array") and rate is not None

@@ -169,7 +169,8 @@ def _count_lines(a: Assessed) -> list[str]:
 def _named(member: Candidate) -> str:
     if member.role == "container":
         return f"The length of {member.name}"
-    return f"The number of {short_name(member.name)}"
+    graph = " with a graph" if member.family == "graph" else ""
+    return f"The number of {short_name(member.name)}{graph}"
 
 
 def _memory_lines(a: Assessed, in_a_row: int) -> list[str]:
