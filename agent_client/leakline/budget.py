@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 START_CREDIT_SECONDS: Final = 0.5
 # Deep work is what is not named below; together it may use this part of the budget.
-DEEP_PART: Final = 0.75
+DEEP_PART: Final = 0.6
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "books": 0.4, "nested": 0.35, "phase": 0.5, "generation": 0.7, "manual": 1.0, "finish": 1.0,
+    "books": 0.25, "nested": 0.2, "phase": 0.3, "generation": 0.4, "manual": 0.4, "finish": 0.4,
 }  # fmt: skip
 # With each refusal the expected cost shrinks a little: one slow moment must not end a kind of work for good.
 FORGET: Final = 0.97
@@ -64,10 +64,11 @@ class Governor:
 
     def _has_room(self, work: str, expected: float) -> bool:
         available = self.available_seconds
+        if work in LIGHT_PARTS:
+            # Not held against what deep work has used: one misjudged census would blank whole generations.
+            return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         if self.spent_seconds + expected > available:
             return False
-        if work in LIGHT_PARTS:
-            return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         return self._deep_seconds + expected <= available * DEEP_PART
 
     @property
