@@ -24,12 +24,12 @@ from leakline.probes.referrers import FoundPath, ReferrerSearch, forward_names
 from leakline.snapshot import Holder
 
 # Each sample makes every look through the heap dearer.
-SAMPLES: Final = 12
+SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
 # Paths that lead to less than this share of the sample are chance.
 _SHARE_TOLD: Final = 0.1
 # The part of the budget for paths; the rest is for sizes.
-_PATHS_SHARE: Final = 0.7
+_PATHS_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ LARGE_OBJECTS: Final = 20
 LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
 TRACKED_LIMIT: Final = 64
 # CPU seconds: five looks through the heap of a torch process.
-HOLDER_SECONDS: Final = 0.25
+HOLDER_SECONDS: Final = 0.35
 CLASSES_PER_SEARCH: Final = 3
 
 

@@ -18,15 +18,16 @@ from leakline.probes.tensors import graph_storages, overrides_off, storage_key, 
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
 
-_MEASURED: Final = (
+# By address: a class of the program may hash and compare in its own way.
+_MEASURED: Final = frozenset(map(id, (
     str, int, float, complex, bytes, bytearray, list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict,
-)  # fmt: skip
+)))  # fmt: skip
 # Code, names and links that do not own what they point to.
-_NOT_ENTERED: Final = (
+_NOT_ENTERED: Final = frozenset(map(id, (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, weakref.ReferenceType,
     type(None), bool,
-)  # fmt: skip
+)))  # fmt: skip
 _SMALL_INTEGERS: Final = range(-5, 257)
 
 _Key = int | tuple[str, int]
@@ -64,8 +65,8 @@ class _Walk:
         self._shared_from = len(items) if len(items) <= 4 else len(items) // 2 + 1
         self._sizes: dict[_Key, int] = {}
         self._reached: dict[_Key, int] = {}
-        self._arrays = array_types()
-        self._tensors = tensor_types()
+        self._arrays = frozenset(map(id, array_types()))
+        self._tensors = frozenset(map(id, tensor_types()))
 
     def run(self) -> bool:
         """Whether everything was seen."""
@@ -116,13 +117,13 @@ class _Walk:
         """Count an object; what it refers to and owns."""
         self._reached[id(one)] = items
         kind = type(one)
-        if _is(kind, _NOT_ENTERED) or is_class(kind):
+        if id(kind) in _NOT_ENTERED or is_class(kind):
             return []
-        if _is(kind, self._arrays):
+        if id(kind) in self._arrays:
             return self._enter_array(one, items)
-        if _is(kind, self._tensors):
+        if id(kind) in self._tensors:
             self._enter_tensor(one, items)
-        if _is(kind, _MEASURED):
+        if id(kind) in _MEASURED:
             small = kind is int and one in _SMALL_INTEGERS
             self._sizes[id(one)] = 0 if small else sys.getsizeof(one)
         else:
@@ -131,9 +132,9 @@ class _Walk:
 
     def _enter_array(self, array: Any, items: int) -> list[Any]:
         owner = array
-        while owner.base is not None and _is(type(owner.base), self._arrays):
+        while owner.base is not None and id(type(owner.base)) in self._arrays:
             owner = owner.base
-        if owner.base is None or not _is(type(owner.base), self._tensors):
+        if owner.base is None or id(type(owner.base)) not in self._tensors:
             self._add_buffer(("array", id(owner)), int(owner.nbytes), items)
         self._sizes[id(array)] = basic_bytes(type(array)) or 0
         return items_of_object_arrays([array]) + ([] if owner.base is None else [owner.base])
@@ -141,7 +142,7 @@ class _Walk:
     def _enter_tensor(self, tensor: Any, items: int) -> None:
         storages = dict(filter(None, [storage_key(tensor)]))
         if not tensor.is_leaf:
-            storages |= graph_storages(tensor, frozenset(self._tensors))
+            storages |= graph_storages(tensor, frozenset(tensor_types()))
         elif tensor.grad is not None and (key := storage_key(tensor.grad)) is not None:
             storages[key[0]] = key[1]
         for address, size in storages.items():
@@ -150,8 +151,3 @@ class _Walk:
     def _add_buffer(self, key: _Key, size: int, items: int) -> None:
         self._reached[key] = self._reached.get(key, 0) | items
         self._sizes[key] = size
-
-
-def _is(kind: type, kinds: tuple[type, ...]) -> bool:
-    # By identity: a class of the program may compare in its own way.
-    return any(kind is one for one in kinds)

@@ -11,7 +11,7 @@ import functools
 import gc
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,10 +24,12 @@ DEPTH: Final = 8  # a namespace (`__dict__`) is a level of its own: about six na
 _WIDTH: Final = 64
 _LONGEST_NAMESPACE: Final = 10_000
 
-_SEQUENCES: Final = (list, tuple, set, frozenset, deque)
-_MAPPINGS: Final = (dict, OrderedDict, defaultdict)
-_GENERATORS: Final = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_IGNORED: Final = (types.FrameType,)
+# By address: a class of the program may hash and compare in its own way.
+_SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
+_MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
+_GENERATORS: Final = frozenset(
+    map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class ReferrerSearch:
         self._paths: dict[str, dict[int, int]] = {}  # path -> root -> samples
         self._ours: set[int] = set()
         self._present = 0
+        self._settled = 0
 
     def run(self) -> list[FoundPath]:
         """All paths found, in no order."""
@@ -102,7 +105,9 @@ class ReferrerSearch:
         for node in level.values():
             self._present |= node.samples()
         for node in level.values():
-            self._note_if_named(node)
+            if self._note_if_named(node):
+                self._settled |= node.samples()
+        level = {key: node for key, node in level.items() if node.samples() & ~self._settled}
         for _ in range(DEPTH):
             if not level or self._is_over():
                 break
@@ -122,23 +127,30 @@ class ReferrerSearch:
         referrers = gc.get_referrers(*asked)
         self._ours = {id(x) for x in (asked, referrers, self._samples, self.__dict__)}
         above: dict[int, _Node] = {}
+        named_here = 0
         for one in referrers:
             if self._is_ours(one):
                 continue
             node = _Node(one)
             for key in ids.intersection(map(id, gc.get_referents(one))):
                 self._link(node, level[key])
-            node.forget(self._came_by.get(id(one), 0))
-            if node.steps and not self._ends_here(node):
+            node.forget(self._came_by.get(id(one), 0) | self._settled)
+            if node.steps and self._ends_here(node):
+                named_here |= node.samples()
+            elif node.steps:
                 above[id(one)] = node
-        return above
+        self._settled |= named_here
+        for node in above.values():
+            # What was named on this level needs no longer way.
+            node.forget(self._settled)
+        return {key: node for key, node in above.items() if node.steps}
 
     def _is_ours(self, one: Any) -> bool:
         kind = type(one)
         return (
             id(one) in self._ours
             or kind is _Node
-            or any(kind is ignored for ignored in _IGNORED)
+            or kind is types.FrameType
             or (module_name(kind) or "").partition(".")[0] == "leakline"
         )
 
@@ -201,11 +213,11 @@ class _Link:
 def _link_between(above: Any, below: Any) -> _Link | None:
     """None when the reference says nothing of who keeps the object."""
     kind = type(above)
-    if _is(kind, _MAPPINGS):
+    if id(kind) in _MAPPINGS:
         return _Link("[*]", _key_of(above, below))
     if kind is tuple and type(below) is types.CellType:
         return _Link("", f"{_index_of(above, below)}|")
-    if _is(kind, _SEQUENCES):
+    if id(kind) in _SEQUENCES:
         return _Link("[*]")
     if kind is types.FunctionType:
         return _function_link(above, below)
@@ -213,7 +225,7 @@ def _link_between(above: Any, below: Any) -> _Link | None:
         return _Link("", through_namespace=True)
     if kind is functools._lru_cache_wrapper:
         return _Link(".<cache>" if type(below) is dict else ".<cache>[*]")
-    if _is(kind, _GENERATORS):
+    if id(kind) in _GENERATORS:
         return _Link(".<locals>")
     return _instance_link(above, below) if is_heap_type(kind) else _Link("")
 
@@ -287,7 +299,7 @@ def _root_name(one: Any) -> str | None:
         return name if type(name) is str else None
     if is_class(kind):
         return type_name(one)
-    if kind is types.FunctionType or _is(kind, _GENERATORS):
+    if kind is types.FunctionType or id(kind) in _GENERATORS:
         module = getattr(one, "__module__", None)
         return f"{module}.{one.__qualname__}" if type(module) is str else str(one.__qualname__)
     if kind is functools._lru_cache_wrapper:
@@ -296,7 +308,3 @@ def _root_name(one: Any) -> str | None:
     if is_user_class(kind):
         return type_name(kind)
     return None
-
-
-def _is(kind: type, kinds: Iterable[type]) -> bool:
-    return any(kind is one for one in kinds)
