@@ -78,7 +78,8 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     clean = b"\\" in body or b"\x7f" in body
     if clean:
         # JSON can hold a control character only behind a backslash, so most bodies need no look.
-        batch = msgspec.convert(_without_control(msgspec.to_builtins(batch)), wire.Batch)
+        # Checked again after it: a name of nothing but control characters is no name.
+        batch = _decode(wire.encode(_without_control(msgspec.to_builtins(batch))))
     rows = batch.snapshots is not None
     columns, filled = _columns(batch)
     count = len(columns.time)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import TooBusy, Unavailable
+from .figures import WriterFigures
 from .store import sealing
 from .store.codec import CorruptChunk
 from .store.engine import DATABASE_ERRORS, Engine, writing
@@ -28,20 +29,6 @@ MAX_GROUP: Final = 64
 TIDY_SECONDS: Final = 30.0
 
 log = logging.getLogger("leakline")
-
-
-@dataclass(slots=True)
-class WriterFigures:
-    """Running totals, for /metrics."""
-
-    commits: int = 0
-    commit_seconds: float = 0.0
-    batches: int = 0
-    snapshots: int = 0
-    repeated_batches: int = 0
-    sealed_snapshots: int = 0
-    seal_seconds: float = 0.0
-    failures: int = 0
 
 
 @dataclass(slots=True)

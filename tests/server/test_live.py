@@ -63,6 +63,14 @@ def server(serve: Any, make_run: Any) -> Any:
     return server
 
 
+@pytest.fixture
+def either(serve: Any, make_run: Any, database_url: str) -> Any:
+    """The same on SQLite and on Postgres."""
+    server = serve(arguments=["--database-url", database_url])
+    assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
+    return server
+
+
 def send(server: Any, run: Any, first: int, count: int) -> None:
     status, answer = server.request("POST", "/api/v1/runs/r1/batches", run.wire(first, count))
     assert (status, answer["accepted"]) == (200, count)
@@ -109,38 +117,38 @@ def test_a_verdict_comes_when_it_changes(server: Any, make_run: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["header", "query"])
-def test_coming_back_with_the_last_id_misses_nothing(how: str, server: Any, make_run: Any) -> None:
+def test_coming_back_with_the_last_id_misses_nothing(how: str, either: Any, make_run: Any) -> None:
     run = make_run()
-    stream = Stream(server.port)
+    stream = Stream(either.port)
     stream.until("run")
-    send(server, run, 0, 5)
+    send(either, run, 0, 5)
     assert stream.rows_until(4) == [0, 1, 2, 3, 4]
     stream.until("run")
     stream.close()
-    send(server, run, 5, 5)
-    send(server, run, 10, 5)
+    send(either, run, 5, 5)
+    send(either, run, 10, 5)
     if how == "header":
-        again = Stream(server.port, headers={"Last-Event-ID": str(stream.last_id)})
+        again = Stream(either.port, headers={"Last-Event-ID": str(stream.last_id)})
     else:
-        again = Stream(server.port, f"?since={stream.last_id}")
+        again = Stream(either.port, f"?since={stream.last_id}")
     assert again.rows_until(14) == list(range(5, 15))
     again.close()
 
 
 def test_coming_back_after_sealing_misses_nothing(
-    server: Any, make_run: Any, eventually: Any
+    either: Any, make_run: Any, eventually: Any
 ) -> None:
     run = make_run()
-    stream = Stream(server.port)
+    stream = Stream(either.port)
     stream.until("run")
-    send(server, run, 0, 100)
+    send(either, run, 0, 100)
     stream.rows_until(99)
     stream.until("run")
     stream.close()
     for first in range(100, 600, 100):
-        send(server, run, first, 100)
-    eventually(lambda: "snapshots_sealed_total 600.0" in server.request("GET", "/metrics")[1])
-    again = Stream(server.port, headers={"Last-Event-ID": str(stream.last_id)})
+        send(either, run, first, 100)
+    eventually(lambda: "snapshots_sealed_total 600.0" in either.request("GET", "/metrics")[1])
+    again = Stream(either.port, headers={"Last-Event-ID": str(stream.last_id)})
     assert set(again.rows_until(599)) >= set(range(100, 600))
     again.close()
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Connection, case, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, func, insert, select, update
 
 from leakline.snapshot import ProcessIdentity
 
@@ -263,52 +263,74 @@ def _observe(
 
 def _write(connection: Connection, plan: _Plan) -> None:
     if plan.series:
-        connection.execute(insert(series), plan.series)
+        connection.execute(_INSERT_SERIES, plan.series)
     revision = {run_id: _touch_run(connection, *what) for run_id, what in plan.runs.items()}
-    for process, now in plan.processes.values():
-        _touch_process(connection, process, now)
-    if plan.batches:
-        rows = [row | {"revision": revision[run.id]} for run, row in plan.batches]
-        connection.execute(insert(batches), rows)
-    if plan.details:
-        rows = [row | {"revision": revision[run.id]} for run, row in plan.details]
-        connection.execute(insert(details), rows)
+    if plan.processes:
+        touched = [_process_values(process, now) for process, now in plan.processes.values()]
+        connection.execute(_TOUCH_PROCESS, touched)
+    for statement, planned in ((_INSERT_BATCHES, plan.batches), (_INSERT_DETAILS, plan.details)):
+        if planned:
+            rows = [row | {"revision": revision[run.id]} for run, row in planned]
+            connection.execute(statement, rows)
+
+
+# Statements are made once: making one costs more than executing it.
+_INSERT_SERIES: Final = insert(series)
+_INSERT_BATCHES: Final = insert(batches)
+_INSERT_DETAILS: Final = insert(details)
+_TOUCH_RUN: Final = (
+    update(runs)
+    .where(runs.c.id == bindparam("b_run"))
+    .values(
+        revision=runs.c.revision + 1,
+        last_seen_at=bindparam("b_now"),
+        # Only silence ends by a word; a finished run stays finished when its last batches come late.
+        state=case((runs.c.state == "silent", "running"), else_=runs.c.state),
+        first_generation=bindparam("b_first"),
+        last_generation=bindparam("b_last"),
+        phases_seen=bindparam("b_phases"),
+        sparkline=bindparam("b_spark"),
+        rss_bytes=bindparam("b_rss"),
+        peak_bytes=bindparam("b_peak"),
+    )
+    .returning(runs.c.revision)
+)
+_TOUCH_PROCESS: Final = (
+    update(processes)
+    .where(processes.c.id == bindparam("b_process"))
+    .values(
+        last_seen_at=bindparam("b_now"),
+        rss_bytes=bindparam("b_rss"),
+        peak_bytes=bindparam("b_peak"),
+        lost=bindparam("b_losses"),
+    )
+)
 
 
 def _touch_run(connection: Connection, run: _RunState, now: float) -> int:
     attempt = max((p.identity.attempt for p in run.processes.values()), default=1)
     alive = [p for p in run.processes.values() if p.identity.attempt == attempt]
-    statement = (
-        update(runs)
-        .where(runs.c.id == run.id)
-        .values(
-            revision=runs.c.revision + 1,
-            last_seen_at=now,
-            # Only silence ends by a word; a finished run stays finished when its last batches come late.
-            state=case((runs.c.state == "silent", "running"), else_=runs.c.state),
-            first_generation=run.first_generation,
-            last_generation=run.last_generation,
-            phases_seen=_json(list(run.phases)),
-            sparkline=run.sparkline.to_json(),
-            rss_bytes=_sum(p.rss_bytes for p in alive),
-            peak_bytes=_sum(p.peak_bytes for p in alive),
-        )
-        .returning(runs.c.revision)
-    )
-    return int(connection.execute(statement).scalar_one())
+    values = {
+        "b_run": run.id,
+        "b_now": now,
+        "b_first": run.first_generation,
+        "b_last": run.last_generation,
+        "b_phases": _json(list(run.phases)),
+        "b_spark": run.sparkline.to_json(),
+        "b_rss": _sum(p.rss_bytes for p in alive),
+        "b_peak": _sum(p.peak_bytes for p in alive),
+    }
+    return int(connection.execute(_TOUCH_RUN, values).scalar_one())
 
 
-def _touch_process(connection: Connection, process: _ProcessState, now: float) -> None:
-    connection.execute(
-        update(processes)
-        .where(processes.c.id == process.id)
-        .values(
-            last_seen_at=now,
-            rss_bytes=process.rss_bytes,
-            peak_bytes=process.peak_bytes,
-            lost=_json(process.lost),
-        )
-    )
+def _process_values(process: _ProcessState, now: float) -> dict[str, Any]:
+    return {
+        "b_process": process.id,
+        "b_now": now,
+        "b_rss": process.rss_bytes,
+        "b_peak": process.peak_bytes,
+        "b_losses": _json(process.lost),
+    }
 
 
 def _contradiction(

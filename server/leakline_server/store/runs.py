@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import Connection, Engine, Row, and_, func, insert, or_, select, update
 
-from leakline.analysis.results import SEVERITY
+from leakline.analysis.results import SEVERITY, OomForecast, to_json
 from leakline.snapshot import RunHeader
 
 from .columns import reading
@@ -235,7 +235,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "summary": verdict.get("summary", "nothing to say yet"),
         "generations": _generations(row, verdict),
         "growth_bytes_per_generation": verdict.get("growth_bytes_per_generation"),
-        "oom": verdict.get("oom", {"risk": "none"}),
+        "oom": verdict.get("oom", to_json(OomForecast())),
         "started_at": iso(row.started_at),
         "last_seen_at": iso(row.last_seen_at),
         "ended_at": None if row.ended_at is None else iso(row.ended_at),

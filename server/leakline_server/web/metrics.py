@@ -51,7 +51,7 @@ class _Figures:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._services.writer.figures
+        figures, examiner = self._services.writer.figures, self._services.examiner
         totals: tuple[tuple[str, str, float], ...] = (
             ("batches_accepted", "Batches accepted, repeated ones included.", figures.batches),
             (
@@ -64,6 +64,8 @@ class _Figures:
             ("commits", "Transactions of the writer.", figures.commits),
             ("commit_seconds", "Seconds spent in them.", figures.commit_seconds),
             ("seal_seconds", "Seconds spent sealing.", figures.seal_seconds),
+            ("examinations", "Looks of the analysis at a run.", examiner.examinations),
+            ("examine_cpu_seconds", "CPU seconds spent in them.", examiner.cpu_seconds),
             ("write_failures", "Transactions that failed.", figures.failures),
         )
         for name, text, value in totals:

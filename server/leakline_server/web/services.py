@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from ..config import Config
+from ..figures import ExaminerFigures
 from ..live import Live
 from ..store.engine import Engine
 from ..writer import Writer
@@ -20,6 +21,7 @@ class Services:
     engine: Engine
     live: Live
     writer: Writer
+    examiner: ExaminerFigures
     # Look at this run again; from any thread.
     examine: Callable[[str], None]
 

@@ -22,14 +22,16 @@ from leakline.analysis.results import Verdict, to_json
 
 from ..alerts.payload import ExaminedRun
 from ..alerts.rules import alerts_for
+from ..figures import ExaminerFigures
 from ..store import alerts, findings, runs
 from ..store.codec import CorruptChunk
 from ..store.engine import DATABASE_ERRORS, Engine, writing
 from ..store.history import NoSuchRun, load_history_at
 
-# One run is examined at most this often, and at most a fifth of one core goes into it.
+# One run is examined at most this often, and at most these shares of one core go into it and into all of them.
 MIN_INTERVAL_SECONDS: Final = 0.5
-MAX_SHARE: Final = 0.2
+MAX_SHARE_OF_ONE_RUN: Final = 0.25
+MAX_SHARE: Final = 0.5
 SILENCE_CHECK_SECONDS: Final = 5.0
 # At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
 CATCH_UP_SECONDS: Final = 86_400.0
@@ -64,6 +66,8 @@ class Examiner:
         # Run id -> when it may be examined again.
         self._not_before: dict[str, float] = {}
         self._next_silence_check = 0.0
+        self._rest_until = 0.0
+        self.figures = ExaminerFigures()
         self._caught_up = False
 
     def news(self, run_id: str) -> None:
@@ -77,10 +81,12 @@ class Examiner:
         if self._clock() >= self._next_silence_check:
             self._next_silence_check = self._clock() + SILENCE_CHECK_SECONDS
             self._mark_silent()
+        if self._clock() < self._rest_until:
+            return self._rest_until - self._clock()
         run_id, wait_seconds = self._next()
         if run_id is None:
             return min(wait_seconds, SILENCE_CHECK_SECONDS)
-        started = self._clock()
+        started, cpu_before = self._clock(), time.thread_time()
         try:
             self.examine(run_id)
         except NoSuchRun:
@@ -89,9 +95,17 @@ class Examiner:
             log.error("could not examine run %s: %s", run_id, error)
             self.news(run_id)
         finally:
-            took = self._clock() - started
-            self._not_before[run_id] = self._clock() + max(MIN_INTERVAL_SECONDS, took / MAX_SHARE)
-        return 0.0
+            rest = self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
+        return rest
+
+    def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
+        """Returns how long to rest before the next run, so that training on this machine hardly notices."""
+        self.figures.examinations += 1
+        self.figures.cpu_seconds += cpu_seconds
+        pause = max(MIN_INTERVAL_SECONDS, took_seconds * (1 / MAX_SHARE_OF_ONE_RUN - 1))
+        self._not_before[run_id] = self._clock() + pause
+        self._rest_until = self._clock() + took_seconds * (1 / MAX_SHARE - 1)
+        return self._rest_until - self._clock()
 
     def examine(self, run_id: str) -> Verdict:
         """Examine a run now. Raises NoSuchRun."""

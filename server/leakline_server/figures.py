@@ -1,0 +1,25 @@
+"""Running totals of the workers, for /metrics. Written by one thread each, read by any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class WriterFigures:
+    commits: int = 0
+    commit_seconds: float = 0.0
+    batches: int = 0
+    snapshots: int = 0
+    repeated_batches: int = 0
+    sealed_snapshots: int = 0
+    seal_seconds: float = 0.0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class ExaminerFigures:
+    """``cpu_seconds`` is the time of its thread alone."""
+
+    examinations: int = 0
+    cpu_seconds: float = 0.0
