@@ -93,3 +93,14 @@ def test_sparse_readings_give_the_rate_per_generation() -> None:
     growth = count_growth(x, [100 + 64 * g for g in x], 0)
     assert growth is not None
     assert growth.slope == pytest.approx(64)
+
+
+def test_rises_that_became_steady_began_with_the_first_of_them() -> None:
+    rises = {1, 2, 4, 6, *range(8, 16)}
+    counts, total = [17.0], 17.0
+    for g in range(16):
+        total += g in rises
+        counts.append(total)
+    growth = count_growth(_x(17), counts, 0)
+    assert growth is not None
+    assert growth.start == 1

@@ -59,9 +59,10 @@ def count_growth(
     if len(x) < 3 or counts[-1] <= min(counts[-WINDOW:]):
         return None
     x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
-    found = (
-        _constant(x, counts) or _periodic(x, counts) or _irregular(x, counts) or _noisy(x, counts)
-    )
+    steady, irregular = _constant(x, counts), _irregular(x, counts)
+    if steady is not None and irregular is not None and _is_one_story(steady, irregular):
+        steady = None
+    found = steady or _periodic(x, counts) or irregular or _noisy(x, counts)
     if (
         found is None
         or first_generation is None
@@ -70,6 +71,11 @@ def count_growth(
     ):
         return found
     return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
+    """Rises that were rarer at first and never taken back belong to the steady ones that followed."""
+    return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
 
 
 def _begun_unseen(

@@ -41,7 +41,7 @@ def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Findin
         kind="count_contract" if only_contract(a) else cause.kind,
         phase=cause.place.phase,
         phase_share=_rounded(cause.place.share),
-        suspects=_suspects(study, cause, holder),
+        suspects=_suspects(study, cause),
         growth_bytes_per_generation=interval(cause.rate),
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
@@ -72,13 +72,11 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _holder(study: LaneStudy, cause: Cause) -> str | None:
-    for member in cause.members:
-        if member.role == "type" and member.name in study.facts.holders:
-            return study.facts.holders[member.name]
-    return None
+    owner = cause.owner
+    return None if owner is None else study.facts.holders.get(owner.name)
 
 
-def _suspects(study: LaneStudy, cause: Cause, holder: str | None) -> tuple[Suspect, ...]:
+def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
     for position, member in enumerate(cause.members):
         if position and member.role == "container" and not holds(member, cause.members[0]):
@@ -96,8 +94,6 @@ def _suspects(study: LaneStudy, cause: Cause, holder: str | None) -> tuple[Suspe
         path = study.facts.holders.get(member.name)
         if position == 0 and path is not None:
             found.append(Suspect(path, "holder", _count_rate(member), None))
-    if holder is not None and all(s.name != holder for s in found):
-        found.append(Suspect(holder, "holder"))
     # A container right behind what it holds reads as the answer to "and where is it kept?".
     head, tail = found[:1], found[1:]
     tail.sort(key=lambda s: {"holder": 0, "container": 1}.get(s.role, 2))
