@@ -64,6 +64,66 @@ def test_a_run_that_ended_is_resumed_as_the_next_attempt(api: TestClient, make_r
     assert found["environment"] == {"torch": "2.13"}
 
 
+def test_a_process_that_says_hello_again_changes_nothing(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    hello = run.header | {"process": {"instance": "p1", "attempt": 1}}
+    assert api.post("/api/v1/runs", json=hello).status_code == 201
+    run.send(api, 0, 3)
+    patch(api, "r1", state="finished", instance="p1", ended_at=1.76e9)
+    ended = api.get("/api/v1/runs/r1").json()
+    # What `leakline sync` does when it is called twice.
+    assert api.post("/api/v1/runs", json=hello).json()["attempt"] == 1
+    assert run.send(api, 0, 3) == 0
+    again = patch(api, "r1", state="finished", instance="p1", ended_at=1.76e9)
+    for name in ("state", "ended_at", "reason", "attempt", "attempts", "series", "tags"):
+        assert again[name] == ended[name], name
+    assert len(again["processes"]) == 1
+
+
+def test_a_process_that_said_hello_is_waited_for(api: TestClient, make_run: Any) -> None:
+    header = make_run().header
+    for rank in range(2):
+        who = {"instance": f"p{rank}", "rank": rank}
+        api.post("/api/v1/runs", json=header | {"process": who})
+    assert patch(api, "r1", state="finished", instance="p0")["state"] == "running"
+    assert patch(api, "r1", state="finished", instance="p1")["state"] == "finished"
+    assert len(api.get("/api/v1/runs/r1").json()["processes"]) == 2
+
+
+def test_the_first_batch_of_a_process_that_said_hello_is_its_own(
+    api: TestClient, make_run: Any
+) -> None:
+    run, other = make_run(), make_run(instance="p2", rank=1)
+    run.create(api)
+    run.send(api, 0, 3)
+    # The writer knows the run by now; this process joins behind its back.
+    api.post("/api/v1/runs", json=run.header | {"process": {"instance": "p2", "rank": 1}})
+    assert other.send(api, 0, 3) == 3
+    found = api.get("/api/v1/runs/r1").json()["processes"]
+    assert [(p["instance"], p["rss_bytes"] is not None) for p in found] == [
+        ("p1", True),
+        ("p2", True),
+    ]
+
+
+def test_the_next_attempt_comes_with_its_process(api: TestClient, make_run: Any) -> None:
+    first, second = make_run(), make_run(instance="p2", attempt=2)
+    api.post("/api/v1/runs", json=first.header | {"process": {"instance": "p1"}})
+    first.send(api, 0, 6)
+    # It was killed and could not say so; the next attempt joins while the run still counts as running.
+    hello = first.header | {
+        "process": {"instance": "p2", "attempt": 2},
+        "environment": {"torch": "2.13"},
+    }
+    assert api.post("/api/v1/runs", json=hello).json()["attempt"] == 2
+    second.send(api, 0, 3)
+    assert patch(api, "r1", state="killed", instance="p1")["state"] == "running"
+    found = patch(api, "r1", state="finished", instance="p2")
+    assert (found["state"], found["attempt"]) == ("finished", 2)
+    assert [a["number"] for a in found["attempts"]] == [1, 2]
+    assert found["rss_bytes"] == second.snapshot(2).samples["process.rss_bytes"]
+
+
 @pytest.mark.parametrize(
     ("said", "state"),
     [

@@ -60,7 +60,10 @@ def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
             unit=run.unit,
             total=run.total,
             phases=tuple(msgspec.json.decode(run.phases)),
-            processes=tuple(_process(connection, row, numbered) for row in rows),
+            # A process that has said hello and no more has no history.
+            processes=tuple(
+                found for row in rows if len(found := _process(connection, row, numbered))
+            ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
             censuses=tuple(load_censuses(connection, run_id)),

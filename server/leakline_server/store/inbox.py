@@ -412,27 +412,34 @@ def _read_rows(
 
 
 def _new_process(connection: Connection, run: _RunState, batch: Incoming) -> _ProcessState:
-    who = batch.process
-    times = batch.columns.time
+    """A process not seen since the run was loaded: it may have introduced itself without a batch."""
+    who, times = batch.process, batch.columns.time
     skew = batch.received_at - times[-1] if times else None
-    statement = (
-        insert(processes)
-        .values(
-            run_id=run.id,
-            instance=who.instance,
-            rank=who.rank,
-            role=who.role,
-            pid=who.pid,
-            host=who.host,
-            attempt=who.attempt,
-            started_at=times[0] if times else batch.received_at,
-            last_seen_at=batch.received_at,
-            clock_skew_seconds=skew,
+    same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
+    row = connection.execute(select(processes).where(*same)).mappings().first()
+    if row is not None:
+        first = {"clock_skew_seconds": skew} | ({"started_at": times[0]} if times else {})
+        connection.execute(update(processes).where(*same).values(**first))
+        state = _load_process(connection, dict(row))
+    else:
+        statement = (
+            insert(processes)
+            .values(
+                run_id=run.id,
+                instance=who.instance,
+                rank=who.rank,
+                role=who.role,
+                pid=who.pid,
+                host=who.host,
+                attempt=who.attempt,
+                started_at=times[0] if times else batch.received_at,
+                last_seen_at=batch.received_at,
+                clock_skew_seconds=skew,
+            )
+            .returning(processes.c.id)
         )
-        .returning(processes.c.id)
-    )
-    number = int(connection.execute(statement).scalar_one())
-    state = _ProcessState(number, who, Intervals(), 0)
+        number = int(connection.execute(statement).scalar_one())
+        state = _ProcessState(number, who, Intervals(), 0)
     run.processes[who.instance] = state
     return state
 

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, Row, and_, func, insert, or_, select, update
 
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
-from leakline.snapshot import RunHeader
+from leakline.snapshot import ProcessIdentity, RunHeader
 
 from .columns import reading
 from .details import declared_expectations
@@ -78,29 +78,39 @@ class BadCursor(ValueError):
     pass
 
 
-def join_run(engine: Engine, header: RunHeader, now: float) -> Joined:
-    """Create the run, or join it: another rank, or the next attempt of one that had ended or fallen silent."""
+def join_run(
+    engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None = None
+) -> Joined:
+    """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
+
+    A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
+    once; a new one makes the run running. Without ``process``, joining a run that ended begins its next attempt.
+    """
     with writing(engine) as connection:
         row = _row(connection, header.id)
         if row is None:
-            _create(connection, header, now)
-            return Joined(header.id, True, 1)
+            attempt = 1 if process is None else process.attempt
+            _create(connection, header, attempt, now)
+            _introduce(connection, header.id, process, now)
+            return Joined(header.id, True, attempt)
         if row.project != header.project:
             raise OtherProject(row.project)
-        resumed = row.state in (*ENDED, "silent")
-        attempt = int(row.attempt) + resumed
+        attempt = _attempt_of(row, process)
+        known = not _introduce(connection, header.id, process, now)
+        if known and row.state in ENDED:
+            return Joined(header.id, False, attempt)
+        is_next = attempt > row.attempt
         connection.execute(
             update(runs).where(runs.c.id == header.id).values(
-                state="running", reason="", ended_at=None, attempt=attempt, last_seen_at=now,
-                revision=runs.c.revision + 1,
+                state="running", reason="", ended_at=None, attempt=max(attempt, row.attempt),
+                last_seen_at=now, revision=runs.c.revision + 1,
                 total=row.total if header.total is None else header.total,
                 phases=_dump(_union(msgspec.json.decode(row.phases), header.phases)),
                 tags=_dump(_union(msgspec.json.decode(row.tags), header.tags)),
-                environment=_dump(header.environment) if resumed else row.environment,
+                environment=_dump(header.environment) if is_next else row.environment,
             )
         )  # fmt: skip
-        if resumed:
-            _add_attempt(connection, header, attempt, now)
+        _add_attempt(connection, header, attempt, header.started_at if process else now)
         return Joined(header.id, False, attempt)
 
 
@@ -110,9 +120,10 @@ def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dic
         row = _row(connection, run_id)
         if row is None:
             return None
-        values: dict[str, Any] = {"revision": runs.c.revision + 1, "last_seen_at": now}
+        values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
-            values |= _end(connection, row, changes, now)
+            # A process speaks; notes and tags come from people.
+            values |= {"last_seen_at": now, **_end(connection, row, changes, now)}
         if changes.name is not None:
             values["name"] = changes.name
         if changes.tags is not None:
@@ -261,24 +272,53 @@ def _generations(row: Row[Any], verdict: Mapping[str, Any]) -> int:
     return int(row.last_generation - row.first_generation)
 
 
-def _create(connection: Connection, header: RunHeader, now: float) -> None:
+def _attempt_of(row: Row[Any], process: ProcessIdentity | None) -> int:
+    if process is not None:
+        return process.attempt
+    return int(row.attempt) + (row.state in ENDED)
+
+
+def _introduce(
+    connection: Connection, run_id: str, process: ProcessIdentity | None, now: float
+) -> bool:
+    """Write the row of a process that joins; False when it was there. From now on, the run waits for its end."""
+    if process is None:
+        return True
+    same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
+    if connection.execute(select(processes.c.id).where(same)).first() is not None:
+        return False
+    connection.execute(
+        insert(processes).values(
+            run_id=run_id, instance=process.instance, rank=process.rank, role=process.role, pid=process.pid,
+            host=process.host, attempt=process.attempt, started_at=now, last_seen_at=now,
+        )
+    )  # fmt: skip
+    return True
+
+
+def _create(connection: Connection, header: RunHeader, attempt: int, now: float) -> None:
     connection.execute(
         insert(runs).values(
             id=header.id, project=header.project, name=header.name, unit=header.unit, total=header.total,
             tags=_dump(list(dict.fromkeys(header.tags))), phases=_dump(header.phases),
             config=_dump(header.config), environment=_dump(header.environment),
             state="running", started_at=header.started_at, created_at=now, last_seen_at=now, revision=1,
+            attempt=attempt,
         )
     )  # fmt: skip
-    _add_attempt(connection, header, 1, header.started_at)
+    _add_attempt(connection, header, attempt, header.started_at)
 
 
 def _add_attempt(connection: Connection, header: RunHeader, number: int, at: float) -> None:
-    connection.execute(
-        insert(attempts).values(
-            run_id=header.id, number=number, started_at=at, environment=_dump(header.environment)
+    """The first process of an attempt describes it."""
+    there = select(attempts.c.id).where(attempts.c.run_id == header.id, attempts.c.number == number)
+    if connection.execute(there).first() is None:
+        environment = _dump(header.environment)
+        connection.execute(
+            insert(attempts).values(
+                run_id=header.id, number=number, started_at=at, environment=environment
+            )
         )
-    )
 
 
 def _end(connection: Connection, row: Row[Any], changes: Changes, now: float) -> dict[str, Any]:
@@ -294,16 +334,17 @@ def _end(connection: Connection, row: Row[Any], changes: Changes, now: float) ->
             .where(processes.c.run_id == row.id, processes.c.instance == changes.instance)
             .values(ended_at=ended_at, end_state=state)
         )
-        newest = select(func.max(processes.c.attempt)).where(processes.c.run_id == row.id)
-        others = connection.execute(
-            select(processes.c.end_state, processes.c.instance).where(
-                processes.c.run_id == row.id, processes.c.attempt == newest.scalar_subquery()
+        of_run = connection.execute(
+            select(processes.c.instance, processes.c.attempt, processes.c.end_state).where(
+                processes.c.run_id == row.id
             )
         ).all()
-        states = [state, *(o.end_state for o in others if o.instance != changes.instance)]
-        if None in states:
+        newest = max((p.attempt for p in of_run), default=0)
+        of_attempt = {p.instance: p.end_state for p in of_run if p.attempt == newest}
+        if of_attempt and (changes.instance not in of_attempt or None in of_attempt.values()):
+            # Others go on, or what ended was an attempt before this one.
             return {}
-        state = max(states, key=ENDED.index)
+        state = max((state, *of_attempt.values()), key=ENDED.index)
     return {"state": state, "ended_at": ended_at, "reason": changes.reason or ""}
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from leakline import analysis
 from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
-from leakline.snapshot import RunHeader
+from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ..errors import Conflict, InvalidField, NotFound, Unavailable, run_not_found
 from ..store import details, engine, findings, history, points, runs, snapshots
@@ -74,7 +74,7 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
         environment=body.environment,
     )
     try:
-        joined = runs.join_run(use.engine, header, now)
+        joined = runs.join_run(use.engine, header, now, _process(body.process))
     except runs.OtherProject as error:
         raise Conflict(
             "run_in_other_project",
@@ -292,6 +292,10 @@ def readyz(use: Use) -> Response:
     if not use.writer.alive:
         raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
     return json_response({"status": "ok"})
+
+
+def _process(joining: schemas.JoiningProcess | None) -> ProcessIdentity | None:
+    return None if joining is None else ProcessIdentity(**joining.model_dump())
 
 
 def _history(run: str, use: Services) -> RunHistory:

@@ -28,6 +28,17 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class JoiningProcess(Strict):
+    """The process that creates or joins the run. The run ends when all processes of its attempt have."""
+
+    instance: Annotated[str, Field(min_length=1, max_length=128, pattern=NO_CONTROL)]
+    rank: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    pid: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
+    host: Annotated[str, Field(max_length=256, pattern=NO_CONTROL)] = ""
+    role: Annotated[str, Field(max_length=256, pattern=NO_CONTROL)] = "main"
+    attempt: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+
+
 class NewRun(Strict):
     """Everything has a default, so `{}` makes a run."""
 
@@ -41,6 +52,7 @@ class NewRun(Strict):
     tags: list[Tag] = Field(default=[], max_length=64)
     config: dict[str, JsonValue] = Field(default={}, max_length=1_000)
     environment: dict[str, JsonValue] = Field(default={}, max_length=1_000)
+    process: JoiningProcess | None = None
 
 
 class JoinedRun(BaseModel):
