@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from leakline.errors import BadArgument
+from leakline_server.app import create_app
 from leakline_server.config import Config, WrongSettings, from_arguments, from_environment
 from leakline_server.serve import refuse_beyond_loopback
 from leakline_server.store.engine import BadDatabaseUrl, open_engine
@@ -76,3 +79,20 @@ def test_loopback_needs_no_login(host: str) -> None:
 def test_a_database_we_cannot_use_is_named(url: str) -> None:
     with pytest.raises(BadDatabaseUrl):
         open_engine(url)
+
+
+def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:
+    app = create_app(
+        Config(database_url=f"sqlite:///{tmp_path}/x.db", allowed_origins=("http://a.example",))
+    )
+    ask = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type",
+    }
+    with TestClient(app) as api:
+        for origin, allowed in (
+            ("http://a.example", "http://a.example"),
+            ("http://b.example", None),
+        ):
+            answer = api.options("/api/v1/runs/r1/batches", headers={"origin": origin, **ask})
+            assert answer.headers.get("access-control-allow-origin") == allowed

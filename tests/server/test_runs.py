@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
+import zstandard
 from starlette.testclient import TestClient
 
 
@@ -30,6 +33,17 @@ def test_an_empty_body_makes_a_run(api: TestClient) -> None:
     assert (found["project"], found["unit"], found["state"], found["status"]) == (
         "default", "generation", "running", "learning",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_compressed_body_makes_the_same_run(encoding: str, api: TestClient) -> None:
+    # The client compresses what is long, and a list of packages is.
+    header = {"id": "big", "environment": {"packages": {f"package-{i}": "1.0" for i in range(500)}}}
+    raw = json.dumps(header).encode()
+    body = gzip.compress(raw) if encoding == "gzip" else zstandard.compress(raw)
+    answer = api.post("/api/v1/runs", content=body, headers={"content-encoding": encoding})
+    assert answer.status_code == 201
+    assert api.get("/api/v1/runs/big").json()["environment"] == header["environment"]
 
 
 def test_a_second_process_joins_the_same_attempt(api: TestClient, make_run: Any) -> None:
