@@ -66,7 +66,8 @@ class ClassCounts:
         return {
             cls: counts[position]
             for position, cls in compress(enumerate(classes), counts)
-            if cls is not None and position not in inexact
+            # Below zero a registry or subclass let go of the class: no count, and the server would refuse it.
+            if cls is not None and position not in inexact and counts[position] > 0
         }
 
     def read_names(self, names: Iterable[str]) -> dict[str, int]:
@@ -103,7 +104,8 @@ class ClassCounts:
         if cls is None:
             return 0
         # Like in `read` and `calibrate`, one name of ours refers to the class here.
-        return sys.getrefcount(cls) - self._offsets[position]
+        count = sys.getrefcount(cls) - self._offsets[position]
+        return count if count >= 0 else None
 
     def _references(self) -> list[int]:
         classes = list(map(call, self._refs))
