@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START_CREDIT_SECONDS: Final = 0.5
+# A short run shall see as much as a long one; after two minutes it is less than the share itself.
+START_CREDIT_SECONDS: Final = 1.0
 # Deep work is what is not named below; together it may use this part of the budget.
 DEEP_PART: Final = 0.6
 # Light work: the part of the budget that all light work together may have used before this kind stands back.

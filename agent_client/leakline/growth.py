@@ -18,6 +18,8 @@ from .snapshot import Number
 SENT_TYPES_LIMIT: Final = 128
 # In how many generations a class must have risen before its holders are looked for.
 RISES_BEFORE_HOLDERS: Final = 3
+# And by how many instances, when it is not one of the program's own.
+LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
 
@@ -30,7 +32,15 @@ class Rise:
     first: int
     last: int
     rises: int = 0
+    rises_now: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
+
+    def is_worth_a_search(self) -> bool:
+        """The program's own, or many: libraries make a few more of something now and then."""
+        cls = self.cls()
+        return cls is not None and (
+            is_user_class(cls) or self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
+        )
 
 
 class TypeGrowth:
@@ -68,19 +78,20 @@ class TypeGrowth:
         self._counts.calibrate(counts)
         self.calibrations += 1
         if self.calibrations == 1:
-            read = self._counts.read()
-            self._last = dict(zip(map(id, read), read.values(), strict=True))
+            self._last = dict(zip(map(id, counts), counts.values(), strict=True))
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         return {f"type.{name}.count": n for name, n in self._counts.read_names(names).items()}
 
-    def read_asked(self) -> dict[str, Number]:
-        """The counts of the last census for what was asked for: static types are counted by censuses only."""
-        return {
-            f"type.{name}.count": self._seen[name] for name in self._asked if name in self._seen
-        }
+    def read_census(self) -> dict[str, Number]:
+        """The same names as the last census counted them. While its result lives, `read` is one too high for each.
+
+        Static types are counted by censuses only.
+        """
+        names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
+        return {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
 
     def count_of(self, address: int) -> int | None:
         """Live instances of the class at this address, if counted exactly."""
@@ -101,6 +112,8 @@ class TypeGrowth:
             for key, cls in zip(now, counts, strict=True)
             if key in changed and changed[key] > last.get(key, 0) and not _is_ours(cls)
         ]
+        for rise in self._rises.values():
+            rise.rises_now = False
         for cls, count in risen:
             self._note_rise(cls, last.get(id(cls), 0), count)
         self._choose()
@@ -115,7 +128,12 @@ class TypeGrowth:
 
     def to_search(self, limit: int) -> list[type]:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
-        due = [rise for rise in self._rises.values() if rise.rises >= rise.search_at_rise]
+        due = [
+            rise
+            for rise in self._rises.values()
+            # What has stopped rising was loaded late, not kept.
+            if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
+        ]
         due.sort(key=lambda rise: rise.first - rise.last)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
         # A kept agent brings hundreds of parameters along: who keeps the agent is the answer for all of them.
@@ -132,7 +150,7 @@ class TypeGrowth:
         rise = self._rises.get(name)
         if rise is None:
             rise = self._rises[name] = Rise(ref(cls), before, count)
-        rise.last, rise.rises = count, rise.rises + 1
+        rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
 
     def _matters(self, cls: type) -> bool:
         """Twice at least: once is how every cache and lazy import begins."""

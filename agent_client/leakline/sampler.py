@@ -14,7 +14,7 @@ from .growth import TypeGrowth
 from .guard import Guard
 from .holders import find_holders
 from .probes.allocator import read_allocator
-from .probes.census import CensusResult, take_census
+from .probes.census import CensusResult, look_at_tensors, take_census
 from .probes.cgroup import read_cgroup
 from .probes.collector import CollectorStatistics
 from .probes.containers import ContainerWatch
@@ -45,6 +45,8 @@ TRACKED_LIMIT: Final = 64
 # CPU seconds: five looks through the heap of a torch process.
 HOLDER_SECONDS: Final = 0.35
 CLASSES_PER_SEARCH: Final = 3
+# One list of all objects and one look at the type of each.
+TENSORS_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -144,6 +146,8 @@ class Sampler:
         if self._plan.due(rising):
             with self._governor.measuring("census", set_up=self._plan.is_set_up):
                 self._take_census(measured, rising)
+        elif rising:
+            self._look_at_tensors(measured)
         self._find_holders(measured)
         return measured
 
@@ -189,7 +193,13 @@ class Sampler:
         if result.is_exact:
             self._types.calibrate(result.counts)
             self._types.note_census(result.counts)
-            measured.samples.update({**self._types.read_asked(), **self._types.read()})
+            measured.samples.update({**self._types.read(), **self._types.read_census()})
+
+    def _look_at_tensors(self, measured: Measured) -> None:
+        """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
+        if self._plan.fits_pause() and self._governor.allows("tensors", TENSORS_SECONDS):
+            with self._census_guard, self._governor.measuring("tensors"):
+                measured.samples.update(look_at_tensors())
 
     def _find_holders(self, measured: Measured) -> None:
         classes = self._types.to_search(CLASSES_PER_SEARCH)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Final
 
+from leakline.snapshot import Number
+
 # How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
 # because torch makes a Python object of each saved tensor that is looked at, and keeps it as long as the graph.
 _GRAPHS_VISITED: Final = 64
@@ -40,6 +42,18 @@ class TensorMeasure:
     addresses: dict[int, int] = field(default_factory=dict)
     shown: dict[type, int] = field(default_factory=dict)
     large: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def samples(self) -> dict[str, Number]:
+        """``tensors.*``; the bytes of devices only when there are any."""
+        samples: dict[str, Number] = {
+            "tensors.count": self.count,
+            "tensors.bytes": self.bytes,
+            "tensors.graph_count": self.graph_count,
+            "tensors.graph_bytes": self.graph_bytes,
+        }
+        if self.device_bytes:
+            samples["tensors.device_bytes"] = self.device_bytes
+        return samples
 
 
 def tensor_types() -> tuple[type, ...]:
