@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A short run shall see as much as a long one; after two minutes it is less than the share itself.
-START_CREDIT_SECONDS: Final = 1.0
-# Deep work is what is not named below; together it may use this part of the budget.
-DEEP_PART: Final = 0.6
+START_CREDIT_SECONDS: Final = 1.25
+# Deep work is what is not named below; together it may use this part of the budget, and censuses less of it:
+# who holds what rises must be affordable after them.
+DEEP_PART: Final = 0.7
+CENSUS_PART: Final = 0.45
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "books": 0.25, "nested": 0.2, "phase": 0.3, "generation": 0.4, "manual": 0.4, "finish": 0.4,
+    "books": 0.2, "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
 }  # fmt: skip
 # With each refusal the expected cost shrinks a little: one slow moment must not end a kind of work for good.
 FORGET: Final = 0.97
@@ -70,7 +72,8 @@ class Governor:
             return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         if self.spent_seconds + expected > available:
             return False
-        return self._deep_seconds + expected <= available * DEEP_PART
+        part = CENSUS_PART if work == "census" else DEEP_PART
+        return self._deep_seconds + expected <= available * part
 
     @property
     def spent_seconds(self) -> float:

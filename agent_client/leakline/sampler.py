@@ -28,8 +28,8 @@ from .probes.tracked import TrackedContainer
 from .snapshot import Census, Holder, LargeObject, Number
 
 # Which probes are asked at which moment.
-NESTED: Final = ("process", "collector", "cuda", "types", "tracked")
-PHASE: Final = (*NESTED, "cgroup", "allocator", "figures", "containers")
+NESTED: Final = ("process", "cuda", "types")
+PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "cuda")
 # The recorder reads every second; a `sample` snapshot tells ten readings.
