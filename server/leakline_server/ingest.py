@@ -19,7 +19,7 @@ from leakline.snapshot import WIRE_VERSION, ProcessIdentity
 
 from .errors import InvalidField, Malformed, TooLarge, Unsupported
 from .store import wire
-from .store.inbox import DetailKind, Incoming
+from .store.incoming import DetailKind, Incoming
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_INFLATED_BYTES: Final = 2 * 2**20

@@ -19,7 +19,8 @@ from .figures import WriterFigures
 from .store import sealing
 from .store.codec import CorruptChunk
 from .store.engine import DATABASE_ERRORS, Engine, writing
-from .store.inbox import Accepted, Inbox, Incoming, Outcome
+from .store.inbox import Inbox
+from .store.incoming import Accepted, Incoming, Outcome
 from .worker import Worker
 
 MAX_WAITING_BATCHES: Final = 256

@@ -157,7 +157,7 @@ def test_what_is_known_survives_a_restart(database_url: str, make_run: Any) -> N
 def test_series_beyond_the_bound_are_left_out_and_counted(
     api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.inbox.MAX_SERIES", 6)
+    monkeypatch.setattr("leakline_server.store.known.MAX_SERIES", 6)
     run.send(api, 0, 3)
     wire = run.wire(3, 3)
     wire["columns"]["series"] |= {f"type.T{i}.count": [1, None, 3] for i in range(4)}

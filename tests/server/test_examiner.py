@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline.snapshot import RunHeader
-from leakline_server.store import findings, runs
+from leakline_server.store import findings, joining, runs
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import NoSuchRun
 from leakline_server.store.tables import alerts, incidents
@@ -54,7 +54,7 @@ def examiner(engine: Engine, clock: Clock, woken: Woken) -> Examiner:
     # It looks for what a server before it left undone; there is nothing yet.
     examiner.once()
     for name in ("r1", "r2"):
-        runs.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
+        joining.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
     return examiner
 
 

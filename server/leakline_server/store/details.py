@@ -12,7 +12,7 @@ from leakline.snapshot import Census, Event, Holder
 
 from . import wire
 from .codec import decompress
-from .inbox import DetailKind
+from .incoming import DetailKind
 from .tables import details, processes
 
 MAX_EVENTS: Final = 5_000

@@ -1,18 +1,17 @@
-"""Runs: created, resumed, changed, listed. What the pages and the API show of a run comes from here."""
+"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, and_, func, or_, select, update
 
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
-from leakline.snapshot import ProcessIdentity, RunHeader
 
 from .columns import reading
 from .details import declared_expectations
@@ -30,15 +29,6 @@ _END_STATES: Final[Mapping[str, State]] = {
 }
 MAX_LIMIT: Final = 200
 MAX_NOTES: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """What a process is told when it creates or joins a run."""
-
-    id: str
-    created: bool
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,58 +56,14 @@ class RunFilter:
     cursor: str | None = None
 
 
-class OtherProject(Exception):
-    """The run exists, in another project."""
-
-    def __init__(self, project: str) -> None:
-        super().__init__(project)
-        self.project = project
-
-
 class BadCursor(ValueError):
     pass
-
-
-def join_run(
-    engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None = None
-) -> Joined:
-    """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
-
-    A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
-    once; a new one makes the run running. Without ``process``, joining a run that ended begins its next attempt.
-    """
-    with writing(engine) as connection:
-        row = _row(connection, header.id)
-        if row is None:
-            attempt = 1 if process is None else process.attempt
-            _create(connection, header, attempt, now)
-            _introduce(connection, header.id, process, now)
-            return Joined(header.id, True, attempt)
-        if row.project != header.project:
-            raise OtherProject(row.project)
-        attempt = _attempt_of(row, process)
-        known = not _introduce(connection, header.id, process, now)
-        if known and row.state in ENDED:
-            return Joined(header.id, False, attempt)
-        is_next = attempt > row.attempt
-        connection.execute(
-            update(runs).where(runs.c.id == header.id).values(
-                state="running", reason="", ended_at=None, attempt=max(attempt, row.attempt),
-                last_seen_at=now, revision=runs.c.revision + 1,
-                total=row.total if header.total is None else header.total,
-                phases=_dump(_union(msgspec.json.decode(row.phases), header.phases)),
-                tags=_dump(_union(msgspec.json.decode(row.tags), header.tags)),
-                environment=_dump(header.environment) if is_next else row.environment,
-            )
-        )  # fmt: skip
-        _add_attempt(connection, header, attempt, header.started_at if process else now)
-        return Joined(header.id, False, attempt)
 
 
 def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dict[str, Any] | None:
     """Apply changes and return the run as it is then; None when there is no such run."""
     with writing(engine) as connection:
-        row = _row(connection, run_id)
+        row = row_of(connection, run_id)
         if row is None:
             return None
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
@@ -172,14 +118,14 @@ def projects(engine: Engine) -> list[str]:
 def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """The RunSummary of one run."""
     with engine.connect() as connection:
-        row = _row(connection, run_id)
+        row = row_of(connection, run_id)
     return None if row is None else summary(row)
 
 
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """RunSummary with everything else there is of the run itself; None when there is no such run."""
     with reading(engine) as connection:
-        row = _row(connection, run_id)
+        row = row_of(connection, run_id)
         if row is None:
             return None
         names = connection.scalars(
@@ -272,55 +218,6 @@ def _generations(row: Row[Any], verdict: Mapping[str, Any]) -> int:
     return int(row.last_generation - row.first_generation)
 
 
-def _attempt_of(row: Row[Any], process: ProcessIdentity | None) -> int:
-    if process is not None:
-        return process.attempt
-    return int(row.attempt) + (row.state in ENDED)
-
-
-def _introduce(
-    connection: Connection, run_id: str, process: ProcessIdentity | None, now: float
-) -> bool:
-    """Write the row of a process that joins; False when it was there. From now on, the run waits for its end."""
-    if process is None:
-        return True
-    same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
-    if connection.execute(select(processes.c.id).where(same)).first() is not None:
-        return False
-    connection.execute(
-        insert(processes).values(
-            run_id=run_id, instance=process.instance, rank=process.rank, role=process.role, pid=process.pid,
-            host=process.host, attempt=process.attempt, started_at=now, last_seen_at=now,
-        )
-    )  # fmt: skip
-    return True
-
-
-def _create(connection: Connection, header: RunHeader, attempt: int, now: float) -> None:
-    connection.execute(
-        insert(runs).values(
-            id=header.id, project=header.project, name=header.name, unit=header.unit, total=header.total,
-            tags=_dump(list(dict.fromkeys(header.tags))), phases=_dump(header.phases),
-            config=_dump(header.config), environment=_dump(header.environment),
-            state="running", started_at=header.started_at, created_at=now, last_seen_at=now, revision=1,
-            attempt=attempt,
-        )
-    )  # fmt: skip
-    _add_attempt(connection, header, attempt, header.started_at)
-
-
-def _add_attempt(connection: Connection, header: RunHeader, number: int, at: float) -> None:
-    """The first process of an attempt describes it."""
-    there = select(attempts.c.id).where(attempts.c.run_id == header.id, attempts.c.number == number)
-    if connection.execute(there).first() is None:
-        environment = _dump(header.environment)
-        connection.execute(
-            insert(attempts).values(
-                run_id=header.id, number=number, started_at=at, environment=environment
-            )
-        )
-
-
 def _end(connection: Connection, row: Row[Any], changes: Changes, now: float) -> dict[str, Any]:
     """A process ends, and the run with the last of its attempt; without ``instance`` the whole run ends."""
     assert changes.state is not None
@@ -387,7 +284,7 @@ def _attempts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def _row(connection: Connection, run_id: str) -> Row[Any] | None:
+def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
     if "\x00" in run_id:
         # Postgres refuses the question instead of answering no.
         return None
@@ -399,10 +296,6 @@ def _read_cursor(cursor: str) -> tuple[float, str]:
     if found is None:
         raise BadCursor(cursor)
     return float(found[1]), found[2]
-
-
-def _union(there: Sequence[str], more: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*there, *more)))
 
 
 def _dump(value: Any) -> str:

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .. import ingest
 from ..errors import Conflict, RequestRefused, run_not_found, shorten
-from ..store.inbox import Accepted, Contradiction, Outcome, UnknownRun
+from ..store.incoming import Accepted, Contradiction, Outcome, UnknownRun
 from ..store.wire import Batch
 from .bodies import read_body
 from .metrics import Metrics

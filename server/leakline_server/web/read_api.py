@@ -15,7 +15,7 @@ from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ..errors import Conflict, InvalidField, NotFound, Unavailable, run_not_found
-from ..store import details, engine, findings, history, points, runs, snapshots
+from ..store import details, engine, findings, history, joining, points, runs, snapshots
 from ..store.wire import MAX_INTEGER
 from . import schemas
 from .bodies import described, json_body
@@ -74,8 +74,8 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
         environment=body.environment,
     )
     try:
-        joined = runs.join_run(use.engine, header, now, _process(body.process))
-    except runs.OtherProject as error:
+        joined = joining.join_run(use.engine, header, now, _process(body.process))
+    except joining.OtherProject as error:
         raise Conflict(
             "run_in_other_project",
             f"run {run_id} belongs to project {error.project!r}, not to {body.project!r}",

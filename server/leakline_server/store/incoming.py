@@ -1,0 +1,53 @@
+"""A checked batch on its way in, and what can become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leakline.snapshot import ProcessIdentity
+
+from . import wire
+
+DetailKind = Literal["events", "large_objects", "census", "holders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A checked batch. ``raw`` is its JSON as it came, when nothing had to be put right in it."""
+
+    run_id: str
+    process: ProcessIdentity
+    first_sequence: int
+    count: int
+    columns: wire.Columns
+    raw: bytes | None
+    details: dict[DetailKind, Sequence[Any]]
+    lost: dict[str, int]
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """``count`` snapshots were new. 0: all of it was there already."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRun:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """The snapshot with this number is stored with another value of ``field``."""
+
+    sequence: int
+    field: str
+    stored: Any
+    sent: Any
+
+
+Outcome = Accepted | UnknownRun | Contradiction
