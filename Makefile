@@ -8,7 +8,7 @@ TEST_ARGS ?=
 CHECK ?=
 export VENV TORCH
 
-.PHONY: help demo test test-leaks lint types format bench-census bench-ingest bench-client screenshots clean
+.PHONY: help demo test test-leaks lint types format bench-census bench-ingest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
