@@ -124,11 +124,20 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
             )
             for phase, members in owners.items()
             for owner in members
+            if _may_hold(owner, candidate)
         ]
         if own_kind or not near:
             groups.setdefault(None, []).append(candidate)
         else:
             groups[min(near)[3] or None].append(candidate)
+
+
+def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
+    """Whether the measured bytes of an owner leave room for the candidate's, where both were measured."""
+    whole = owner.deep or owner.role == "container"
+    if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
+        return True
+    return owner.bytes_rate >= _EXPLAINS * candidate.bytes_rate
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:

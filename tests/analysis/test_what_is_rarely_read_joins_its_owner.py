@@ -1,0 +1,44 @@
+"""Tensors are counted by censuses only, at generation ends: no phase is known, and an owner has to be found."""
+
+from __future__ import annotations
+
+from leakline.analysis.attribution import Memory, find_causes
+from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.counts import CountGrowth
+from leakline.analysis.trend import Slope
+
+MIB = 2**20
+MEMORY = Memory(
+    Slope(20.7 * MIB, 20 * MIB, 21 * MIB, 16), {"train": 6.0 * MIB, "evolve": 14.0 * MIB}
+)
+
+
+def _growing(slope: float, start: float) -> CountGrowth:
+    return CountGrowth("constant", slope, slope, slope, start, start, start, 14, 16 - start, slope)
+
+
+def _candidate(
+    name: str, family: Family, slope: float, start: float, place: Place, size: float, deep: bool
+) -> Candidate:
+    role = "container" if family == "container" else "type"
+    return Candidate(name, role, family, _growing(slope, start), place, size, deep, declared=False)  # type: ignore[arg-type]
+
+
+GRAPHS = _candidate("torch.Tensor", "graph", 1260, 1, NOWHERE, 16 * MIB, deep=True)
+LOSSES = _candidate(
+    "train.losses", "container", 320, 1, Place("train", "train", 1.0), 9.7 * MIB, deep=False
+)
+# One small record per generation, measured with all it holds.
+PROGRESS = _candidate("train.Progress", "object", 1, 0, Place(None, None, 0.8), 96, deep=True)
+
+
+def test_a_well_known_owner_of_bytes_does_not_take_megabytes() -> None:
+    causes = find_causes([PROGRESS, GRAPHS, LOSSES], MEMORY)
+    assert [cause.kind for cause in causes if GRAPHS in cause.members] == ["graph"]
+
+
+def test_a_kept_graph_is_found_where_its_list_grows() -> None:
+    (graph, *_) = find_causes([PROGRESS, GRAPHS, LOSSES], MEMORY)
+    assert graph.owner == GRAPHS
+    assert graph.place.phase == "train"
+    assert LOSSES in graph.members
