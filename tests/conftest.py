@@ -1,0 +1,18 @@
+"""The order of the suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cheap tests first, trainings after them, the browser last: its driver leaves an event loop running on this
+    thread until the session ends, and asyncio runs no other beside it.
+    """
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.get_closest_marker("browser"):
+        return 2
+    return 1 if item.get_closest_marker("flow") or item.get_closest_marker("leaks") else 0
