@@ -13,6 +13,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    if item.get_closest_marker("browser"):
+    if "browser" in item.path.parts:
         return 2
     return 1 if item.get_closest_marker("flow") or item.get_closest_marker("leaks") else 0
