@@ -16,8 +16,16 @@ help: ## list the targets
 demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
+# Each group is a process of its own: tests that measure their own heap, fork or run a loop do not meet the leftovers of
+# the others. All groups run, whichever fails.
+TEST_GROUPS := tests/probes tests/client tests/analysis,tests/cli,tests/contracts tests/server tests/flows tests/browser,tests/js
+
 test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
-	$(PYTHON) -m pytest -m "not leaks" $(TEST_ARGS)
+	@failed=; for group in $(TEST_GROUPS); do \
+	  echo "== $${group//,/ }"; \
+	  $(PYTHON) -m pytest -q -m "not leaks" $${group//,/ } $(TEST_ARGS) || failed="$$failed $${group//,/ }"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make test: failed in$$failed" >&2; exit 1; fi
 
 test-leaks: $(VENV)/.test ## train with every leak switch through the real chain (about half an hour)
 	$(PYTHON) -m pytest -m leaks $(TEST_ARGS)
