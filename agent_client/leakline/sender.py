@@ -3,7 +3,7 @@
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
 2. Send what the outbox holds, at most 200 snapshots and 256 KiB at a time, and move the mark.
 3. No answer, or "not now": wait with growing, jittered pauses, or as long as the server asks.
-4. "Too large": split once. Any other refusal of a batch: count it and go on with the next.
+4. A refusal of a batch: halve it until what is refused is one snapshot, count that and go on.
 5. A refusal of the whole run (no permission, unknown route): stop; the spool keeps everything.
 6. At the end tell how the process left (``PATCH /runs/{id}``).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_RETRY_AFTER_SECONDS: Final = 300.0
 # These refuse one batch; every other refusal is about the run or the server.
 BATCH_REFUSALS: Final = frozenset({400, 409, 413, 422})
+# These may be the fault of one snapshot: its neighbours get another try without it.
+DIVISIBLE_REFUSALS: Final = frozenset({400, 413, 422})
 
 
 class Sender:
@@ -110,8 +112,15 @@ class Sender:
         """Everything in the outbox, until a pause is asked for."""
         while self._announce():
             batches, mark = self._outbox.unsent()
-            if not all(self._send(batch) for batch in batches):
-                return
+            refused = 0
+            for batch in batches:
+                for part, outcome in deliver(batch, self._post):
+                    if not self._settle(outcome):
+                        return
+                    refused += 0 if isinstance(outcome, Accepted) else len(part.snapshots)
+            # Only now: until the mark moves, the same snapshots come again and would count twice.
+            if refused:
+                self._losses.count("refused", refused)
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
             if not self._outbox.pending():
@@ -142,17 +151,8 @@ class Sender:
             self._stop(outcome)
         return self._announced
 
-    def _send(self, batch: Batch) -> bool:
-        """Is this batch done with (accepted, or refused for good)?"""
-        body = encode(batch_to_wire(batch))
-        if len(body.data) > BATCH_LIMIT_BYTES and len(batch.snapshots) > 1:
-            return all(self._send(half) for half in halves(batch))
-        outcome = self._post(body)
-        if isinstance(outcome, Refused) and outcome.status == 413 and len(batch.snapshots) > 1:
-            return all(self._settle(self._post_batch(half), half) for half in halves(batch))
-        return self._settle(outcome, batch)
-
-    def _settle(self, outcome: Outcome, batch: Batch) -> bool:
+    def _settle(self, outcome: Outcome) -> bool:
+        """Is what was sent done with (accepted, or refused for good)?"""
         if isinstance(outcome, Accepted):
             self._succeeded()
             return True
@@ -162,12 +162,8 @@ class Sender:
         if outcome.status not in BATCH_REFUSALS:
             self._stop(outcome)
             return False
-        self._losses.count("refused", len(batch.snapshots))
         self._notices.say(f"the server refused a batch: {outcome.message}", once="refused")
         return True
-
-    def _post_batch(self, batch: Batch) -> Outcome:
-        return self._post(encode(batch_to_wire(batch)))
 
     def _post(self, body: Body) -> Outcome:
         path = f"/runs/{self._header.id}/batches"
@@ -211,7 +207,24 @@ def announcement(header: RunHeader, process: ProcessIdentity) -> dict[str, Any]:
     return {**header_to_wire(header), "process": identity}
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch]:
+def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
+    """Post a batch; what is too large or refused goes again in halves. One pair for each part that has its answer.
+
+    The next part is posted when the next pair is asked for.
+    """
+    body = encode(batch_to_wire(batch))
+    whole = len(batch.snapshots) < 2
+    if whole or len(body.data) <= BATCH_LIMIT_BYTES:
+        outcome = post(body)
+        divisible = isinstance(outcome, Refused) and outcome.status in DIVISIBLE_REFUSALS
+        if whole or not divisible:
+            yield batch, outcome
+            return
+    for half in _halves(batch):
+        yield from deliver(half, post)
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch]:
     middle = len(batch.snapshots) // 2
     return (
         replace(batch, snapshots=batch.snapshots[:middle]),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .delivery import Accepted, Delivery, Outcome, Refused, accepted_body, encode
+from .delivery import Body, Delivery, Outcome, Refused, accepted_body
 from .errors import SpoolError
-from .sender import BATCH_LIMIT_BYTES, BATCH_REFUSALS, announcement, halves
-from .snapshot import Batch, batch_to_wire
+from .sender import BATCH_REFUSALS, announcement, deliver
+from .snapshot import Batch
 from .spool import END, read_ack, read_header, read_records, unsent_batches, write_ack
 
 
@@ -55,21 +55,18 @@ def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
     """(snapshots accepted, snapshots refused)."""
-    body = encode(batch_to_wire(batch))
-    outcome: Outcome
-    if len(body.data) > BATCH_LIMIT_BYTES and len(batch.snapshots) > 1:
-        outcome = Refused(413, "batch_too_large", "split before sending")
-    else:
-        outcome = delivery.request("POST", f"/runs/{run}/batches", body)
-    if isinstance(outcome, Refused) and outcome.status == 413 and len(batch.snapshots) > 1:
-        parts = [_send(half, run, delivery) for half in halves(batch)]
-        return sum(sent for sent, _ in parts), sum(refused for _, refused in parts)
-    if isinstance(outcome, Accepted):
-        return len(batch.snapshots), 0
-    if isinstance(outcome, Refused) and outcome.status in BATCH_REFUSALS:
-        return 0, len(batch.snapshots)
-    accepted_body(outcome, delivery.server)
-    return 0, 0
+
+    def post(body: Body) -> Outcome:
+        return delivery.request("POST", f"/runs/{run}/batches", body)
+
+    sent = refused = 0
+    for part, outcome in deliver(batch, post):
+        if isinstance(outcome, Refused) and outcome.status in BATCH_REFUSALS:
+            refused += len(part.snapshots)
+            continue
+        accepted_body(outcome, delivery.server)
+        sent += len(part.snapshots)
+    return sent, refused
 
 
 def _accepted(delivery: Delivery, method: str, path: str, body: Mapping[str, Any]) -> None:

@@ -27,10 +27,11 @@ def internal_exceptions() -> Iterator[Any]:
     guard.swallowed.clear()
     guard.keep_tracebacks(True)
     yield guard.swallowed
-    guard.keep_tracebacks(False)
     leakline.current().finish()
-    if guard.swallowed:
-        raise guard.swallowed.popleft()
+    guard.keep_tracebacks(False)
+    for failure in guard.swallowed:
+        assert isinstance(failure, Exception), failure
+        raise failure
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,8 @@ class FakeServer:
     requests: list[tuple[str, str]] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
     refuse_batches_over: int | None = None
+    # A batch with this snapshot is refused as a whole, as the real server does.
+    refuse_sequence: int = 0
     hold: threading.Event | None = None
     http: ThreadingHTTPServer | None = None
 
@@ -169,6 +172,9 @@ class FakeServer:
         if path.endswith("/batches"):
             if self.refuse_batches_over is not None and body["count"] > self.refuse_batches_over:
                 return 413, {}, b'{"error": {"code": "batch_too_large", "message": "too large"}}'
+            first = body["first_sequence"]
+            if first <= self.refuse_sequence < first + body["count"]:
+                return 422, {}, b'{"error": {"code": "wrong_value", "message": "wrong"}}'
             self.batches.append(batch_from_wire(body))
             return 200, {}, json.dumps({"accepted": body["count"], "requests": []}).encode()
         if method == "PATCH":

@@ -120,7 +120,7 @@ def test_too_many_requests_are_waited_for(
     assert chain.close()
 
 
-def test_a_batch_too_large_for_the_server_is_split_once(tmp_path: Path, server: Any) -> None:
+def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) -> None:
     server.refuse_batches_over = 100
     chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
@@ -141,6 +141,24 @@ def test_a_batch_that_is_too_large_even_when_split_is_counted_as_refused(
     assert chain.close()
     assert server.sequences == []
     assert chain.losses.totals() == {"refused": 3}
+
+
+def test_one_bad_snapshot_is_lost_alone(tmp_path: Path, server: Any) -> None:
+    """By the sender and by a later upload: its neighbours of the same batch arrive."""
+    server.refuse_sequence = 7
+    chain = Chain(tmp_path, server.address)
+    server.hold = threading.Event()
+    chain.put(*range(1, 51))
+    assert chain.recorder.flush(5.0)
+    server.hold.set()
+    assert chain.close()
+    rest = [number for number in range(1, 51) if number != 7]
+    assert server.sequences == rest
+    assert chain.losses.totals() == {"refused": 1}
+    server.batches.clear()
+    done = upload(chain.path, Delivery(server.address), again=True)
+    assert (done.sent, done.refused) == (49, 1)
+    assert server.sequences == rest
 
 
 @pytest.mark.parametrize("status", [400, 409, 422])
