@@ -221,7 +221,7 @@ def test_ranks_have_a_view_each_and_attempts_share_one(
 
 
 def test_a_run_without_generations_is_drawn_over_time(
-    api: TestClient, make_run: Any, read_page: Any
+    api: TestClient, make_run: Any, read_page: Any, eventually: Any
 ) -> None:
     run = make_run()
     run.create(api)
@@ -232,6 +232,8 @@ def test_a_run_without_generations_is_drawn_over_time(
     for name in ("events", "large_objects", "census", "holders"):
         wire[name] = []
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    # Examined or not: minutes are no generations.
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"])
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", read_page("/runs/r1"))[1])  # type: ignore[index]
     assert chart["x_unit"] == "time" and len(chart["lines"][0]["x"]) == 9
 

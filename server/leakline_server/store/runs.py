@@ -211,10 +211,11 @@ def iso(seconds: float) -> str:
 
 
 def _generations(row: Row[Any], verdict: Mapping[str, Any]) -> int:
-    if verdict.get("generations"):
-        return int(verdict["generations"])
+    # A program without generations is examined minute by minute; minutes are not shown as generations.
     if row.first_generation is None:
         return 0
+    if verdict.get("generations"):
+        return int(verdict["generations"])
     return int(row.last_generation - row.first_generation)
 
 
