@@ -7,14 +7,17 @@ place of the client that catches broadly, shared by the training thread's calls 
 from __future__ import annotations
 
 import logging
+import traceback as tracebacks
 from collections import deque
 from types import TracebackType
 from typing import Final
 
 logger = logging.getLogger("leakline")
 
-# The newest ones, for the fixture and for a closing line; a bound, so that a broken probe cannot grow it.
-swallowed: Final[deque[Exception]] = deque(maxlen=20)
+TEXT_LIMIT: Final = 500
+# The newest ones; a bound, so that a broken probe cannot grow it. As (type, text): an exception, its arguments and
+# the frames it came through would keep the program's objects alive. Only tests keep the exceptions.
+swallowed: Final[deque[Exception | tuple[str, str]]] = deque(maxlen=20)
 
 
 class Guard:
@@ -22,6 +25,8 @@ class Guard:
 
     def __init__(self, what: str) -> None:
         self.what, self.count = what, 0
+        # Since it last went well.
+        self.count_in_a_row = 0
 
     def __enter__(self) -> None:
         return None
@@ -32,23 +37,31 @@ class Guard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        if error is None:
+            self.count_in_a_row = 0
         if not isinstance(error, Exception):
             return False
         self.count += 1
+        self.count_in_a_row += 1
+        text = _text(error)
         if self.count == 1:
             logger.warning(
-                "leakline: %s failed (%s: %s); the program goes on, further failures are only counted",
-                self.what, type(error).__name__, error,
+                "leakline: %s failed (%s); the program goes on, further failures are only counted",
+                self.what, text,
             )  # fmt: skip
-        # Its frames would keep the program's objects alive.
-        swallowed.append(error.with_traceback(None) if not _KEEP_TRACEBACKS else error)
+        swallowed.append(error if _KEEP_EXCEPTIONS else (type(error).__name__, text))
         return True
 
 
+def _text(error: Exception) -> str:
+    """``Type: text``. Not by str(): the text of an exception of the program's may itself raise."""
+    return tracebacks.format_exception_only(error)[0].strip()[:TEXT_LIMIT]
+
+
 # Tests keep them, to show where it failed.
-_KEEP_TRACEBACKS = False
+_KEEP_EXCEPTIONS = False
 
 
-def keep_tracebacks(keep: bool) -> None:
-    global _KEEP_TRACEBACKS
-    _KEEP_TRACEBACKS = keep
+def keep_exceptions(keep: bool) -> None:
+    global _KEEP_EXCEPTIONS
+    _KEEP_EXCEPTIONS = keep

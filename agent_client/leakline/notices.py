@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 
 logger = logging.getLogger("leakline")
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to the stderr of the moment; stands back once the program has set up its own logging."""
+    """Writes to the stderr of the moment. A closed or broken one is no news for a program."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers:
-            return
-        line = self.format(record)
-        bars = sys.modules.get("tqdm")
-        if bars is not None and hasattr(bars, "tqdm"):
-            bars.tqdm.write(line, file=sys.stderr)
-        elif sys.stderr is not None:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+        # OSError: broken pipe. ValueError: closed, or not encodable. RuntimeError: a signal came meanwhile.
+        with suppress(OSError, ValueError, RuntimeError):
+            _write(self.format(record))
+
+
+def _write(line: str) -> None:
+    bars = sys.modules.get("tqdm")
+    if sys.stderr is None:
+        return
+    if bars is not None and hasattr(bars, "tqdm"):
+        bars.tqdm.write(line, file=sys.stderr)
+    else:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def set_up() -> None:
-    """Make the lines visible in a program without logging of its own. Called by init, not at import."""
+    """Make the lines visible, on stderr and nowhere else. Called by init, not at import."""
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
+    # The program's own logging may go to stdout, where its results are.
+    logger.propagate = False
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
 

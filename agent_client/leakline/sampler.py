@@ -34,7 +34,7 @@ GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "cuda")
 # The recorder reads every second; a `sample` snapshot tells ten readings.
 READINGS_PER_SAMPLE: Final = 10
-# A probe that failed this often is not asked again.
+# A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
 DEAR_SECONDS: Final = 0.001
@@ -87,7 +87,7 @@ class Sampler:
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
         self._lengths: dict[str, Number] = {}
-        self._tracked: dict[str, TrackedContainer] = {}
+        self._tracked: dict[str, Probe] = {}
         self._plan = CensusPlan(governor)
         self._census_guard, self._holder_guard = (
             Guard("the census"),
@@ -110,6 +110,10 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
 
+    def forget(self) -> None:
+        """Let go of what the program gave: after the end nothing of ours keeps it alive."""
+        self._tracked.clear()
+
     @property
     def census_too_large(self) -> bool:
         """The heap is so large that a census would stop the program for too long."""
@@ -126,7 +130,8 @@ class Sampler:
     def track(self, name: str, target: object, capacity: int | None) -> None:
         """Follow the length of this container from now on."""
         if name in self._tracked or len(self._tracked) < TRACKED_LIMIT:
-            self._tracked[name] = TrackedContainer(name, target, capacity)
+            read = TrackedContainer(name, target, capacity).read
+            self._tracked[name] = Probe(f"the tracked {name}", read)
 
     def read_private_bytes(self) -> int:
         return read_private_bytes()
@@ -159,7 +164,7 @@ class Sampler:
         samples: dict[str, Number] = {}
         for name in names:
             probe = self._probes[name]
-            if probe.guard.count >= FAILURES_LIMIT:
+            if probe.guard.count_in_a_row >= FAILURES_LIMIT:
                 continue
             if name == "process" or not probe.dear or kind in ("baseline", "manual"):
                 self._read(probe, samples)
@@ -223,8 +228,10 @@ class Sampler:
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}
-        for container in self._tracked.values():
-            samples.update(container.read())
+        # A copy: what a tracked function does may end the run.
+        for probe in list(self._tracked.values()):
+            if probe.guard.count_in_a_row < FAILURES_LIMIT:
+                self._read(probe, samples)
         return samples
 
 

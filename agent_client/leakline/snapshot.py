@@ -34,6 +34,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 WIRE_VERSION: Final = 1
+# Exact in every language that reads the format; servers refuse larger ones.
+LARGEST_INTEGER: Final = 2**53
 
 # What a snapshot stands for. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")

@@ -25,13 +25,24 @@ from leakline.spool import read_batches
 def internal_exceptions() -> Iterator[Any]:
     """Raise what the outer guard swallowed. A test that plants a failure takes it out of the list itself."""
     guard.swallowed.clear()
-    guard.keep_tracebacks(True)
+    guard.keep_exceptions(True)
     yield guard.swallowed
     leakline.current().finish()
-    guard.keep_tracebacks(False)
+    guard.keep_exceptions(False)
     for failure in guard.swallowed:
         assert isinstance(failure, Exception), failure
         raise failure
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.LogCaptureFixture]:
+    """Our lines never reach the root logger, where pytest listens."""
+    monkeypatch.setattr(guard.logger, "propagate", False)
+    guard.logger.addHandler(caplog.handler)
+    yield caplog
+    guard.logger.removeHandler(caplog.handler)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +54,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
+    # `init` sets it; tests of other parts listen at the root logger.
+    monkeypatch.setattr(guard.logger, "propagate", True)
     # Tests are not about the budget unless they say so.
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "1")
 

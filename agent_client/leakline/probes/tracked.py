@@ -12,7 +12,7 @@ from leakline.probes.attributes import attributes
 from leakline.probes.contents import is_container, items, newest
 from leakline.probes.deep import marginal_bytes
 from leakline.probes.tensors import overrides_off, storage_key, tensor_types
-from leakline.snapshot import Number
+from leakline.snapshot import LARGEST_INTEGER, Number
 
 # Objects looked at to size the items of one container.
 _OBJECTS_VISITED: Final = 2_000
@@ -42,12 +42,15 @@ class TrackedContainer:
 
         Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
         object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
-        as far as it is filled.
+        as far as it is filled. Raises OverflowError for a length that no server takes, and what the program's own
+        function raises.
         """
         target = self._get()
         if target is None:
             return {}
         length = target if type(target) is int else len(target)
+        if abs(length) > LARGEST_INTEGER:
+            raise OverflowError(f"a length of {length} is beyond 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
             samples[f"tracked.{self.name}.capacity"] = self.capacity

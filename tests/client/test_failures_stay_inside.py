@@ -1,0 +1,117 @@
+"""What breaks in Leakline, or in what the program gave it, never reaches the program nor keeps its objects."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline import guard
+from leakline.guard import Guard
+from leakline.notices import Notices, set_up
+from leakline.snapshot import Snapshot
+
+Recorded = Callable[[], list[Snapshot]]
+
+
+class Agent:
+    """An object of the program's."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("planned")
+
+
+def test_a_swallowed_exception_keeps_nothing_of_the_program_alive(internal_exceptions: Any) -> None:
+    guard.keep_exceptions(False)
+    agent = Agent()
+    with Guard("a test"):
+        raise ValueError("planned", agent)
+    gone = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert gone() is None
+    assert [kind for kind, _ in internal_exceptions] == ["ValueError"]
+    internal_exceptions.clear()
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_swallowed_too(internal_exceptions: Any) -> None:
+    with Guard("a test"):
+        raise Unspeakable
+    assert len(internal_exceptions) == 1
+    internal_exceptions.clear()
+
+
+class Broken:
+    """A stderr whose reader is gone, that is closed, or that is written to at this moment."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+    def flush(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [None, *map(Broken, (BrokenPipeError(), ValueError("closed"), RuntimeError("reentrant")))],
+)
+def test_a_broken_stderr_is_no_error_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, stderr: Any
+) -> None:
+    set_up()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    Notices(False).say("hello")
+
+
+def test_our_lines_stay_off_stdout_when_the_program_logs_there(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import logging, sys, leakline\n"
+        "logging.basicConfig(stream=sys.stdout, level=logging.INFO)\n"
+        "leakline.init(mode='offline').finish()\n"
+        "logging.info('theirs')\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "INFO:root:theirs\n"
+    assert done.stderr.startswith("leakline: run ")
+
+
+def test_a_tracked_function_that_fails_costs_only_its_own_line(
+    offline: leakline.Run, recorded: Recorded, internal_exceptions: Any
+) -> None:
+    calls = iter(range(100))
+
+    def broken() -> int:
+        raise ValueError("planned")
+
+    def fails_twice_of_three() -> int:
+        if (number := next(calls)) % 3:
+            raise ValueError("planned")
+        return number
+
+    offline.track("broken", broken)
+    offline.track("shaky", fails_twice_of_three)
+    offline.track("huge", lambda: 2**53 + 1)
+    offline.track("good", lambda: 7)
+    for _ in range(8):
+        with offline.phase("train"):
+            pass
+    offline.finish()
+    internal_exceptions.clear()
+    ends = [s.samples for s in recorded() if s.kind == "phase_end"]
+    assert [s["tracked.good.length"] for s in ends] == [7] * 8
+    assert [s.get("tracked.shaky.length") for s in ends] == [0, None, None, 3, None, None, 6, None]
+    assert not any("tracked.broken.length" in s or "tracked.huge.length" in s for s in ends)
