@@ -127,7 +127,8 @@ def _sections(data: RunData) -> list[Section | None]:
     read_end = _at_ends(data.read, end)
     resident = charts.memory_chart(axis, read_end(charts.MEMORY_SERIES), end)
     titles = sections.type_lines(data.types)
-    wall = _unix(run["last_seen_at"]) - _unix(run["started_at"])
+    # A run that was uploaded later was last seen long after its end.
+    wall = _unix(run["ended_at"] or run["last_seen_at"]) - _unix(run["started_at"])
     client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
     return [
         sections.trend(trend_chart(data, palette), unit, trend_note(data)),
