@@ -34,7 +34,7 @@ class _Block:
         raise NotImplementedError
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, a coroutine function or a generator function."""
+        """Decorate a function, a coroutine function, or a generator function of either kind."""
         block: Callable[[], _Block] = functools.partial(self._again, self._run, self._name)
         return _wrapped(function, block)
 
@@ -52,6 +52,29 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             with block():
                 return await function(*args, **kwargs)
+
+    elif inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            inner: Any = function(*args, **kwargs)
+            with block():
+                # What `yield from` does below; the language has no such expression for this kind.
+                step = inner.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        await inner.aclose()
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - handed on to the function's own body
+                        step = inner.athrow(error)
+                    else:
+                        step = inner.asend(sent)
 
     elif inspect.isgeneratorfunction(function):
 

@@ -5,6 +5,9 @@ has passed. CPU, because on a busy machine our clock would run while others comp
 what it takes. Each kind of work may bring its own class, deep (a census, a search for holders) or light (the snapshots
 at phase ends), only up to a part of the budget, and never the whole over it. So the frequent cannot starve the
 rare, the dear cannot starve the cheap, and the budget is overrun by one misjudged piece of work at most.
+
+Reading memory at the bounds of phases costs microseconds and is never refused for cost, because the books would name
+the wrong phase without it. It has a pot of its own: phases that are entered often leave the snapshots theirs.
 """
 
 from __future__ import annotations
@@ -25,10 +28,17 @@ DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "books": 0.2, "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
+    "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
 }  # fmt: skip
 # With each refusal the expected cost shrinks a little: one slow moment must not end a kind of work for good.
 FORGET: Final = 0.97
+# Light work that was refused is not considered again for this long: in it the budget grows by less than one snapshot.
+STAND_BACK_SECONDS: Final = 0.02
+# What one piece of light work may cost unexpectedly; the rest of such a surprise is charged to deep work. Otherwise
+# the first slow reading of one probe would blank the generation ends after it.
+SURPRISE_SECONDS: Final = 0.05
+# Entries of phases that are read within one second, far more than a loop that trains has.
+ENTRIES_PER_SECOND: Final = 2000
 
 
 class Governor:
@@ -45,25 +55,39 @@ class Governor:
         work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.share = share
-        self._light_seconds = self._deep_seconds = 0.0
+        self._light_seconds = self._deep_seconds = self._books_seconds = 0.0
         self._credit = start_credit_seconds if share > 0 else 0.0
         self._clock, self._work_clock = clock, work_clock
         self._started = clock()
         self._longest = self._inner = 0.0
         self._costs: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
+        self._entries, self._entries_since = 0, self._started
         self._set_up = 0.0
 
     def allows(
         self, work: str, default_seconds: float = 0.0, *, expected_seconds: float | None = None
     ) -> bool:
         """Is there budget for one more ``work``? It is expected to cost what it cost before, unless told better."""
+        if work in self._not_before and self._clock() < self._not_before[work]:
+            return False
         if expected_seconds is not None:
             return self._has_room(work, expected_seconds)
         expected = self._costs.get(work, default_seconds)
         if self._has_room(work, expected):
             return True
         self._costs[work] = expected * FORGET
+        if work in LIGHT_PARTS:
+            self._not_before[work] = self._clock() + STAND_BACK_SECONDS
         return False
+
+    def reads_entry(self) -> bool:
+        """May memory be read as one more phase is entered? Not only when they follow each other too fast."""
+        now = self._clock()
+        if now - self._entries_since >= 1.0:
+            self._entries, self._entries_since = 0, now
+        self._entries += 1
+        return self._entries <= ENTRIES_PER_SECOND
 
     def _has_room(self, work: str, expected: float) -> bool:
         available = self.available_seconds
@@ -78,7 +102,7 @@ class Governor:
     @property
     def spent_seconds(self) -> float:
         """Charged so far, without set-up."""
-        return self._light_seconds + self._deep_seconds
+        return self._light_seconds + self._deep_seconds + self._books_seconds
 
     @property
     def available_seconds(self) -> float:
@@ -108,14 +132,23 @@ class Governor:
         if set_up:
             self._set_up += seconds
             return
-        smooth = 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
         if work in LIGHT_PARTS:
-            self._light_seconds += seconds
-            self._costs[work] = smooth
+            # Twice what was expected: work that has become dear for good is known as such after a few times.
+            bounded = min(seconds, max(SURPRISE_SECONDS, 2 * self._costs.get(work, 0.0)))
+            self._light_seconds += bounded
+            self._deep_seconds += seconds - bounded
+            self._costs[work] = self._smooth(work, bounded)
         else:
             self._deep_seconds += seconds
             # The dearer of both: one lucky census must not start a series of them.
-            self._costs[work] = max(seconds, smooth)
+            self._costs[work] = max(seconds, self._smooth(work, seconds))
+
+    def _smooth(self, work: str, seconds: float) -> float:
+        return 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
+
+    def charge_books(self, seconds: float) -> None:
+        """Charge reading memory at the bounds of phases."""
+        self._books_seconds += seconds
 
     def ledger(self) -> dict[str, float]:
         """``client.seconds`` (CPU, running total) and ``client.pause_seconds`` (wall, longest since the last)."""

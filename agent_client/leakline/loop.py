@@ -34,6 +34,9 @@ class _Unresolved:
     data: Mapping[str, Any]
     told: bool = False
 
+    def says_the_same(self, other: _Unresolved) -> bool:
+        return (self.kind, self.name, self.data) == (other.kind, other.name, other.data)
+
 
 class Loop:
     """One process's training loop. ``put`` takes the finished snapshots and never waits."""
@@ -121,16 +124,16 @@ class Loop:
                 # Memory belongs to the whole process: only the training thread's phases are booked.
                 return Frame(name, booked=False, foreign=True)
             self._last_exception = 0
+            if not self.governor.reads_entry():
+                return self._books.enter(name, None)
             started = self.governor.work_seconds()
-            reading = self._read() if self.governor.allows("books") else None
-            frame = self._books.enter(name, reading)
-            self.governor.charge("books", self.governor.work_seconds() - started)
+            frame = self._books.enter(name, self._read())
+            self.governor.charge_books(self.governor.work_seconds() - started)
             return frame
 
     def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
         with self._lock:
-            reading = self._read()
-            if not frame.foreign and not self._books.exit(frame, reading):
+            if not frame.foreign and not self._leave(frame):
                 return
             if error is not None:
                 self._note_exception(error, frame.path)
@@ -140,10 +143,22 @@ class Loop:
                 self.losses.count("thinned")
                 return
             with self.governor.measuring(work):
+                reading = self._books.last if frame.booked else self._read()
+                if not frame.foreign and not frame.booked:
+                    self._books.book(reading)
                 measured = self._exact(self.sampler.measure("phase_end", nested=nested), reading)
                 self._hand_over("phase_end", f"after {frame.path}", measured, phase=frame.path)
             if not frame.foreign:
                 self._book_own_work()
+
+    def _leave(self, frame: Frame) -> bool:
+        """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
+        if not frame.booked:
+            return self._books.exit(frame, None)
+        started = self.governor.work_seconds()
+        left = self._books.exit(frame, self._read())
+        self.governor.charge_books(self.governor.work_seconds() - started)
+        return left
 
     def manual(self, label: str) -> None:
         with self._lock:
@@ -190,7 +205,16 @@ class Loop:
             self.sampler.watch(name)
             self.note(kind, name, data)
         else:
-            self._unresolved.append(_Unresolved(kind, str(target), data))
+            self._wait_for(_Unresolved(kind, str(target), data))
+
+    def _wait_for(self, declared: _Unresolved) -> None:
+        """Once, however often it is declared: loops tend to declare in every generation."""
+        if any(declared.says_the_same(waiting) for waiting in self._unresolved):
+            return
+        if len(self._unresolved) >= EVENTS_LIMIT:
+            self.losses.count("events")
+            return
+        self._unresolved.append(declared)
 
     def _tell_when_too_large(self) -> None:
         if self.sampler.census_too_large and not self._told_too_large:
@@ -245,7 +269,8 @@ class Loop:
         phase: str | None = None,
     ) -> None:
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
-        samples["client.bytes"] = self._own_bytes
+        # Measuring may leave less memory than it found; on the wire this series is a size.
+        samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
             label = f"{self.unit} {self.generation}: {label}" if kind != "manual" else label
         with self._order:

@@ -33,7 +33,10 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One open execution of a phase. ``booked`` is False when its entry was not read: too busy."""
+    """One open execution of a phase. ``booked`` is False when its entry was not read: entered too often.
+
+    Whatever changes in a phase that is not booked belongs to the line around it.
+    """
 
     path: str
     booked: bool
@@ -64,10 +67,13 @@ class PhaseBooks:
         return frame
 
     def exit(self, frame: Frame, reading: Reading | None) -> bool:
-        """Close the phase and whatever was left open inside it. False when it was closed already."""
+        """Close the phase and whatever was left open inside it. False when it was closed already.
+
+        Without a reading the next one tells what changed, so a booked phase needs one.
+        """
         if not any(frame is other for other in self.open):
             return False
-        if reading is not None and frame.booked:
+        if reading is not None:
             self.book(reading)
         while True:
             last = self.open.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -181,6 +181,38 @@ def test_decorated_functions_run_in_their_phase_and_keep_name_and_result(
     assert labels(recorded()) == ["after train", "after wait", "after produce"]
 
 
+def test_a_decorated_asynchronous_generator_runs_in_its_phase_and_hears_its_caller(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    heard: list[object] = []
+
+    @offline.phase("produce")
+    async def produce() -> AsyncGenerator[str | None, str]:
+        try:
+            while True:
+                assert offline._loop is not None
+                try:
+                    heard.append((yield offline._loop.phase))
+                except KeyError as error:
+                    heard.append(type(error))
+        finally:
+            heard.append("closed")
+
+    async def consume() -> None:
+        items = produce()
+        assert await anext(items) == "produce"
+        assert await items.asend("more") == "produce"
+        assert await items.athrow(KeyError("planned")) == "produce"
+        await items.aclose()
+
+    asyncio.run(consume())
+    assert heard == ["more", KeyError, "closed"]
+    assert offline._loop is not None
+    assert offline._loop.phase is None
+    offline.finish()
+    assert labels(recorded()) == ["after produce"]
+
+
 def test_a_recursive_decorated_function_is_one_phase(
     offline: leakline.Run, recorded: Recorded
 ) -> None:
@@ -321,6 +353,20 @@ def test_an_expectation_for_a_class_that_never_appears_is_still_told(
         offline.generation(generation)
     offline.finish()
     assert [e.name for e in events(recorded(), "expect")] == ["NoSuchClassAnywhere"]
+
+
+def test_a_declaration_repeated_for_a_class_that_never_appears_waits_once(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    assert offline._loop is not None
+    for generation in range(20):
+        offline.generation(generation)
+        offline.expect("NeverMade", 2)
+    assert len(offline._loop._unresolved) == 1
+    for count in range(1000):
+        offline.expect("NeverMade", count)
+    assert len(offline._loop._unresolved) <= 256
+    assert offline._loop.losses.totals()["events"] > 0
 
 
 def test_a_tracked_container_is_not_kept_alive_and_its_length_is_told(

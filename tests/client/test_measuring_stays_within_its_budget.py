@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.budget import DEEP_PART, START_CREDIT_SECONDS, Governor
+from leakline.budget import (
+    DEEP_PART,
+    ENTRIES_PER_SECOND,
+    STAND_BACK_SECONDS,
+    START_CREDIT_SECONDS,
+    SURPRISE_SECONDS,
+    Governor,
+)
 from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
 from leakline.snapshot import Snapshot
 
@@ -81,6 +88,58 @@ def test_work_is_expected_to_cost_what_it_cost_before() -> None:
     assert governor.allows("census", 0.01)
     governor.charge("census", 0.25)
     assert not governor.allows("census", 0.01)
+
+
+def test_one_slow_reading_does_not_blank_the_generation_ends_after_it() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 1.25, clock, clock)
+    for _ in range(2):
+        assert governor.allows("generation")
+        governor.charge("generation", 2.0)
+    assert governor.spent_seconds == pytest.approx(4.0)
+    assert governor.allows("generation")
+    assert not governor.allows("census", SURPRISE_SECONDS)
+
+
+def test_light_work_that_has_become_dear_is_soon_charged_in_full() -> None:
+    clock = Clock()
+    governor = Governor(1.0, 1e9, clock, clock)
+    for _ in range(20):
+        governor.charge("generation", 0.5)
+    before = governor._light_seconds
+    governor.charge("generation", 0.5)
+    assert governor._light_seconds - before == pytest.approx(0.5)
+
+
+def test_refused_light_work_stands_back_and_is_then_considered_again() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock, clock)
+    governor.charge("phase", 0.05)
+    governor._credit = 0.0
+    assert not governor.allows("phase")
+    governor._credit = 100.0
+    assert not governor.allows("phase")
+    clock.now += STAND_BACK_SECONDS
+    assert governor.allows("phase")
+
+
+def test_reading_for_the_books_is_charged_and_takes_nothing_from_snapshots() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock, clock)
+    governor.charge_books(0.4)
+    assert governor.ledger()["client.seconds"] == 0.4
+    assert governor.allows("phase", 0.01)
+    assert governor.allows("generation", 0.01)
+    assert not governor.allows("census", 0.2)
+
+
+def test_entries_of_phases_are_read_up_to_a_rate() -> None:
+    clock = Clock()
+    governor = Governor(0.0, 0.0, clock, clock)
+    assert all(governor.reads_entry() for _ in range(ENTRIES_PER_SECOND))
+    assert not governor.reads_entry()
+    clock.now += 1.0
+    assert governor.reads_entry()
 
 
 def test_work_inside_other_work_is_charged_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leakline
+from leakline.budget import ENTRIES_PER_SECOND
 from leakline.phases import BETWEEN, OWN, PATHS_LIMIT, Frame, PhaseBooks, Reading, book_samples
 from leakline.snapshot import Snapshot
 
@@ -142,7 +144,8 @@ def test_the_lines_sum_to_the_whole_whatever_happens(steps: list[tuple[str, int]
             reading = None if what == "enter unread" else memory.read()
             opened.append(books.enter(what[-1], reading))
         elif what == "exit" and opened:
-            books.exit(opened.pop(), memory.read())
+            frame = opened.pop()
+            books.exit(frame, memory.read() if frame.booked else None)
         elif what == "exit outer" and opened:
             # An exception that leaves several phases, or an early return that skipped some.
             books.exit(opened[0], memory.read())
@@ -193,6 +196,79 @@ def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(
         assert books_of(after) == private(after) - private(before)
     # So large that the allocator always maps it afresh, in whole pages.
     assert ends[2].samples["phase.evaluate/episode.bytes"] == pytest.approx(40_000_000, abs=100_000)
+
+
+def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affordable(
+    monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    run._loop.governor._credit = 0.01
+    kept: list[mmap.mmap] = []
+    for epoch in range(4):
+        run.epoch(epoch)
+        for _ in range(100):
+            with run.phase("load"):
+                pass
+            with run.phase("train"):
+                kept.append(two_private_pages())
+            with run.phase("evaluate"):
+                pass
+    assert run._loop.losses.totals()["thinned"] > 600, "most phase ends had no snapshot"
+    run.finish()
+    ends = [s for s in recorded() if s.kind == "generation_end"]
+    leaked = 4 * 100 * 2 * mmap.PAGESIZE
+    assert sum(s.samples.get("phase.train.bytes", 0) for s in ends) == pytest.approx(
+        leaked, abs=leaked / 4
+    )
+    for line in ("load", "evaluate", "between"):
+        total = sum(abs(s.samples.get(f"phase.{line}.bytes", 0)) for s in ends)
+        assert total < leaked / 4, line
+    for thing in kept:
+        thing.close()
+
+
+def two_private_pages() -> mmap.mmap:
+    """Fresh memory past the allocator, which would first fill what others left free."""
+    size = 2 * mmap.PAGESIZE
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.write(b"x" * size)
+    return pages
+
+
+def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to_us(
+    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    assert offline._loop is not None
+    governor = offline._loop.governor
+    offline.generation(0)
+    governor._entries, governor._entries_since = ENTRIES_PER_SECOND, governor._clock() + 3600
+    with offline.phase("train"):
+        kept = bytearray(40_000_000)
+    offline.generation(1)
+    governor._entries = 0
+    with offline.phase("train"):
+        governor._entries = ENTRIES_PER_SECOND
+        with offline.phase("batch"):
+            kept_too = bytearray(40_000_000)
+    offline.finish()
+    first, second = [s for s in recorded() if s.kind == "generation_end"]
+    assert first.samples["phase.between.bytes"] == pytest.approx(len(kept), rel=0.05)
+    assert second.samples["phase.train.bytes"] == pytest.approx(len(kept_too), rel=0.05)
+    for end in (first, second):
+        assert abs(end.samples["phase.leakline.bytes"]) < 20_000_000
+    assert first.samples["phase.train.executions"] == 1
+
+
+def test_our_own_size_is_never_told_as_negative(
+    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    assert offline._loop is not None
+    offline._loop._own_bytes = -(10**9)
+    offline.snapshot("now")
+    offline.finish()
+    assert {s.samples["client.bytes"] for s in recorded() if s.kind == "manual"} == {0}
 
 
 def test_samples_of_the_books_have_the_names_of_the_contract() -> None:
