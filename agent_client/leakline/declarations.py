@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any, Final, SupportsFloat
 
 from .errors import BadArgument
-from .settings import checked_name, checked_type, plain_json
-from .snapshot import Number
+from .settings import checked_name, checked_type, plain_json, unicode_text
+from .snapshot import LARGEST_INTEGER, Number
 
 _UNITS: Final = {
     "": 1, "b": 1,
@@ -36,7 +37,26 @@ def expectation(target: object, count: object, after: object) -> tuple[type | st
 def _count(bound: object, given: object) -> int:
     if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
         raise BadArgument("count", given, "must be a whole number, or a range such as (16, 17)")
-    return bound
+    return _bounded(bound, "count")
+
+
+def _bounded(value: int, name: str) -> int:
+    if abs(value) > LARGEST_INTEGER:
+        # The digits would say nothing, and Python refuses to write very many.
+        raise BadArgument(name, f"<a number of {value.bit_length()} bits>", "must be at most 2**53")
+    return value
+
+
+def generation_number(number: object) -> int:
+    """What a generation is called. Raises TypeError for no integer, OverflowError beyond 2**53."""
+    whole = operator.index(number)  # type: ignore[arg-type]
+    if abs(whole) > LARGEST_INTEGER:
+        raise OverflowError(f"a generation's number of {whole.bit_length()} bits")
+    return whole
+
+
+def note_data(text: object, link: object) -> dict[str, Any]:
+    return {"text": unicode_text(str(text)[:2000]), "link": plain_json(link)}
 
 
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
@@ -51,7 +71,7 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
         return checked, None
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
         raise BadArgument("capacity", capacity, "must be a whole number above zero, or left out")
-    return checked, capacity
+    return checked, _bounded(capacity, "capacity")
 
 
 def gauged(
@@ -62,14 +82,14 @@ def gauged(
 
 
 def finite_number(value: object, name: str) -> Number:
-    """An int or float; NumPy scalars and tensors of one element are taken as what they hold."""
+    """A float, or an int up to 2**53; NumPy scalars and tensors of one element are taken as what they hold."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return _bounded(value, name)
     number = math.nan
     if isinstance(value, SupportsFloat) and not isinstance(value, bool):
         try:
             number = float(value)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             number = math.nan
     if not math.isfinite(number):
         shown = value if isinstance(value, (str, float, bool)) else f"<{type(value).__name__}>"

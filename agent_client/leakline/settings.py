@@ -246,15 +246,22 @@ def plain_json(value: Any, depth: int = 4) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return value[:1000]
+        return unicode_text(value[:1000])
     if isinstance(value, os.PathLike):
-        return os.fsdecode(value)[:1000]
+        return unicode_text(os.fsdecode(value)[:1000])
     if depth > 0 and isinstance(value, Mapping):
         pairs = list(value.items())[:200]
-        return {str(key)[:NAME_LIMIT]: plain_json(item, depth - 1) for key, item in pairs}
+        return {
+            unicode_text(str(key)[:NAME_LIMIT]): plain_json(item, depth - 1) for key, item in pairs
+        }
     if depth > 0 and isinstance(value, (list, tuple)):
         return [plain_json(item, depth - 1) for item in value[:200]]
     return f"<{type(value).__name__}>"
+
+
+def unicode_text(text: str) -> str:
+    """Half a surrogate pair (from a file name, from cut text) becomes "?": such a text is no valid JSON."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _run_id(env: _Environment, world_size: int) -> str:
@@ -272,29 +279,44 @@ def _run_id(env: _Environment, world_size: int) -> str:
 
 
 def _launch_key(env: _Environment) -> str | None:
-    """What all ranks of one launch share and two launches do not.
+    """What all ranks of one launch share and two launches do not; None when nothing of the kind is known.
 
-    On one machine that is the launcher: its process id and start time. Across machines it is the
-    id of the rendezvous or of the batch job; without either, the master's address.
+    That is the id of the rendezvous or of the batch job. Without either, the master's address; but when the whole
+    launch is on this machine, launch after launch has the same one, so the launcher tells them apart.
     """
-    here = env.count("LOCAL_WORLD_SIZE", env.count("WORLD_SIZE", 1))
-    if here == env.count("WORLD_SIZE", 1):
-        parent = os.getppid()
-        return f"launcher {parent} {_start_ticks(parent)}"
     launch = env.get("TORCHELASTIC_RUN_ID")
-    job = env.get("SLURM_JOB_ID")
     if launch is not None and launch != "none":
         return f"torchelastic {launch}"
+    job = env.get("SLURM_JOB_ID")
     if job is not None:
         return f"slurm {job} {env.get('SLURM_STEP_ID')}"
     master = env.get("MASTER_ADDR")
-    return None if master is None else f"master {master}:{env.get('MASTER_PORT')}"
+    address = None if master is None else f"master {master}:{env.get('MASTER_PORT')}"
+    if not _is_on_one_machine(env, master):
+        return address
+    launcher = _launcher()
+    return None if launcher is None else f"{address} {launcher}"
+
+
+def _is_on_one_machine(env: _Environment, master: str | None) -> bool:
+    here, everywhere = env.count("LOCAL_WORLD_SIZE", 0), env.count("WORLD_SIZE", 1)
+    if here:
+        return here == everywhere
+    return master in (None, "localhost", "::1") or str(master).startswith("127.")
+
+
+def _launcher() -> str | None:
+    """The parent process and when it started. Not init: it adopts what has lost its parent, of every launch."""
+    parent = os.getppid()
+    ticks = _start_ticks(parent) if parent > 1 else ""
+    return f"launcher {parent} {ticks}" if ticks else None
 
 
 def _start_ticks(pid: int) -> str:
-    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher."""
+    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher; empty where unknown."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""

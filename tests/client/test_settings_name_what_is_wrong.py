@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,49 @@ def test_ranks_on_several_machines_join_by_their_rendezvous() -> None:
 
     assert rank(0, "one") == rank(7, "one")
     assert rank(0, "one") != rank(0, "two")
+
+
+@pytest.mark.parametrize("parent", [0, 1, 2**22 + 1])
+def test_ranks_whose_launcher_is_gone_join_nobody(
+    monkeypatch: pytest.MonkeyPatch, parent: int
+) -> None:
+    """Init adopts orphans of every launch, and a process without a start time may be any."""
+    monkeypatch.setattr("os.getppid", lambda: parent)
+    ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    assert resolve(ranks).run_id != resolve(ranks).run_id
+    assert not resolve(ranks).run_id.startswith("ranks-")
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"TORCHELASTIC_RUN_ID": "one"},
+        {"SLURM_JOB_ID": "7"},
+        {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"},
+    ],
+)
+def test_the_id_of_a_launch_joins_ranks_of_different_parents(
+    monkeypatch: pytest.MonkeyPatch, launch: dict[str, str]
+) -> None:
+    """A wrapper script for each rank, or no word of how many ranks are here."""
+    ids = set()
+    for parent in (1, os.getpid()):
+        monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
+        ids.add(resolve({"WORLD_SIZE": "2", **launch}).run_id)
+    assert len(ids) == 1
+
+
+def test_two_launches_on_one_machine_differ_though_the_default_port_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torchrun = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+    }  # fmt: skip
+    first = resolve(torchrun).run_id
+    assert first == resolve(torchrun).run_id
+    monkeypatch.setattr("os.getppid", os.getpid)
+    assert resolve(torchrun).run_id != first
 
 
 def test_a_given_run_id_is_resumed() -> None:
