@@ -52,6 +52,11 @@ class VerdictWatch:
         if len(self._snapshots) > KEPT_SNAPSHOTS:
             self._thin()
 
+    def forget(self) -> None:
+        """Let go of the callbacks, and of what they hold of the program."""
+        self._callbacks.clear()
+        self._snapshots.clear()
+
     def due(self) -> list[tuple[Callable[[Any], object], Verdict]]:
         """The callbacks to call now, with the verdict. The caller calls them outside of any guard."""
         if not (self._news and self._governor.allows("verdict", 0.01)):

@@ -19,10 +19,16 @@ from typing import Any, Final, Protocol
 class Ending(Protocol):
     """What the hooks tell a run."""
 
-    def _ends_because(self, state: str, reason: str) -> None: ...
+    def _ends_because(
+        self, state: str, reason: str, error: BaseException | None = None
+    ) -> None: ...
+    def _outlived_signal(self) -> None: ...
     def _finish_at_exit(self) -> None: ...
     def _forget(self) -> None: ...
 
+
+# How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
+KILLED: Final = ("terminated", "SIGTERM")
 
 _local: Final = threading.local()
 # Weakly, so that a finished run is not kept for the life of the process.
@@ -91,7 +97,7 @@ def _chain_excepthook() -> None:
     ) -> None:
         state = "terminated" if issubclass(kind, KeyboardInterrupt) else "failed"
         for run in list(_runs):
-            run._ends_because(state, kind.__name__)
+            run._ends_because(state, kind.__name__, error)
         previous(kind, error, traceback)
 
     hook._leakline = True  # type: ignore[attr-defined]
@@ -111,10 +117,12 @@ def _chain_sigterm() -> None:
 def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
         for run in list(_runs):
-            run._ends_because("terminated", "SIGTERM")
+            run._ends_because(*KILLED)
         if callable(previous):
             # It may save a checkpoint and go on for minutes; the run ends when the process does.
             previous(number, frame)
+            for run in list(_runs):
+                run._outlived_signal()
             return
         for run in list(_runs):
             run._finish_at_exit()

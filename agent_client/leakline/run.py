@@ -6,7 +6,6 @@ and what a run becomes when it has finished or finds itself in a forked child.
 
 from __future__ import annotations
 
-import operator
 import os
 import socket
 import sys
@@ -27,7 +26,7 @@ from .outbox import SafeOutbox, SpoolFile
 from .recorder import Losses, Recorder
 from .sampler import BackgroundFold, Sampler
 from .sender import Sender
-from .settings import NAME_LIMIT, Settings, plain_json, resolve
+from .settings import NAME_LIMIT, Settings, resolve
 from .snapshot import ProcessIdentity, RunHeader, Snapshot
 from .spool import count_attempts, read_batches
 
@@ -102,6 +101,10 @@ class Run:
         self._loop: Loop | None = None
         self._settings: Settings | None = None
         self._end: tuple[str, str] | None = None
+        # A SIGTERM came, and the program's own handler let it go on.
+        self._goes_on = False
+        # The exception that left the newest phase or generation: told already when it ends the program.
+        self._told: int | None = None
 
     # -- what people call ----------------------------------------------------------------------------
 
@@ -121,10 +124,13 @@ class Run:
         return "" if self._settings is None else self._settings.url
 
     def generation(self, number: int) -> Generation:
-        """A new generation begins; the one before it ends. Also ``with run.generation(g): ...``."""
+        """A new generation begins; the one before it ends. Also ``with run.generation(g): ...``.
+
+        A number beyond 2**53 is no generation: it is left out with a warning.
+        """
         if self._loop is not None:
             with self._guard:
-                self._loop.start_generation(operator.index(number))
+                self._loop.start_generation(declarations.generation_number(number))
             self._call_back()
         return Generation(self)
 
@@ -189,7 +195,7 @@ class Run:
 
     def note(self, text: str, link: str | None = None) -> None:
         """Text, and a link, beside the charts."""
-        self._declare("note", "note", lambda: {"text": str(text)[:2000], "link": plain_json(link)})
+        self._declare("note", "note", lambda: declarations.note_data(text, link))
 
     def band(
         self,
@@ -241,7 +247,7 @@ class Run:
 
     def finish(self) -> None:
         """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once."""
-        self._finish(self._end or ("finished", ""))
+        self._finish(("finished", "") if self._goes_on or self._end is None else self._end)
 
     # -- what blocks and endings call ----------------------------------------------------------------
 
@@ -251,17 +257,20 @@ class Run:
 
     def _enter_phase(self, name: str) -> Frame | None:
         if self._loop is not None:
+            self._told = None
             with self._guard:
                 return self._loop.enter_phase(_phase_name(name))
         return None
 
     def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
         if self._loop is not None:
+            self._told = None if error is None else id(error)
             with self._guard:
                 self._loop.exit_phase(frame, error)
 
     def _end_generation(self, error: BaseException | None) -> None:
         if self._loop is not None:
+            self._told = None if error is None else id(error)
             with self._guard:
                 self._loop.end_generation(error)
             self._call_back()
@@ -291,14 +300,16 @@ class Run:
                 }  # fmt: skip
                 self._loop.note("cleanup", _clean(name), data)
 
-    def _ends_because(self, state: str, reason: str) -> None:
+    def _ends_because(self, state: str, reason: str, error: BaseException | None = None) -> None:
         """The process is about to end for this reason."""
-        self._end = (state, reason)
-        if self._loop is not None:
-            with self._guard:
-                self._loop.note(
-                    "exception" if state == "failed" else "mark", reason, {"type": reason}
-                )
+        self._end, self._goes_on = (state, reason), False
+        if self._loop is None or (isinstance(error, Exception) and id(error) == self._told):
+            return
+        with self._guard:
+            self._loop.note("exception" if state == "failed" else "mark", reason, {"type": reason})
+
+    def _outlived_signal(self) -> None:
+        self._goes_on = True
 
     def _finish_at_exit(self) -> None:
         self._finish(self._end or ("finished", ""))
@@ -391,7 +402,7 @@ class Run:
             )
 
     def _finish(self, end: tuple[str, str]) -> None:
-        """1. last snapshot  2. record  3. send, within the time  4. say the verdict."""
+        """1. last snapshot  2. record  3. send, within the time  4. let its objects go  5. say the verdict."""
         global _active
         loop, self._loop = self._loop, None
         if loop is None:
@@ -405,7 +416,11 @@ class Run:
         with self._guard:
             self._close(loop, end)
         with self._guard:
-            self._say_goodbye()
+            loop.sampler.forget()
+            self._verdicts.forget()
+        if end != endings.KILLED:
+            with self._guard:
+                self._say_goodbye()
 
     def _close(self, loop: Loop, end: tuple[str, str]) -> None:
         deadline = time.monotonic() + EXIT_SECONDS

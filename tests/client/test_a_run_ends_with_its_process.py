@@ -96,6 +96,62 @@ def test_a_program_with_its_own_sigterm_handler_goes_on_as_before(
     assert {"state": "terminated", "reason": "SIGTERM"}.items() <= (ends[-1] or {}).items()
 
 
+def test_a_run_finished_by_the_program_is_finished_whatever_signal_came_before(
+    spool_directory: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "handled.py"
+    script.write_text(
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *a: None)\n"
+        + START.format(mode="offline", server=None)
+        + "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "run.finish()\n"
+    )
+    subprocess.run([sys.executable, str(script)], check=True, timeout=60)
+    assert {"state": "finished", "reason": ""}.items() <= (ended(spool_directory) or {}).items()
+
+
+def test_an_exception_that_ends_the_program_is_told_once(
+    train: Any, spool_directory: Path, recorded: Recorded
+) -> None:
+    process = train("""
+        with run.generation(1), run.phase("train"), run.phase("update"):
+            raise ValueError("planned")
+    """)
+    process.communicate(timeout=60)
+    told = [e for s in recorded() for e in s.events if e.kind == "exception"]
+    assert [(e.name, e.data.get("phase")) for e in told] == [("ValueError", "train/update")]
+    assert (ended(spool_directory) or {})["state"] == "failed"
+
+
+def test_an_exception_is_told_also_when_another_one_left_a_phase_before(
+    train: Any, recorded: Recorded
+) -> None:
+    process = train("""
+        try:
+            with run.phase("train"):
+                raise ValueError("first")
+        except ValueError as kept:
+            first = kept
+        raise KeyError("second")
+    """)
+    process.communicate(timeout=60)
+    told = [e.name for s in recorded() for e in s.events if e.kind == "exception"]
+    assert told == ["ValueError", "KeyError"]
+
+
+@pytest.mark.parametrize(("end", "said"), [("", 1), ("os.kill(os.getpid(), 15)", 0)])
+def test_a_program_told_to_end_says_no_verdict(tmp_path: Path, end: str, said: int) -> None:
+    """The next signal is SIGKILL: the time is for what is recorded."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        START.format(mode="offline", server=None).replace("quiet=True", "quiet=False") + end
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert len(done.stderr.splitlines()) == 1 + said
+
+
 def test_the_excepthook_of_the_program_still_runs(train: Any) -> None:
     process = train("""
         sys.excepthook = (lambda before: lambda *a: (print("theirs", flush=True), before(*a)))(sys.excepthook)

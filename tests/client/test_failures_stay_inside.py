@@ -14,6 +14,7 @@ import pytest
 
 import leakline
 from leakline import guard
+from leakline.errors import BadArgument
 from leakline.guard import Guard
 from leakline.notices import Notices, set_up
 from leakline.snapshot import Snapshot
@@ -115,3 +116,58 @@ def test_a_tracked_function_that_fails_costs_only_its_own_line(
     assert [s["tracked.good.length"] for s in ends] == [7] * 8
     assert [s.get("tracked.shaky.length") for s in ends] == [0, None, None, 3, None, None, 6, None]
     assert not any("tracked.broken.length" in s or "tracked.huge.length" in s for s in ends)
+
+
+def test_numbers_that_no_server_takes_are_refused_at_once(offline: leakline.Run) -> None:
+    over = 2**53 + 1
+    for call in (
+        lambda: offline.gauge("pending", over),
+        lambda: offline.gauge("pending", -over),
+        lambda: offline.gauge("pending", 1, warn_above=10**5000),
+        lambda: offline.track("replay", [], capacity=over),
+        lambda: offline.expect(dict, over),
+        lambda: offline.expect(dict, (1, over)),
+    ):
+        with pytest.raises(BadArgument, match=r"2\*\*53"):
+            call()
+    offline.gauge("pending", 2**53)
+
+
+def test_a_generation_beyond_all_numbers_is_left_out_and_counted(
+    offline: leakline.Run, recorded: Recorded, internal_exceptions: Any
+) -> None:
+    offline.generation(1)
+    offline.generation(2**53 + 1)
+    offline.generation(-(2**64))
+    assert offline._guard.count == 2
+    internal_exceptions.clear()
+    offline.finish()
+    assert [s.generation for s in recorded() if s.kind == "generation_end"] == [1]
+
+
+def test_half_a_character_in_a_note_leaves_valid_json(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.note("before \ud800 after", link="http://x/\udcff")
+    offline.finish()
+    (note,) = (e for s in recorded() for e in s.events if e.kind == "note")
+    assert note.data == {"text": "before ? after", "link": "http://x/?"}
+
+
+def test_a_finished_run_keeps_nothing_of_the_program_alive(offline: leakline.Run) -> None:
+    agent, heard = Agent(), Agent()
+
+    def length(agent: Agent = agent) -> int:
+        return 1
+
+    def callback(verdict: object, heard: Agent = heard) -> None: ...
+
+    offline.track("agents", length)
+    offline.on("ok", callback)
+    with offline.phase("train"):
+        pass
+    offline.finish()
+    gone = [weakref.ref(agent), weakref.ref(heard)]
+    del agent, heard, length, callback
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
