@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,20 @@ import pytest
 import leakline
 from leakline.cli import main
 from leakline.outbox import SpoolFile
-from leakline.report import build, load, report_text, spools_by_run
+from leakline.report import (
+    GENERATION_ENDS_READ,
+    WHOLE_UP_TO_BYTES,
+    _generation_ends,
+    build,
+    closing_line,
+    load,
+    report_text,
+    spools_by_run,
+)
 from leakline.report.build import trend
 from leakline.report.render import gib, render, signed_gib
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool import read_batches
 
 GIB = 2**30
 HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)
@@ -155,3 +166,35 @@ def test_reporting_needs_no_server_and_no_heavy_library(story: Story) -> None:
         "assert not {'fastapi', 'numpy', 'torch', 'http.client'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(story.path)], check=True, capture_output=True)
+
+
+def test_the_closing_line_of_a_long_run_reads_a_bounded_part_up_to_the_end(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for generation in range(1500):
+        story.row(generation, "train", 2.0 + generation / 100, 18)
+        story.row(generation, None, 2.0 + generation / 100, 18, "generation_end")
+    assert story.path.stat().st_size > WHOLE_UP_TO_BYTES
+    seen = [s for batch in _generation_ends(story.path) for s in batch.snapshots]
+    assert GENERATION_ENDS_READ // 2 < len(seen) <= GENERATION_ENDS_READ
+    assert {s.kind for s in seen} == {"generation_end"}
+    numbers = sorted({s.generation for s in seen if s.generation is not None})
+    assert numbers[-1] == 1499
+    assert max(b - a for a, b in itertools.pairwise(numbers)) <= 8
+    assert closing_line(story.path).startswith(("confirmed", "suspected"))
+
+
+def test_a_bounded_reading_keeps_the_last_generation_end_of_every_batch(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for generation in range(900):
+        story.row(generation, None, 2.0, 18, "generation_end")
+    rows = tuple(s for batch in read_batches(story.path) for s in batch.snapshots)
+    file = SpoolFile(tmp_path / "run-1" / "instance-2.spool", HEADER, PROCESS)
+    for start in range(0, 900, 150):
+        file.append(Batch(PROCESS, rows[start : start + 150], {}))
+    seen = [
+        s.generation
+        for batch in _generation_ends(tmp_path / "run-1" / "instance-2.spool")
+        for s in batch.snapshots
+    ]
+    assert 300 < len(seen) <= GENERATION_ENDS_READ
+    assert seen[-1] == 899

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ..analysis.history import history_from_batches
 from ..errors import SpoolError
-from ..spool import read_batches, read_end, read_header
+from ..snapshot import Batch
+from ..spool import BATCH, GENERATION_END, Record, read_batches, read_end, read_header, read_records
 from .build import Recording, build, load
 from .render import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
-WHOLE_UP_TO_BYTES: Final = 4 * 2**20
+WHOLE_UP_TO_BYTES: Final = 2**20
+GENERATION_ENDS_READ: Final = 400
 
 __all__ = ["Recording", "build", "closing_line", "load", "render", "report_text", "spools_by_run"]
 
@@ -32,9 +36,32 @@ def closing_line(path: Path) -> str:
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES
-    batches = read_batches(path, only_generation_ends=brief)
+    batches = _generation_ends(path) if brief else read_batches(path)
     verdict = examine(history_from_batches(header, batches, ended=read_end(path) is not None))
     return f"{verdict.status}: {verdict.summary}"
+
+
+def _generation_ends(path: Path) -> Iterator[Batch]:
+    """At most GENERATION_ENDS_READ of them, evenly spread, with the last."""
+    chosen = _spread(sum(1 for _ in _ending_records(path)))
+    room = GENERATION_ENDS_READ // max(1, len(chosen))
+    for position, record in enumerate(_ending_records(path)):
+        if position in chosen:
+            batch = record.batch()
+            ends = [s for s in batch.snapshots if s.kind == "generation_end"]
+            kept = _spread(len(ends), room)
+            yield replace(batch, snapshots=tuple(s for i, s in enumerate(ends) if i in kept))
+
+
+def _ending_records(path: Path) -> Iterator[Record]:
+    return (r for r in read_records(path) if r.kind == BATCH and r.flags & GENERATION_END)
+
+
+def _spread(count: int, limit: int = GENERATION_ENDS_READ) -> frozenset[int]:
+    """At most ``limit`` of the positions below ``count``, evenly, with the last."""
+    if count <= limit:
+        return frozenset(range(count))
+    return frozenset(count - 1 - i * count // limit for i in range(limit))
 
 
 def spools_by_run(path: Path) -> list[list[Path]]:
