@@ -58,6 +58,13 @@ class Config:
         return f"http://{host}:{self.port}"
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     """Read the settings; unset and empty mean the default. Raises WrongSettings with every wrong value."""
     problems: list[str] = []

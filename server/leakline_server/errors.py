@@ -79,6 +79,15 @@ def run_not_found(run_id: str) -> NotFound:
     )
 
 
+def instance_in_use(instance: str, field: str, stored: int, sent: int) -> Conflict:
+    return Conflict(
+        "instance_in_use",
+        f"process {shorten(instance)} is known with {field}={stored}, this says {sent}; every process and every "
+        "attempt needs an instance of its own",
+        {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent},
+    )
+
+
 def shorten(value: Any) -> Any:
     """A value as it may stand in an error: short, and plain JSON."""
     if value is None or isinstance(value, (bool, float)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -31,12 +32,18 @@ MAX_HOLDERS: Final = 64 * MAX_SNAPSHOTS
 MAX_CENSUS_TYPES: Final = 5_000
 MAX_DEPTH: Final = 8
 MAX_RSS_BYTES: Final = 64 * 2**40
+MAX_LOST_REASONS: Final = 32
+# Sums and squares of what is below this still fit a double with digits to spare.
+MAX_FLOAT: Final = 1e15
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 # A leak cannot be told from a counter that wrapped, so what counts things must not be negative. The books are
 # changes, and a gauge is whatever its owner says.
 _COUNTS: Final = re.compile(
     r"(?!phase\.|gauge\.).*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
+)
+_BYTES_OR_COUNT: Final = re.compile(
+    r".*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
 )
 
 
@@ -79,11 +86,13 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     if clean:
         # JSON can hold a control character only behind a backslash, so most bodies need no look.
         # Checked again after it: a name of nothing but control characters is no name.
-        batch = _decode(wire.encode(_without_control(msgspec.to_builtins(batch))))
+        batch = _decode(wire.encode(_all_without_control(msgspec.to_builtins(batch))))
     rows = batch.snapshots is not None
     columns, filled = _columns(batch)
     count = len(columns.time)
     _check_series(columns.series)
+    if len(batch.lost) > MAX_LOST_REASONS:
+        raise InvalidField("lost", len(batch.lost), f"at most {MAX_LOST_REASONS} reasons")
     details = _details(batch, count)
     who = batch.process
     return Incoming(
@@ -165,12 +174,26 @@ def _check_series(series: Mapping[str, Sequence[Any]]) -> None:
             "columns.series", len(series), f"at most {MAX_SERIES} series in one batch"
         )
     for name, values in series.items():
+        present = values if None not in values else [v for v in values if v is not None]
+        if not present:
+            continue
+        if min(present) < -MAX_FLOAT or max(present) > MAX_FLOAT:
+            _check_sizes(name, values)
         if _COUNTS.fullmatch(name):
-            present = values if None not in values else [v for v in values if v is not None]
-            if present and min(present) < 0:
+            if min(present) < 0:
                 raise InvalidField(f"columns.series.{name}", min(present), "must not be negative")
-            if name == "process.rss_bytes" and present and max(present) > MAX_RSS_BYTES:
+            if name == "process.rss_bytes" and max(present) > MAX_RSS_BYTES:
                 raise InvalidField(f"columns.series.{name}", max(present), "is more than 64 TiB")
+
+
+def _check_sizes(name: str, values: Sequence[Any]) -> None:
+    """Seldom needed: some value is beyond MAX_FLOAT. Integers were bounded when they were decoded."""
+    whole = _BYTES_OR_COUNT.fullmatch(name) is not None
+    for i, value in enumerate(values):
+        limit = wire.MAX_INTEGER if whole or isinstance(value, int) else MAX_FLOAT
+        if value is not None and abs(value) > limit:
+            where = f"columns.series.{name}[{i}]"
+            raise InvalidField(where, value, f"must lie between -{limit:g} and {limit:g}")
 
 
 def _details(batch: wire.Batch, count: int) -> dict[DetailKind, Sequence[Any]]:
@@ -201,26 +224,44 @@ def _details(batch: wire.Batch, count: int) -> dict[DetailKind, Sequence[Any]]:
     return found
 
 
-# What the analysis reads of a declaration; everything else in an event's data is shown and no more.
-_EVENT_NUMBERS: Final[Mapping[str, tuple[tuple[str, bool], ...]]] = {
-    "expect": (("low", True), ("high", True)),
-    "track": (("capacity", False),),
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number in an event's data."""
+
+    name: str
+    what: str = "a count"
+    low: float = 0
+    high: float = wire.MAX_INTEGER
+    needed: bool = False
+    kinds: tuple[type, ...] = (int,)
+
+    def allows(self, value: Any) -> bool:
+        right_kind = isinstance(value, self.kinds) and not isinstance(value, bool)
+        return right_kind and self.low <= value <= self.high
+
+
+# What the analysis and the pages compute with; everything else in an event's data is shown and no more.
+_EVENT_NUMBERS: Final[Mapping[str, tuple[_Number, ...]]] = {
+    "expect": (_Number("low", needed=True), _Number("high", needed=True)),
+    "track": (_Number("capacity"),),
+    "budget": (_Number("normal_bytes"), _Number("leak_bytes")),
+    "cleanup": (
+        _Number("before_bytes"),
+        _Number("after_bytes"),
+        _Number("freed_bytes", "a number of bytes", low=-wire.MAX_INTEGER),
+        _Number("seconds", "a number of seconds", high=wire.MAX_TIME_SECONDS, kinds=(int, float)),
+    ),
 }
 
 
 def _check_event(i: int, event: wire.Event) -> None:
     if deeper_than(event.data, MAX_DEPTH - 2):
         raise too_deep(MAX_DEPTH)
-    for name, needed in _EVENT_NUMBERS.get(event.kind, ()):
-        value = event.data.get(name)
-        if value is None and not needed:
-            continue
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not 0 <= value <= wire.MAX_INTEGER
-        ):
-            raise InvalidField(f"events[{i}].data.{name}", value, "must be a count")
+    for number in _EVENT_NUMBERS.get(event.kind, ()):
+        value = event.data.get(number.name)
+        if (value is not None or number.needed) and not number.allows(value):
+            where = f"events[{i}].data.{number.name}"
+            raise InvalidField(where, value, f"must be {number.what}")
     after = event.data.get("after")
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
@@ -242,14 +283,34 @@ def _wrong_version(version: Any) -> InvalidField:
     return InvalidField("version", version, f"this server reads version {WIRE_VERSION}")
 
 
-def _without_control(thing: Any) -> Any:
+def without_control(text: str) -> str:
+    return _CONTROL.sub("", text)
+
+
+def _all_without_control(thing: Any) -> Any:
     if isinstance(thing, str):
-        return _CONTROL.sub("", thing)
+        return without_control(thing)
     if isinstance(thing, dict):
-        return {_CONTROL.sub("", key): _without_control(value) for key, value in thing.items()}
+        cleaned = {
+            _CONTROL.sub("", key): _all_without_control(value) for key, value in thing.items()
+        }
+        if len(cleaned) < len(thing):
+            raise _same_name(thing)
+        return cleaned
     if isinstance(thing, (list, tuple)):
-        return [_without_control(item) for item in thing]
+        return [_all_without_control(item) for item in thing]
     return thing
+
+
+def _same_name(mapping: Mapping[str, Any]) -> InvalidField:
+    seen: set[str] = set()
+    for key in mapping:
+        cleaned = _CONTROL.sub("", key)
+        if cleaned in seen:
+            break
+        seen.add(cleaned)
+    why = "is there twice once control characters are removed"
+    return InvalidField(cleaned, cleaned, why)
 
 
 def _explain(body: bytes, message: str) -> InvalidField | Malformed:

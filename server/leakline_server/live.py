@@ -19,6 +19,7 @@ class Live:
         self._ended = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._open: set[asyncio.Event] = set()
+        self._patient: set[asyncio.Timeout] = set()
 
     @property
     def closing(self) -> bool:
@@ -55,6 +56,17 @@ class Live:
             if not self._waiting[run_id]:
                 del self._waiting[run_id]
 
+    @contextlib.contextmanager
+    def ending(self, patience: asyncio.Timeout) -> Iterator[None]:
+        """The end of the server runs this timeout out at once."""
+        self._patient.add(patience)
+        if self.closing:
+            patience.reschedule(0)
+        try:
+            yield
+        finally:
+            self._patient.discard(patience)
+
     @property
     def listeners(self) -> int:
         return len(self._open)
@@ -67,6 +79,9 @@ class Live:
         self._ended.set()
         for event in self._open:
             event.set()
+        for patience in self._patient:
+            if not patience.expired():
+                patience.reschedule(0)
 
 
 class Listener:

@@ -6,7 +6,6 @@ streams to end, so that nothing is left to wait for.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -19,14 +18,14 @@ import uvicorn
 from leakline.errors import BadArgument, LeaklineError
 
 from .app import create_app
-from .config import Config
+from .config import Config, is_loopback
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl
 from .store.migrate import NewerDatabase
 from .web.services import Services
 
 BACKLOG: Final = 1024
 # A backstop: nothing should need it.
-GRACEFUL_SHUTDOWN_SECONDS: Final = 2
+GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 
 
 class CannotServe(LeaklineError):
@@ -85,13 +84,6 @@ def refuse_beyond_loopback(config: Config) -> None:
         "listens beyond this machine, and there is no login yet; use 127.0.0.1 with a tunnel, or set "
         "LEAKLINE_INSECURE=1 behind something that has one",
     )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bind(config: Config) -> socket.socket:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import TooBusy, Unavailable
+from sqlalchemy.exc import DataError, OperationalError
+
+from .errors import Malformed, RequestRefused, TooBusy, Unavailable
 from .figures import WriterFigures
 from .store import sealing
 from .store.codec import CorruptChunk
@@ -28,6 +30,10 @@ MAX_WAITING_BATCHES: Final = 256
 MAX_WAITING_SNAPSHOTS: Final = 20_000
 MAX_GROUP: Final = 64
 TIDY_SECONDS: Final = 30.0
+
+# What a value that no check foresaw raises on its way into the database.
+_OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
+_UNSTORABLE: Final = (CorruptChunk, *_OUT_OF_RANGE)
 
 log = logging.getLogger("leakline")
 
@@ -99,11 +105,7 @@ class Writer:
         outcomes: Sequence[Outcome | Exception] = []
         started = time.perf_counter()
         try:
-            with writing(self._engine) as connection:
-                found = self._inbox.store(connection, [w.batch for w in group])
-            outcomes = found
-        except (*DATABASE_ERRORS, CorruptChunk) as error:
-            log.error("could not write %d batches: %s", len(group), error)
+            outcomes = self._write([w.batch for w in group])
         finally:
             # Also after an exception nobody foresaw: whoever waits gets an answer.
             if not outcomes:
@@ -114,6 +116,19 @@ class Writer:
         self.figures.commits += 1
         self.figures.commit_seconds += time.perf_counter() - started
         self._after(group, outcomes)
+
+    def _write(self, group: Sequence[Incoming]) -> Sequence[Outcome | Exception]:
+        """In one transaction; when that fails for what is in a batch, each in its own."""
+        try:
+            with writing(self._engine) as connection:
+                return self._inbox.store(connection, group)
+        except (*DATABASE_ERRORS, *_UNSTORABLE) as error:
+            self._inbox.forget()
+            if len(group) > 1 and not isinstance(error, OperationalError):
+                return [outcome for batch in group for outcome in self._write([batch])]
+            self.figures.failures += 1
+            log.error("could not write %d batches: %s", len(group), error)
+            return [_refusal(error) for _ in group]
 
     def _after(self, group: Sequence[_Waiting], outcomes: Sequence[Outcome | Exception]) -> None:
         touched: dict[str, None] = {}
@@ -169,6 +184,15 @@ def _resolve(
         # A client that went away has cancelled its wait; its batch is stored all the same.
         if not answer.done():
             answer.set_result(outcome)
+
+
+def _refusal(error: Exception) -> RequestRefused:
+    if isinstance(error, (*_OUT_OF_RANGE, DataError)):
+        return Malformed(
+            "batch_cannot_be_stored",
+            f"a value of the batch cannot be stored ({type(error).__name__}); nothing of it is, do not send it again",
+        )
+    return _not_written()
 
 
 def _not_written() -> Unavailable:

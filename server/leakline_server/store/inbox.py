@@ -14,7 +14,7 @@ step 2 costs no query. Nothing in memory is true until the transaction is: after
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,11 +24,12 @@ from sqlalchemy import Connection, bindparam, case, insert, update
 from . import wire
 from .codec import compress
 from .doubles import contradiction
-from .incoming import Accepted, Incoming, Outcome, UnknownRun
+from .incoming import Accepted, Incoming, OtherIdentity, Outcome, UnknownRun
 from .known import ProcessState, RunState, load_run, new_process
 from .tables import batches, details, processes, runs, series
 
 MAX_PHASES_LISTED: Final = 64
+MAX_LOST_REASONS: Final = 32
 MAX_RUNS_IN_MEMORY: Final = 2_000
 
 
@@ -81,6 +82,9 @@ class Inbox:
         process = run.processes.get(batch.process.instance)
         if process is None:
             process = new_process(connection, run, batch)
+        other = _other_identity(process, batch)
+        if other is not None:
+            return other
         last = batch.first_sequence + batch.count - 1
         gaps = process.known.missing(batch.first_sequence, last) if batch.count else []
         new = sum(high - low + 1 for low, high in gaps)
@@ -89,13 +93,16 @@ class Inbox:
             differs = contradiction(connection, run, process, batch, gaps, unwritten)
             if differs is not None:
                 return differs
+        more_lost = _merge_lost(process.lost, batch.lost)
+        if batch.count and not gaps and not more_lost:
+            # Nothing new: an upload of an old spool must not make a run look alive.
+            return Accepted(0)
         self._note(plan, run, process, batch)
         for low, high in gaps:
             _plan_rows(plan, run, process, batch, low, high)
         return Accepted(new)
 
     def _note(self, plan: _Plan, run: RunState, process: ProcessState, batch: Incoming) -> None:
-        process.lost.update(batch.lost)
         plan.runs[run.id] = (run, batch.received_at)
         plan.processes[process.id] = (process, batch.received_at)
 
@@ -110,13 +117,33 @@ class Inbox:
         return state
 
 
+def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
+    """An instance is one process, which has one rank and one attempt: the first it named stand."""
+    stored, sent = process.identity, batch.process
+    if stored.rank != sent.rank:
+        return OtherIdentity(sent.instance, "rank", stored.rank, sent.rank)
+    if stored.attempt != sent.attempt:
+        return OtherIdentity(sent.instance, "attempt", stored.attempt, sent.attempt)
+    return None
+
+
+def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
+    """Running totals only grow, so an old batch that is sent again takes nothing back. True: something grew."""
+    grew = False
+    for reason, number in sent.items():
+        if number > known.get(reason, -1) and (reason in known or len(known) < MAX_LOST_REASONS):
+            known[reason] = number
+            grew = True
+    return grew
+
+
 def _plan_rows(
     plan: _Plan, run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
 ) -> None:
     start, stop = low - batch.first_sequence, high + 1 - batch.first_sequence
     whole = stop - start == batch.count
     columns = batch.columns if whole else wire.slice_columns(batch.columns, start, stop)
-    changed = _fold_names(plan, run, process, columns)
+    columns, changed = _fold_names(plan, run, process, columns)
     raw = batch.raw if whole and not changed else None
     body = wire.encode(wire.StoredBody(columns)) if raw is None else raw
     row = {
@@ -135,16 +162,21 @@ def _plan_rows(
     _observe(run, process, columns, high)
 
 
-def _fold_names(plan: _Plan, run: RunState, process: ProcessState, columns: wire.Columns) -> bool:
-    """Number the names that are new; past the bound they are left out, and counted."""
+def _fold_names(
+    plan: _Plan, run: RunState, process: ProcessState, columns: wire.Columns
+) -> tuple[wire.Columns, bool]:
+    """Number the names that are new; past the bound they are left out, and counted. True: some were."""
     new = [name for name in columns.series if name not in run.names]
     kept, over = new[: run.room], new[run.room :]
     run.names.update(kept)
     plan.series += [{"run_id": run.id, "name": name} for name in kept]
+    if over:
+        # A copy: after a failure the batch is planned again, as it came.
+        columns = wire.slice_columns(columns, 0, len(columns.time))
     for name in over:
         left_out = sum(v is not None for v in columns.series.pop(name))
         process.lost["series_over_limit"] = process.lost.get("series_over_limit", 0) + left_out
-    return bool(over)
+    return columns, bool(over)
 
 
 def _detail_rows(

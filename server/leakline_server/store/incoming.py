@@ -50,4 +50,14 @@ class Contradiction:
     sent: Any
 
 
-Outcome = Accepted | UnknownRun | Contradiction
+@dataclass(frozen=True, slots=True)
+class OtherIdentity:
+    """The process with this instance is known with another value of ``field``."""
+
+    instance: str
+    field: str
+    stored: int
+    sent: int
+
+
+Outcome = Accepted | UnknownRun | Contradiction | OtherIdentity

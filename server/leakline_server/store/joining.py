@@ -33,6 +33,14 @@ class OtherProject(Exception):
         self.project = project
 
 
+class OtherProcess(Exception):
+    """The instance is known with another rank or attempt."""
+
+    def __init__(self, instance: str, field: str, stored: int, sent: int) -> None:
+        super().__init__(instance, field, stored, sent)
+        self.instance, self.field, self.stored, self.sent = instance, field, stored, sent
+
+
 def join_run(
     engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None = None
 ) -> Joined:
@@ -82,7 +90,11 @@ def _introduce(
     if process is None:
         return True
     same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
-    if connection.execute(select(processes.c.id).where(same)).first() is not None:
+    there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
+    if there is not None:
+        for name, stored in (("rank", there.rank), ("attempt", there.attempt)):
+            if getattr(process, name) != stored:
+                raise OtherProcess(process.instance, name, stored, getattr(process, name))
         return False
     connection.execute(
         insert(processes).values(

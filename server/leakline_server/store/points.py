@@ -6,7 +6,6 @@ snapshots a point, sealed chunks are not opened at all: the four numbers in thei
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -82,11 +81,26 @@ def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str
     found: dict[int, str] = {}
     for name in names:
         if "*" in name:
-            pattern = re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
-            found |= {i: n for n, i in sorted(numbered.items()) if pattern.fullmatch(n)}
+            pieces = name.split("*")
+            found |= {i: n for n, i in sorted(numbered.items()) if _fits(n, pieces)}
         elif name in numbered:
             found[numbered[name]] = name
     return found
+
+
+def _fits(name: str, pieces: Sequence[str]) -> bool:
+    """Whether ``pieces`` with anything between them make ``name``. Linear: a regular expression can take for ever."""
+    head, *middle, tail = pieces
+    end = len(name) - len(tail)
+    if not (name.startswith(head) and name.endswith(tail) and len(head) <= end):
+        return False
+    at = len(head)
+    for piece in middle:
+        found = name.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 def _items(

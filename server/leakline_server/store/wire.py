@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 # Beyond this, JSON numbers are no longer exact in JavaScript.
 MAX_INTEGER: Final = 2**53
+MAX_NAME_LENGTH: Final = 512
 # The year 3000: a clock that says more is in the wrong unit.
 MAX_TIME_SECONDS: Final = 32_503_680_000.0
 
@@ -20,7 +21,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_TIME_SECONDS)]
 Label = Annotated[str, Meta(max_length=256)]
-Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
 Path = Annotated[str, Meta(max_length=1024)]
 Value = Integer | float | None
 Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]

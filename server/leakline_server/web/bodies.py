@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from ..errors import Malformed, TooLarge
+from ..errors import Malformed, TooLarge, Unavailable
 from ..ingest import deeper_than, inflate, too_deep
+from ..live import Live
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 16
@@ -27,28 +28,37 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int
+    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live
 ) -> bytes:
-    """The whole body, counted while it comes. Raises ``refuse`` beyond ``limit`` bytes, ClientDisconnect, Malformed."""
+    """The whole body, counted while it comes.
+
+    Raises ``refuse`` beyond ``limit`` bytes, ClientDisconnect, Malformed when it is too slow, and Unavailable when the
+    server ends before it is there.
+    """
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
         raise refuse
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                part = message.get("body", b"")
-                size += len(part)
-                if size > limit:
-                    raise refuse
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
+        async with asyncio.timeout(BODY_SECONDS) as patience:
+            with live.ending(patience):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise refuse
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
     except TimeoutError as error:
+        if live.closing:
+            raise Unavailable(
+                "server_stopping", "the server ends; send this again later", retry_after_seconds=2
+            ) from error
         raise Malformed(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
         ) from error
@@ -63,8 +73,9 @@ def json_body(model: type[Model]) -> Any:
             f"the body has more than {MAX_BODY_BYTES} bytes",
             {"limit_bytes": MAX_BODY_BYTES},
         )
+        live = request.app.state.services.live
         headers = dict(request.scope["headers"])
-        body = await read_body(request.receive, headers, refuse, MAX_BODY_BYTES)
+        body = await read_body(request.receive, headers, refuse, MAX_BODY_BYTES, live)
         # The client compresses a header as it compresses a batch.
         body = inflate(body, headers.get(b"content-encoding", b"").decode("latin-1"))
         try:

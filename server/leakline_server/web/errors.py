@@ -80,6 +80,12 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         message = f"stored data of this run is damaged ({error}); restore it from a backup"
         return answer(request, 500, "stored_data_damaged", message)
 
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        # Starlette raises it again after this answer, and the server logs it with its traceback: once is enough.
+        message = "this is a bug of Leakline; the log of the server says where"
+        return answer(request, 500, "internal_error", message)
+
+    app.add_exception_handler(Exception, unforeseen)
     app.add_exception_handler(RequestRefused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -17,8 +17,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from .. import ingest
-from ..errors import Conflict, RequestRefused, run_not_found, shorten
-from ..store.incoming import Accepted, Contradiction, Outcome, UnknownRun
+from ..errors import Conflict, RequestRefused, instance_in_use, run_not_found, shorten
+from ..live import Live
+from ..store.incoming import Accepted, Contradiction, OtherIdentity, Outcome, UnknownRun
 from ..store.wire import Batch
 from .bodies import read_body
 from .metrics import Metrics
@@ -41,7 +42,7 @@ class IngestRoute:
             k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")
         }
         try:
-            body = await _read(receive, headers)
+            body = await _read(receive, headers, services.live)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
             accepted = _accepted(run_id, await services.writer.store(batch))
@@ -63,6 +64,8 @@ def _accepted(run_id: str, outcome: Outcome) -> int:
         return outcome.count
     if isinstance(outcome, UnknownRun):
         raise run_not_found(run_id)
+    if isinstance(outcome, OtherIdentity):
+        raise instance_in_use(outcome.instance, outcome.field, outcome.stored, outcome.sent)
     raise _conflict(outcome)
 
 
@@ -76,11 +79,11 @@ def _conflict(found: Contradiction) -> Conflict:
     )
 
 
-async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+async def _read(receive: Receive, headers: Mapping[bytes, bytes], live: Live) -> bytes:
     limit, what = ingest.MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
         limit, what = ingest.MAX_INFLATED_BYTES, "in all"
-    return await read_body(receive, headers, ingest.too_large(limit, what), limit)
+    return await read_body(receive, headers, ingest.too_large(limit, what), limit, live)
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,7 +95,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     refusals = {
         "400": "not JSON, damaged compression, or a body that did not arrive",
         "404": "no such run",
-        "409": "a sequence number is stored with other values",
+        "409": "a sequence number is stored with other values, or the instance with another rank or attempt",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
         "422": "a field is wrong: named in details, with its value",

@@ -96,13 +96,19 @@ def _event_text(data: Json) -> str:
 
 
 def _cleanup(data: Json) -> Cell:
-    freed = data.get("freed_bytes")
+    freed, seconds = _number(data, "freed_bytes"), _number(data, "seconds")
     if freed is None:
         return Cell(formats.NOT_MEASURED, absent=True)
-    took = f" in {formats.seconds(data['seconds'])}" if data.get("seconds") is not None else ""
+    took = f" in {formats.seconds(seconds)}" if seconds is not None else ""
     if freed <= 0:
         return rated(f"freed nothing{took}", "watch")
     return Cell(f"freed {formats.size(freed)}{took}")
+
+
+def _number(data: Json, name: str) -> float | None:
+    """None also for what a server before the check stored."""
+    value = data.get(name)
+    return value if isinstance(value, (int, float)) else None
 
 
 def expectations(found: Sequence[ExpectationRow]) -> Section | None:

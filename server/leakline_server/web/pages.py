@@ -18,6 +18,7 @@ from leakline.analysis.results import to_json
 from ..chart_parts import Axis, Points, join_attempts
 from ..charts import PRIVATE
 from ..errors import run_not_found
+from ..ingest import without_control
 from ..store import details, findings, history, points, runs, snapshots
 from .compare_view import compare_page
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
@@ -36,8 +37,10 @@ _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {404: "Not found", 422: "Not a valid request", 503: "Not available just now"}
 
 
+@router.head("/")
 @router.get("/")
 def list_page(request: Request, use: Use, q: str = "", cursor: str | None = None) -> Response:
+    q = without_control(q)
     try:
         found = runs.list_runs(
             use.engine, runs.RunFilter(**parse_query(q), limit=RUNS_PER_PAGE, cursor=cursor)
@@ -54,6 +57,7 @@ def _address(request: Request, use: Services) -> str:
     return use.config.public_url or str(request.base_url).rstrip("/")
 
 
+@router.head("/runs/{run}")
 @router.get("/runs/{run}")
 def show_run(run: str, use: Use, process: str | None = None) -> Response:
     return render("run.html", _run_page(use, run, process))

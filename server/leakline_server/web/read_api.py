@@ -7,6 +7,7 @@ import time
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from leakline import analysis
@@ -14,9 +15,9 @@ from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
-from ..errors import Conflict, InvalidField, NotFound, Unavailable, run_not_found
+from ..errors import Conflict, InvalidField, NotFound, Unavailable, instance_in_use, run_not_found
 from ..store import details, engine, findings, history, joining, points, runs, snapshots
-from ..store.wire import MAX_INTEGER
+from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .bodies import described, json_body
 from .json_response import json_response
@@ -38,6 +39,9 @@ _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 # A NUL in a query is an error of the caller, not of the database.
 Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
+Names = Annotated[
+    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None, Query(max_length=200)
+]
 Generation = Annotated[int | None, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Limit = Annotated[int, Query(ge=1, le=runs.MAX_LIMIT)]
 
@@ -81,6 +85,8 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
             f"run {run_id} belongs to project {error.project!r}, not to {body.project!r}",
             {"run": run_id, "project": error.project},
         ) from error
+    except joining.OtherProcess as error:
+        raise instance_in_use(error.instance, error.field, error.stored, error.sent) from error
     use.live.wake(run_id)
     url = f"{use.config.address}/runs/{run_id}"
     answer = {"id": run_id, "url": url, "created": joined.created, "attempt": joined.attempt}
@@ -143,7 +149,10 @@ def get_run(run: RunId, use: Use) -> Response:
 def get_series(
     run: RunId,
     use: Use,
-    name: Annotated[list[str], Query(min_length=1, max_length=200)],
+    name: Annotated[
+        list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]],
+        Query(min_length=1, max_length=200),
+    ],
     phase: Text = None,
     kind: Text = None,
     process: Text = None,
@@ -259,7 +268,7 @@ def get_holders(run: RunId, use: Use) -> Response:
 def get_snapshots(
     run: RunId,
     use: Use,
-    name: Annotated[list[str] | None, Query(max_length=200)] = None,
+    name: Names = None,
     limit: Limit = 50,
     cursor: Text = None,
 ) -> Response:
@@ -277,11 +286,13 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
     return json_response(to_json(analysis.compare(_history(before, use), _history(after, use))))
 
 
+@health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(schemas.Health, {}))
 def healthz() -> Response:
     return json_response({"status": "ok"})
 
 
+@health.head("/readyz", include_in_schema=False)
 @health.get(
     "/readyz",
     summary="The database answers and batches are written",

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
 
+from ..ingest import without_control
 from ..store.wire import MAX_INTEGER, MAX_TIME_SECONDS
 
 # Postgres cannot store a NUL, and control characters in names are never meant.
@@ -72,10 +73,13 @@ class Note(Strict):
 class RunChanges(Strict):
     """Only what is given changes. With `instance`, `state` ends that process, and the run with the last of them."""
 
+    # Somebody who writes "stats" must not believe that the run has ended.
+    model_config = ConfigDict(strict=True, extra="forbid")
+
     state: Literal["running", "finished", "failed", "terminated", "killed"] | None = None
     ended_at: UnixSeconds | None = None
-    reason: Annotated[str, Field(max_length=1_000)] = ""
-    instance: Annotated[str, Field(max_length=128)] | None = None
+    reason: Annotated[str, Field(max_length=1_000), AfterValidator(without_control)] = ""
+    instance: Annotated[str, Field(max_length=128, pattern=NO_CONTROL)] | None = None
     name: Name | None = None
     tags: list[Tag] | None = Field(default=None, max_length=64)
     notes: list[Note] = Field(default=[], max_length=100)

@@ -21,12 +21,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from ..errors import run_not_found
 from ..store import findings, runs, snapshots
 from ..store.snapshots import HEADLINE, News
-from ..store.wire import MAX_INTEGER
+from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .schemas import RunId
 from .services import Services, Use
@@ -65,7 +66,9 @@ def _existing_run(run: RunId, use: Use) -> str:
 async def live(
     run: Annotated[str, Depends(_existing_run)],
     use: Use,
-    name: Annotated[list[str] | None, Query(max_length=200)] = None,
+    name: Annotated[
+        list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None, Query(max_length=200)
+    ] = None,
     since: Annotated[int | None, Query(ge=0, le=MAX_INTEGER)] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> AsyncIterator[ServerSentEvent]:
