@@ -16,6 +16,7 @@ from .paths import MIGRATIONS, STATIC
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
 from .web import errors, metrics, openapi, pages, read_api, stream
+from .web.guard import Guard
 from .web.ingest_api import PATH, IngestRoute
 from .web.metrics import Metrics
 from .web.services import Services
@@ -68,6 +69,8 @@ def create_app(config: Config) -> FastAPI:
             allow_methods=["GET", "POST", "PATCH"],
             allow_headers=["content-type", "content-encoding", "authorization"],
         )
+    # Outermost: what may not be here at all is not even read.
+    app.add_middleware(Guard, config=config)
     return app
 
 

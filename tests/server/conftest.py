@@ -93,7 +93,7 @@ def shared_api(
     """One application for all tests of a file, for those that leave nothing behind."""
     with (
         empty_database(request, tmp_path_factory.mktemp("shared")) as url,
-        TestClient(create_app(Config(database_url=url))) as client,
+        TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as client,
     ):
         yield client
 
@@ -109,7 +109,9 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def api(database_url: str) -> Iterator[TestClient]:
     """The whole application in this process, without its pages being asked for."""
-    with TestClient(create_app(Config(database_url=database_url))) as client:
+    with TestClient(
+        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
+    ) as client:
         yield client
 
 

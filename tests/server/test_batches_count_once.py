@@ -145,11 +145,11 @@ def test_what_is_known_survives_a_restart(database_url: str, make_run: Any) -> N
 
     run = make_run()
     config = Config(database_url=database_url)
-    with TestClient(create_app(config)) as api:
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
         run.create(api)
         run.send(api, 0, 5)
         run.send(api, 10, 5)
-    with TestClient(create_app(config)) as api:
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
         assert run.send(api, 0, 20) == 10
         assert sequences(api) == list(range(20))
 

@@ -89,7 +89,7 @@ def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:
         "access-control-request-method": "POST",
         "access-control-request-headers": "content-type",
     }
-    with TestClient(app) as api:
+    with TestClient(app, base_url="http://127.0.0.1") as api:
         for origin, allowed in (
             ("http://a.example", "http://a.example"),
             ("http://b.example", None),

@@ -124,12 +124,12 @@ def test_a_restart_after_sealing_knows_every_number(database_url: str, make_run:
     from leakline_server.config import Config
 
     run, config = make_run(), Config(database_url=database_url)
-    with TestClient(create_app(config)) as api:
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
         run.create(api)
         run.send(api, 0, 100, size=50)
         run.send(api, 120, 80)
         assert seal_everything(engine_of(api)) == 0
-    with TestClient(create_app(config)) as api:
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
         assert run.send(api, 0, 220) == 40
 
 

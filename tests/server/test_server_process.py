@@ -134,7 +134,7 @@ def test_more_than_the_writer_can_take_is_sent_away_for_a_second(
 
     run = make_run()
     app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app) as api:
+    with TestClient(app, base_url="http://127.0.0.1") as api:
         run.create(api)
         monkeypatch.setattr("leakline_server.writer.MAX_WAITING_BATCHES", 0)
         answer = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3))
@@ -155,7 +155,7 @@ def test_a_database_that_fails_is_503_and_the_batch_is_taken_later(
 
     run = make_run()
     app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app) as api:
+    with TestClient(app, base_url="http://127.0.0.1") as api:
         run.create(api)
         run.send(api, 0, 3)
         with sqlite3.connect(tmp_path / "x.db") as database:
