@@ -52,3 +52,14 @@ def test_the_gate_closes_when_the_run_after_leaks(server: Any, trained: Train) -
     gate = "--fail-on=leaking,worse"
     assert compare(server, "old-population", "no-leak", gate).returncode == 0
     assert compare(server, "no-leak", "old-population", gate).returncode == 3
+
+
+@pytest.mark.leaks
+def test_a_fix_of_the_wrong_thing_has_no_effect(server: Any, trained: Train) -> None:
+    """The list of losses was bounded; the environments that were kept are still kept."""
+    trained("kept_environments", "loss_history")
+    trained("kept_environments")
+    done = compare(server, "kept-environments-loss-history", "kept-environments", "--json")
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "no_effect", found["summary"]
+    assert [finding["phase"] for finding in found["findings"]["still"]] == ["evaluate_population"]
