@@ -16,6 +16,7 @@ from .paths import MIGRATIONS, STATIC
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
 from .web import errors, metrics, openapi, pages, read_api, stream
+from .web.derived import Derivations
 from .web.guard import Guard
 from .web.ingest_api import PATH, IngestRoute
 from .web.metrics import Metrics
@@ -86,7 +87,13 @@ class _Rooms:
         self._examining = Worker("examine", self._examiner.once)
         self._writer = Writer(engine, self._stored)
         self.services = Services(
-            config, engine, self._live, self._writer, self._examiner.figures, self._examine
+            config,
+            engine,
+            self._live,
+            self._writer,
+            self._examiner.figures,
+            Derivations(engine),
+            self._examine,
         )
 
     @contextlib.asynccontextmanager

@@ -42,6 +42,15 @@ def load_history(engine: Engine, run_id: str) -> RunHistory:
     return load_history_at(engine, run_id)[0]
 
 
+def revision(engine: Engine, run_id: str) -> int:
+    """Raises NoSuchRun."""
+    with engine.connect() as connection:
+        found = connection.execute(select(runs.c.revision).where(runs.c.id == run_id)).first()
+    if found is None:
+        raise NoSuchRun(run_id)
+    return int(found.revision)
+
+
 def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     """The history, and the revision of the run that it shows."""
     with reading(engine) as connection:

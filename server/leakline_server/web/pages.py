@@ -11,15 +11,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.datastructures import URL
 from starlette.responses import Response
 
-from leakline import analysis
-from leakline.analysis.history import RunHistory
 from leakline.analysis.results import to_json
 
 from ..chart_parts import Axis, Points, join_attempts
 from ..charts import PRIVATE
 from ..errors import run_not_found
 from ..ingest import without_control
-from ..store import details, findings, history, points, runs, snapshots
+from ..store import details, findings, points, runs, snapshots
 from .compare_view import compare_page
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
 from .run_view import ReadSeries, RunData, process_label, run_page, summed
@@ -74,7 +72,7 @@ def _run_page(use: Services, run_id: str, process: str | None) -> RunPage:
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
-    past = history.load_history(use.engine, run_id)
+    derived = use.derived.of(run_id)
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
     chosen = process if process in labels else next(iter(labels), None)
     instances = [p["instance"] for p in run["processes"] if process_label(p) == chosen]
@@ -84,10 +82,10 @@ def _run_page(use: Services, run_id: str, process: str | None) -> RunPage:
         verdict=findings.current_verdict(use.engine, run_id),
         axis=axis,
         read=_reader(use, run, instances, axis),
-        books=analysis.books(past),
-        types=analysis.type_growth(past),
-        stores=analysis.store_fill(past),
-        expectations=analysis.expectation_rows(past),
+        books=derived.books,
+        types=derived.types,
+        stores=derived.stores,
+        expectations=derived.expectations,
         events=details.list_events(use.engine, run_id),
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
@@ -164,12 +162,11 @@ def compare(
     if not (before and after):
         return _pick(use, before, after)
     sides = (_known(use, before), _known(use, after))
-    pasts = (_history(use, before), _history(use, after))
     page = compare_page(
         *sides,
-        to_json(analysis.compare(*pasts)),
+        to_json(use.derived.compare(before, after)),
         [_ends(use, side) for side in sides],
-        [analysis.books(past) for past in pasts],
+        [use.derived.of(side["id"]).books for side in sides],
     )
     return render("compare.html", page)
 
@@ -179,13 +176,6 @@ def _known(use: Services, run_id: str) -> dict[str, Any]:
     if found is None:
         raise run_not_found(run_id)
     return found
-
-
-def _history(use: Services, run_id: str) -> RunHistory:
-    try:
-        return history.load_history(use.engine, run_id)
-    except history.NoSuchRun as error:
-        raise run_not_found(run_id) from error
 
 
 def _ends(use: Services, run: Mapping[str, Any]) -> Points | None:

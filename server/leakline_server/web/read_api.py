@@ -10,8 +10,6 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from leakline import analysis
-from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
@@ -20,6 +18,7 @@ from ..store import details, engine, findings, history, joining, points, runs, s
 from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .bodies import described, json_body
+from .derived import Derived
 from .json_response import json_response
 from .schemas import RunId
 from .services import Services, Use
@@ -190,7 +189,7 @@ def get_incidents(run: RunId, use: Use) -> Response:
     "/runs/{run}/books", tags=["findings"], summary="Bytes booked to phases", **_answer(Books)
 )
 def get_books(run: RunId, use: Use) -> Response:
-    return json_response(to_json(analysis.books(_history(run, use))))
+    return json_response(to_json(_derived(run, use).books))
 
 
 @router.get(
@@ -200,7 +199,7 @@ def get_books(run: RunId, use: Use) -> Response:
     **_answer(schemas.Types),
 )
 def get_types(run: RunId, use: Use) -> Response:
-    return _list(to_json(analysis.type_growth(_history(run, use))))
+    return _list(to_json(_derived(run, use).types))
 
 
 @router.get(
@@ -210,7 +209,7 @@ def get_types(run: RunId, use: Use) -> Response:
     **_answer(schemas.Stores),
 )
 def get_stores(run: RunId, use: Use) -> Response:
-    return _list(to_json(analysis.store_fill(_history(run, use))))
+    return _list(to_json(_derived(run, use).stores))
 
 
 @router.get(
@@ -283,7 +282,10 @@ def get_snapshots(
 
 @router.get("/compare", tags=["findings"], summary="Two runs compared", **_answer(Comparison))
 def compare(before: RunId, after: RunId, use: Use) -> Response:
-    return json_response(to_json(analysis.compare(_history(before, use), _history(after, use))))
+    try:
+        return json_response(to_json(use.derived.compare(before, after)))
+    except history.NoSuchRun as error:
+        raise run_not_found(str(error)) from error
 
 
 @health.head("/healthz", include_in_schema=False)
@@ -309,9 +311,9 @@ def _process(joining: schemas.JoiningProcess | None) -> ProcessIdentity | None:
     return None if joining is None else ProcessIdentity(**joining.model_dump())
 
 
-def _history(run: str, use: Services) -> RunHistory:
+def _derived(run: str, use: Services) -> Derived:
     try:
-        return history.load_history(use.engine, run)
+        return use.derived.of(run)
     except history.NoSuchRun as error:
         raise run_not_found(run) from error
 

@@ -13,6 +13,7 @@ from ..figures import ExaminerFigures
 from ..live import Live
 from ..store.engine import Engine
 from ..writer import Writer
+from .derived import Derivations
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Services:
     live: Live
     writer: Writer
     examiner: ExaminerFigures
+    derived: Derivations
     # Look at this run again; from any thread.
     examine: Callable[[str], None]
 
