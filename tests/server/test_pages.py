@@ -140,7 +140,7 @@ def read_page(api: TestClient) -> Any:
 def test_an_empty_server_shows_the_lines_to_add_with_its_address(read_page: Any) -> None:
     text = read_page("/")
     assert "leakline.init(" in text
-    assert "http://testserver" in text
+    assert "http://127.0.0.1" in text
 
 
 def test_a_page_that_is_not_there_says_so_in_html(read_page: Any) -> None:
