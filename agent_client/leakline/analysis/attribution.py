@@ -145,18 +145,27 @@ def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
 
     A kept graph holds the weights of agents replaced elsewhere: their number rises there, and says nothing.
     """
-    loose = {
-        phase: members
-        for phase, members in groups.items()
-        if all(c.family in ("tensor", "graph", "library", "plain") for c in members)
-        and any(c.family in ("tensor", "graph") for c in members)
-    }
+    loose = {phase: members for phase, members in groups.items() if _is_loose(members)}
     if len(loose) < 2:
         return
-    most = max(loose, key=lambda phase: (max(c.growth.slope for c in loose[phase]), phase or ""))
+
+    def weight(phase: str | None) -> tuple[bool, float, str]:
+        has_graph = any(c.family == "graph" for c in loose[phase])
+        return has_graph, max(c.growth.slope for c in loose[phase]), phase or ""
+
+    most = max(loose, key=weight)
     for phase in loose:
         if phase != most:
             groups[most].extend(groups.pop(phase))
+
+
+def _is_loose(members: Sequence[Candidate]) -> bool:
+    """Tensors that no object of the program owns. The container that keeps graphs may be among them."""
+    families = {c.family for c in members}
+    anonymous = {"tensor", "graph", "library", "plain"}
+    if "graph" in families:
+        anonymous.add("container")
+    return bool(families & {"tensor", "graph"}) and families <= anonymous
 
 
 def _growth_at(place: Place, memory: Memory) -> float:

@@ -50,7 +50,7 @@ def _amount(finding: Finding, unit: str, period: int | None) -> str:
         return f"{format_count(count)} more entries in {first.name} per {unit}"
     name = short_name(first.name)
     if finding.kind == "graph":
-        name += " with its graph"
+        name += " with their graphs"
     if period is not None:
         return f"{format_count(count * period)} {name} every {ordinal(period)} {unit}"
     if 0 < count < 0.95:
