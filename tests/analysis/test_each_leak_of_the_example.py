@@ -129,6 +129,17 @@ def test_two_leaks_are_two_findings_each_in_its_phase(seed: int) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_that_kept_graphs_hold_are_part_of_the_graphs(seed: int) -> None:
+    # Agents are replaced in another phase than the one that keeps losses; the kept graphs hold the old weights.
+    weights = Leak(EVOLVE, 8 * MIB, {"torch.nn.parameter.Parameter": 192})
+    verdict = _examined(loss_graph(), weights, seed=seed)
+    (finding,) = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert (finding.kind, finding.phase) == ("graph", TRAIN)
+    planted = loss_graph().bytes + weights.bytes
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(planted, rel=0.25)
+
+
 def test_the_sentence_says_where_what_how_much_and_since_when() -> None:
     verdict = _examined(kept_environments())
     assert verdict.summary.startswith(
