@@ -16,17 +16,21 @@ LAST_WORDS_BYTES: Final = 4096
 
 
 class Child:
-    """One process. What it prints is read by `lines`; what it says on stderr is kept for `last_words`."""
+    """One process. What it prints is read by `lines`; what it says on stderr is kept for `last_words`, or shown."""
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None,
+        errors_shown: bool,
     ) -> None:
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         # A session of its own: the terminal's Ctrl-C reaches the demo only, which then ends its children in order.
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True,
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=None if errors_shown else self._errors, text=True, start_new_session=True,
         )  # fmt: skip
 
     @property
@@ -61,9 +65,14 @@ class Children:
         self._children: list[Child] = []
 
     def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        errors_shown: bool = False,
     ) -> Child:
-        child = Child(name, command, environment)
+        child = Child(name, command, environment, errors_shown)
         self._children.append(child)
         return child
 

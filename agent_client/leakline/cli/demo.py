@@ -126,9 +126,10 @@ def _serve(children: Children, wanted_port: int) -> Asker:
     port = _free_port(wanted_port)
     if port != wanted_port != 0:
         print(f"port {wanted_port} is taken; using {port}")
-    server = children.start(
-        "server", [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
-    )
+    # The secret of a webhook is made once and shown once: it must not be lost with the rest of stderr.
+    shown = "LEAKLINE_WEBHOOK_URL" in os.environ
+    command = [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
+    server = children.start("server", command, errors_shown=shown)
     asker = Asker(f"http://{HOST}:{port}")
     deadline = time.monotonic() + READY_SECONDS
     while True:
