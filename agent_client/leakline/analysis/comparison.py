@@ -34,6 +34,8 @@ _MIN_GENERATIONS: Final = 4
 _WARM_UP: Final = 2
 # A change of growth smaller than this is within what two runs of the same program differ by.
 _SAME: Final = 0.20
+# Share of memory by which two runs without a leak must end up apart to be told as different.
+_APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
 _NO_PERCENT: Final = 1e-9
@@ -163,7 +165,7 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
     if old is None or new is None or generations < _MIN_GENERATIONS:
         return "undecided"
     grew, grows = a.matters(old.estimate, generations), b.matters(new.estimate, generations)
-    if not grew and not grows and not a.leaks and not b.leaks:
+    if not a.leaks and not b.leaks and not _shows(a, b, new.estimate - old.estimate, generations):
         return "no_effect"
     apart_down, apart_up = new.high < old.low, new.low > old.high
     smaller = new.estimate < (1 - _SAME) * old.estimate and apart_down
@@ -179,6 +181,11 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
         return "worse" if any(f.status in ACTIVE for f in changes.new) else "undecided"
     decided = apart_down or apart_up or _overlap(old, new)
     return "no_effect" if decided and a.leaks == b.leaks else "undecided"
+
+
+def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
+    """Whether two runs that do not leak have ended up apart: an allocator that settles is neither harm nor merit."""
+    return abs(difference) * generations >= _APART * max(a.baseline, b.baseline, 1.0)
 
 
 def _overlap(a: Interval, b: Interval) -> bool:
