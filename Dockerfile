@@ -1,14 +1,15 @@
 # The dashboard and the API. Training processes need only `pip install leakline`, not this image.
 FROM python:3.12-slim AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY agent_client agent_client
 COPY server server
 COPY templates templates
 COPY static static
 COPY migrations migrations
 COPY examples examples
-RUN python -m venv /leakline && /leakline/bin/pip install --no-cache-dir '.[server,postgres]'
+# The server measures nobody, so it needs neither a compiler nor the native module of the client.
+RUN python -m venv /leakline && LEAKLINE_BUILD_NATIVE=0 /leakline/bin/pip install --no-cache-dir '.[server,postgres]'
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --create-home --home-dir /data leakline

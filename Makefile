@@ -6,6 +6,8 @@ TORCH ?= torch==2.13.0
 DEMO_ARGS ?=
 TEST_ARGS ?=
 CHECK ?=
+# A change of these makes the editable install again, which compiles the native module.
+INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py)
 export VENV TORCH
 
 .PHONY: help demo test test-leaks lint types format bench-census bench-ingest clean
@@ -49,8 +51,8 @@ bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK
 clean: ## remove the virtual environment and caches (never .leakline, which holds your runs)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-$(VENV)/.demo: pyproject.toml .ci/prepare
+$(VENV)/.demo: $(INSTALLED)
 	@.ci/prepare demo && touch $@
 
-$(VENV)/.test: pyproject.toml .ci/prepare
+$(VENV)/.test: $(INSTALLED)
 	@.ci/prepare test && touch $@

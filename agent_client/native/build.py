@@ -1,0 +1,167 @@
+"""Compile `leakline._native` for the interpreter that runs this file.
+
+    python agent_client/native/build.py FOLDER        # leaves FOLDER/_native<EXT_SUFFIX>
+    python agent_client/native/build.py --possible    # says whether it can, without doing it
+
+Standard library only, so that any interpreter can run it. The build hook of the package and the tests call `build`. The
+module is optional: whatever is in the way is a `NotBuilt` with one line, and the package then works in pure Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+SETTING = "LEAKLINE_BUILD_NATIVE"
+SOURCES = Path(__file__).resolve().parent
+# The versions whose internal headers the sources were written and tested against.
+OLDEST, NEWEST = (3, 11), (3, 14)
+# Warnings are not errors: a newer compiler must not turn an installation away.
+FLAGS = ("-std=gnu11", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
+         "-Wno-unused-parameter", "-Wno-missing-field-initializers")  # fmt: skip
+SECONDS = 300.0
+
+
+class NotBuilt(Exception):
+    """Why there is no native module, in one line."""
+
+
+def wanted() -> bool | None:
+    """What LEAKLINE_BUILD_NATIVE says: False skips, True makes a failure an error, None builds if possible.
+
+    Raises `ValueError` for any other value than 0, 1 or nothing.
+    """
+    value = os.environ.get(SETTING, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(
+            f"{SETTING} is {value!r}; say 0 (never), 1 (must) or nothing (if possible)"
+        )
+    return None if value == "" else value == "1"
+
+
+def file_name() -> str:
+    """The name that this interpreter looks for."""
+    return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler: $CC, the one this interpreter was built with, or the usual names.
+
+    Raises `NotBuilt` when none is there.
+    """
+    if chosen := shlex.split(os.environ.get("CC", "")):
+        if shutil.which(chosen[0]):
+            return chosen
+        raise NotBuilt(f"CC names {chosen[0]}, which is not there")
+    for candidate in (str(sysconfig.get_config_var("CC") or ""), "cc", "gcc", "clang"):
+        command = shlex.split(candidate)
+        if command and shutil.which(command[0]):
+            return command
+    raise NotBuilt("there is no C compiler")
+
+
+def check() -> None:
+    """Raise `NotBuilt` when this interpreter or this machine cannot have the module."""
+    version = sys.version_info[:2]
+    if sys.implementation.name != "cpython":
+        raise NotBuilt(f"it is for CPython, this is {sys.implementation.name}")
+    if not OLDEST <= version <= NEWEST:
+        raise NotBuilt(f"it is for CPython 3.11 to 3.14, this is {version[0]}.{version[1]}")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise NotBuilt("it needs the interpreter lock, and this interpreter is free-threaded")
+    if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
+        raise NotBuilt("it is for 64-bit Linux")
+    headers = Path(sysconfig.get_path("include"))
+    for name in ("Python.h", "internal/pycore_gc.h"):
+        if not (headers / name).is_file():
+            raise NotBuilt(f"Python's headers are not installed: no {headers / name}")
+    compiler()
+
+
+def build(folder: Path, *, extra: Sequence[str] = ()) -> Path:
+    """Compile the module into the folder, load it once in a fresh interpreter, and return its path.
+
+    `extra` are further arguments of the compiler. An older module of the same name is replaced in one
+    step, or removed when there is no newer one. Raises `NotBuilt`.
+    """
+    target = folder / file_name()
+    try:
+        check()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that the replacement is one step and a process that has the old one keeps it.
+        with tempfile.TemporaryDirectory(prefix="_native-", dir=folder) as made:
+            fresh = Path(made) / target.name
+            _compile(fresh, extra)
+            if not extra:
+                _load_once(fresh)
+            fresh.replace(target)
+    except NotBuilt:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _compile(target: Path, extra: Sequence[str]) -> None:
+    sources = sorted(path.name for path in SOURCES.glob("*.c"))
+    if not sources:
+        raise NotBuilt(f"{SOURCES} holds no sources")
+    # Both may be the same folder.
+    headers = dict.fromkeys(sysconfig.get_path(kind) for kind in ("include", "platinclude"))
+    command = [
+        *compiler(), *FLAGS, *(f"-I{folder}" for folder in headers), *extra,
+        *sources, "-shared", "-o", str(target), *shlex.split(os.environ.get("LDFLAGS", "")),
+    ]  # fmt: skip
+    try:
+        # Relative names keep this machine's folders out of the result.
+        done = subprocess.run(
+            command, cwd=SOURCES, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotBuilt(f"the C compiler could not run: {error}") from None
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        what = next(
+            (line for line in lines if "error" in line), lines[-1] if lines else "no reason given"
+        )
+        raise NotBuilt(f"it does not compile: {what}")
+
+
+def _load_once(path: Path) -> None:
+    """An undefined symbol shows here, and not in somebody's training."""
+    code = (
+        "import importlib.util as u, sys; s = u.spec_from_file_location('leakline._native', sys.argv[1]); "
+        "u.module_from_spec(s)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(path)],
+        capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"the interpreter ended with {done.returncode}"]
+        raise NotBuilt(f"it was compiled but does not load: {lines[-1]}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    try:
+        if arguments[0] == "--possible":
+            check()
+        else:
+            sys.stdout.write(f"{build(Path(arguments[0]).resolve())}\n")
+    except NotBuilt as reason:
+        sys.stderr.write(f"no native module: {reason}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
