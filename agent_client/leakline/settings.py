@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,10 @@ MODES: Final = ("online", "offline", "disabled")
 DEFAULT_SERVER: Final = "http://127.0.0.1:8765"
 DEFAULT_DIRECTORY: Final = ".leakline"
 DEFAULT_MAX_OVERHEAD: Final = 0.01
+DEFAULT_MAX_PAUSE_SECONDS: Final = 0.05
+DEFAULT_SAMPLE_SECONDS: Final = 1.0
+# More often, and the readings alone would cost a share of a core that somebody notices.
+SHORTEST_SAMPLE_SECONDS: Final = 0.01
 NAME_LIMIT: Final = 128
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -44,6 +48,12 @@ class Settings:
     quiet: bool = False
     directory: Path = Path(DEFAULT_DIRECTORY)
     max_overhead: float = DEFAULT_MAX_OVERHEAD
+    # How long one piece of measuring may hold the program up.
+    max_pause_seconds: float = DEFAULT_MAX_PAUSE_SECONDS
+    # Between two background readings of resident memory; 0: none.
+    sample_seconds: float = DEFAULT_SAMPLE_SECONDS
+    # Reset the kernel's high-water mark after each reading: it belongs to the program, so only when asked.
+    exact_peaks: bool = False
     rank: int = 0
     world_size: int = 1
     # TORCHELASTIC_RESTART_COUNT: how often the launcher has restarted its workers.
@@ -73,7 +83,6 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
     directory, directory_source = env.choose(
         arguments, "directory", "LEAKLINE_DIR", DEFAULT_DIRECTORY
     )
-    quiet = arguments.get("quiet")
     return Settings(
         run_id=run_id,
         project=checked_name(project, "project", project_source),
@@ -87,9 +96,12 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         server=_server(server, server_source),
         token=env.get("LEAKLINE_TOKEN"),
         mode=_one_of(mode, MODES, "mode", mode_source),
-        quiet=env.flag("LEAKLINE_QUIET") if quiet is None else _boolean(quiet, "quiet"),
+        quiet=_flag(env, arguments, "quiet", "LEAKLINE_QUIET"),
         directory=_directory(directory, directory_source),
         max_overhead=env.share("LEAKLINE_MAX_OVERHEAD", DEFAULT_MAX_OVERHEAD),
+        max_pause_seconds=env.max_pause(),
+        sample_seconds=env.sample_interval(),
+        exact_peaks=_flag(env, arguments, "exact_peaks", "LEAKLINE_EXACT_PEAKS"),
         rank=rank,
         world_size=world_size,
         restarts=env.count("TORCHELASTIC_RESTART_COUNT", 0),
@@ -128,17 +140,38 @@ class _Environment:
         return int(value)
 
     def share(self, name: str, default: float) -> float:
+        why = "must be a share of wall time between 0 and 1, such as 0.01"
+        return self._number(name, default, lambda share: 0 <= share <= 1, why)
+
+    def max_pause(self) -> float:
+        why = "must be seconds above 0 and up to 60, such as 0.05"
+        name, default = "LEAKLINE_MAX_PAUSE", DEFAULT_MAX_PAUSE_SECONDS
+        return self._number(name, default, lambda seconds: 0 < seconds <= 60, why)
+
+    def sample_interval(self) -> float:
+        shortest = SHORTEST_SAMPLE_SECONDS
+        why = f"must be seconds from {shortest} to 3600, or 0 for no readings between snapshots"
+        name, default = "LEAKLINE_SAMPLE_SECONDS", DEFAULT_SAMPLE_SECONDS
+        return self._number(
+            name, default, lambda seconds: seconds == 0 or shortest <= seconds <= 3600, why
+        )
+
+    def _number(self, name: str, default: float, fits: Callable[[float], bool], why: str) -> float:
         value = self.get(name)
         if value is None:
             return default
         try:
-            share = float(value)
+            number = float(value)
         except ValueError:
-            share = math.nan
-        if not 0 <= share <= 1:
-            why = "must be a share of wall time between 0 and 1, such as 0.01"
+            number = math.nan
+        if not fits(number):
             raise BadArgument(name, value, why, "environment")
-        return share
+        return number
+
+
+def _flag(env: _Environment, arguments: Mapping[str, Any], name: str, variable: str) -> bool:
+    given = arguments.get(name)
+    return env.flag(variable) if given is None else _boolean(given, name)
 
 
 def checked_name(value: object, name: str, source: str = "argument") -> str:
