@@ -1,0 +1,445 @@
+/* The walk over the collector's lists. The only file that knows how the collector keeps them.
+
+   An object that the collector tracks has two words before it, links of a ring that ends in the head of a
+   generation. The lowest two bits of a link are flags of the collector's: they are left as they are. */
+
+#define Py_BUILD_CORE 1
+#include "native.h"
+
+#include "internal/pycore_gc.h"
+#include "internal/pycore_interp.h"
+
+#include <time.h>
+
+/* The headers of 3.14.0 to 3.14.4 (incremental collector) and from 3.14.5 on (generations again) differ, while both
+   make and load modules of the same name. */
+#ifdef _PyGC_NEXT_MASK_OLD_SPACE_1
+#define INCREMENTAL 1
+#else
+#define INCREMENTAL 0
+#endif
+
+#define FLAGS ((uintptr_t)3)
+#define LISTS 3
+
+typedef struct _gc_runtime_state gc_state;
+
+static inline gc_state *
+state_of_collector(void)
+{
+    return &PyInterpreterState_Get()->gc;
+}
+
+static inline PyGC_Head *
+head_of(gc_state *state, int list)
+{
+#if INCREMENTAL
+    return list == 0 ? &state->young.head : &state->old[list - 1].head;
+#else
+    return &state->generations[list].head;
+#endif
+}
+
+static inline PyGC_Head *
+next_of(const PyGC_Head *gc)
+{
+    return (PyGC_Head *)(gc->_gc_next & ~FLAGS);
+}
+
+static inline PyGC_Head *
+previous_of(const PyGC_Head *gc)
+{
+    return (PyGC_Head *)(gc->_gc_prev & ~FLAGS);
+}
+
+static inline PyGC_Head *
+gc_of(PyObject *op)
+{
+    return (PyGC_Head *)op - 1;
+}
+
+static inline PyObject *
+object_of(PyGC_Head *gc)
+{
+    return (PyObject *)(gc + 1);
+}
+
+/* Any head, also of the permanent generation: the collector may have moved what we stand at to another list. */
+static inline int
+is_head(const gc_state *state, const PyGC_Head *gc)
+{
+    return (uintptr_t)gc - (uintptr_t)state < sizeof *state;
+}
+
+int
+ll_is_tracked(PyObject *op)
+{
+    return PyType_IS_GC(Py_TYPE(op)) && (Py_TYPE(op)->tp_is_gc == NULL || Py_TYPE(op)->tp_is_gc(op))
+           && gc_of(op)->_gc_next != 0;
+}
+
+int64_t
+ll_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* -- bookmarks: objects that refer to nothing, and that we hold, so that a collection keeps them */
+
+static int
+traverse_bookmark(PyObject *Py_UNUSED(self), visitproc Py_UNUSED(visit), void *Py_UNUSED(arg))
+{
+    return 0;
+}
+
+static void
+dealloc_bookmark(PyObject *self)
+{
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject bookmark_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "leakline._native.Bookmark",
+    .tp_doc = "The place that a walk over the collector's lists has come to.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_traverse = traverse_bookmark,
+    .tp_dealloc = dealloc_bookmark,
+};
+
+static PyObject *
+new_bookmark(void)
+{
+    /* Not yet on a list. It may be that Python collects here. */
+    return PyObject_GC_New(PyObject, &bookmark_type);
+}
+
+static inline int
+is_linked(PyObject *bookmark)
+{
+    return gc_of(bookmark)->_gc_next != 0;
+}
+
+static void
+link_before(PyObject *bookmark, PyGC_Head *right, uintptr_t flags)
+{
+    PyGC_Head *gc = gc_of(bookmark), *left = previous_of(right);
+    /* The flags of `_gc_next` tell the old space of an object: that of its neighbours. */
+    gc->_gc_next = (uintptr_t)right | flags;
+    gc->_gc_prev = (uintptr_t)left;
+    left->_gc_next = (left->_gc_next & FLAGS) | (uintptr_t)gc;
+    right->_gc_prev = (right->_gc_prev & FLAGS) | (uintptr_t)gc;
+}
+
+static void
+unlink_bookmark(PyObject *bookmark)
+{
+    if (bookmark == NULL || !is_linked(bookmark)) {
+        return;
+    }
+    PyGC_Head *gc = gc_of(bookmark), *left = previous_of(gc), *right = next_of(gc);
+    left->_gc_next = (left->_gc_next & FLAGS) | (uintptr_t)right;
+    right->_gc_prev = (right->_gc_prev & FLAGS) | (uintptr_t)left;
+    gc->_gc_next = 0;
+    gc->_gc_prev = 0;
+}
+
+/* -- the walk */
+
+/* A collection of the oldest generation may give its list another order: then it is walked once more. */
+enum { PASSES = 3 };
+
+struct ll_walk {
+    PyObject *place; /* before the object to visit next, while the program runs */
+    PyObject *end;   /* behind the last object to visit of the list: those made later are not waited for */
+    ll_seen *seen;
+    int order[LISTS];
+    int list; /* of `order`; -1: not begun */
+    int pass;
+    int is_done, is_lost, is_full;
+    Py_ssize_t collections, full_collections;
+    int visited_space;
+    Py_ssize_t visited;
+};
+
+static Py_ssize_t
+collections_of(const gc_state *state)
+{
+    Py_ssize_t sum = 0;
+    for (int i = 0; i < LISTS; i++) {
+        sum += state->generation_stats[i].collections;
+    }
+    return sum;
+}
+
+ll_walk *
+ll_walk_new(void)
+{
+    ll_walk *walk = PyMem_RawCalloc(1, sizeof *walk);
+    if (walk == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    walk->place = new_bookmark();
+    walk->end = walk->place == NULL ? NULL : new_bookmark();
+    if (walk->end == NULL) {
+        ll_walk_free(walk);
+        return NULL;
+    }
+    walk->collections = collections_of(state_of_collector());
+    walk->list = -1;
+    return walk;
+}
+
+void
+ll_walk_free(ll_walk *walk)
+{
+    if (walk == NULL) {
+        return;
+    }
+    unlink_bookmark(walk->place);
+    unlink_bookmark(walk->end);
+    Py_XDECREF(walk->place);
+    Py_XDECREF(walk->end);
+    ll_seen_free(walk->seen);
+    PyMem_RawFree(walk);
+}
+
+int
+ll_walk_collections(const ll_walk *walk)
+{
+    return (int)(collections_of(state_of_collector()) - walk->collections);
+}
+
+int
+ll_walk_is_whole(const ll_walk *walk)
+{
+    return walk->is_done && !walk->is_lost && !walk->is_full;
+}
+
+Py_ssize_t
+ll_walk_visited(const ll_walk *walk)
+{
+    return walk->visited;
+}
+
+/* In the direction in which the collector moves objects, so that those it moves meanwhile are still ahead of us. */
+static void
+begin_pass(ll_walk *walk, gc_state *state)
+{
+#if INCREMENTAL
+    int visited = state->visited_space & 1;
+    walk->order[0] = 1 + (visited ^ 1);
+    walk->order[1] = 0;
+    walk->order[2] = 1 + visited;
+    walk->visited_space = visited;
+#else
+    for (int i = 0; i < LISTS; i++) {
+        walk->order[i] = i;
+    }
+#endif
+    walk->full_collections = state->generation_stats[LISTS - 1].collections;
+    walk->list = -1;
+    walk->pass++;
+}
+
+static int
+order_changed(const ll_walk *walk, const gc_state *state)
+{
+#if INCREMENTAL
+    if (walk->visited_space != (state->visited_space & 1)) {
+        return 1;
+    }
+#endif
+    return walk->full_collections != state->generation_stats[LISTS - 1].collections;
+}
+
+/* The first object of the next list that has any; NULL at the end of the walk. */
+static PyGC_Head *
+next_list(ll_walk *walk, gc_state *state, int in_slices)
+{
+    unlink_bookmark(walk->end);
+    for (;;) {
+        if (walk->pass == 0) {
+            begin_pass(walk, state);
+        }
+        while (++walk->list < LISTS) {
+            PyGC_Head *head = head_of(state, walk->order[walk->list]);
+            PyGC_Head *first = next_of(head);
+            if (first == head) {
+                continue;
+            }
+            if (in_slices) {
+                link_before(walk->end, head, previous_of(head)->_gc_next & FLAGS);
+            }
+            return first;
+        }
+        if (!in_slices || !order_changed(walk, state)) {
+            return NULL;
+        }
+        if (walk->pass == PASSES || walk->is_full) {
+            walk->is_lost = 1;
+            return NULL;
+        }
+        begin_pass(walk, state);
+    }
+}
+
+int
+ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
+{
+    gc_state *state = state_of_collector();
+    int64_t deadline = nanoseconds < 0 ? INT64_MAX : ll_now() + nanoseconds;
+    if (walk->is_done) {
+        return 1;
+    }
+    if (nanoseconds >= 0) {
+        if (state->collecting) {
+            return 0;
+        }
+        if (walk->pass == 0 && walk->seen == NULL) {
+            walk->seen = ll_seen_new(LL_SEEN_BYTES);
+            if (walk->seen == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+        }
+    }
+    int in_slices = walk->seen != NULL;
+    PyGC_Head *gc = NULL;
+    if (is_linked(walk->place)) {
+        gc = next_of(gc_of(walk->place));
+        unlink_bookmark(walk->place);
+    }
+    PyGC_Head *end = gc_of(walk->end);
+    int stopped = 0;
+    for (unsigned steps = 0;; steps++) {
+        if (gc == NULL || gc == end || is_head(state, gc)) {
+            if (gc == &state->permanent_generation.head) {
+                walk->is_lost = 1;
+            }
+            gc = next_list(walk, state, in_slices);
+            if (gc == NULL) {
+                walk->is_done = 1;
+                return 1;
+            }
+        }
+        if (stopped || ((steps & 63) == 63 && deadline != INT64_MAX && ll_now() > deadline)) {
+            link_before(walk->place, gc, gc->_gc_next & FLAGS);
+            return 0;
+        }
+        PyGC_Head *next = next_of(gc);
+        PyObject *op = object_of(gc);
+        ll_prefetch(next);
+        gc = next;
+        if (Py_TYPE(op) == &bookmark_type) {
+            continue;
+        }
+        if (in_slices) {
+            int is_new = ll_seen_add(walk->seen, op);
+            if (is_new == 0) {
+                continue;
+            }
+            walk->is_full |= is_new < 0;
+        }
+        walk->visited++;
+        stopped = visit(op, ctx);
+    }
+}
+
+int
+ll_walk_newest(int64_t nanoseconds, ll_visit visit, void *ctx)
+{
+    gc_state *state = state_of_collector();
+    int64_t deadline = nanoseconds < 0 ? INT64_MAX : ll_now() + nanoseconds;
+    int order[LISTS] = {0, 1, 2};
+#if INCREMENTAL
+    order[1] = 1 + (state->visited_space & 1);
+    order[2] = 1 + (state->visited_space & 1 ^ 1);
+#endif
+    for (int i = 0; i < LISTS; i++) {
+        PyGC_Head *head = head_of(state, order[i]);
+        unsigned steps = 0;
+        for (PyGC_Head *gc = previous_of(head); gc != head; gc = previous_of(gc), steps++) {
+            ll_prefetch(previous_of(gc));
+            PyObject *op = object_of(gc);
+            if (Py_TYPE(op) == &bookmark_type) {
+                continue;
+            }
+            if (visit(op, ctx)) {
+                return 0;
+            }
+            if ((steps & 63) == 63 && deadline != INT64_MAX && ll_now() > deadline) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* -- whether the lists are where the headers say */
+
+static PyObject *
+layout_is_known(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
+{
+    gc_state *state = state_of_collector();
+    /* The newest object is followed by the head of the youngest list: found without our headers' help. */
+    PyObject *newest = new_bookmark();
+    if (newest == NULL) {
+        return NULL;
+    }
+    PyObject_GC_Track(newest);
+    int is_known = next_of(gc_of(newest)) == head_of(state, 0) && previous_of(head_of(state, 0)) == gc_of(newest);
+    PyObject_GC_UnTrack(newest);
+    Py_DECREF(newest);
+    for (int i = 0; i < LISTS && is_known; i++) {
+        PyGC_Head *head = head_of(state, i);
+        is_known = previous_of(next_of(head)) == head && next_of(previous_of(head)) == head;
+    }
+    return PyBool_FromLong(is_known);
+}
+
+static PyObject *
+list_sizes(PyObject *Py_UNUSED(module), PyObject *limit)
+{
+    Py_ssize_t most = PyLong_AsSsize_t(limit);
+    if (most == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    gc_state *state = state_of_collector();
+    Py_ssize_t sizes[LISTS] = {0};
+    for (int i = 0; i < LISTS; i++) {
+        PyGC_Head *head = head_of(state, i);
+        for (PyGC_Head *gc = next_of(head); gc != head && sizes[i] < most; gc = next_of(gc)) {
+            sizes[i]++;
+        }
+    }
+    return Py_BuildValue("(nnn)", sizes[0], sizes[1], sizes[2]);
+}
+
+static PyMethodDef methods[] = {
+    {"layout_is_known", layout_is_known, METH_NOARGS,
+     "Whether the collector's lists are where the headers say that this module was compiled with."},
+    {"list_sizes", list_sizes, METH_O,
+     "Objects on each of the collector's three lists, counted up to a limit (the list of 3.14's young, old 0, old 1)."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+ll_add_walk(PyObject *module)
+{
+#if PY_MINOR_VERSION == 14
+    if ((Py_Version >= 0x030E0500) != (PY_VERSION_HEX >= 0x030E0500)) {
+        PyErr_SetString(PyExc_ImportError,
+                        "leakline._native was compiled for another collector than that of this 3.14: compile it anew");
+        return -1;
+    }
+#endif
+    if (PyType_Ready(&bookmark_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, methods);
+}
