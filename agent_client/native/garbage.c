@@ -1,6 +1,6 @@
 /* Cyclic garbage: tracked objects that nothing but each other keeps alive, counted without collecting them.
 
-   A collection in reverse order of importance: it only looks. Reference counts are copied into a table of our own, the
+   It looks as a collection looks, and stops there. Reference counts are copied into a table of our own, the
    references among the objects looked at are taken off there, and what still has some left is reachable, with all that
    it reaches. The rest is what a collection would free.
 
@@ -12,7 +12,7 @@
    under the interpreter lock, and gives up when the time is over. No object is changed, no reference is taken, and no
    code runs but tp_traverse, which the collector calls as well. */
 
-#define Py_BUILD_CORE_MODULE 1
+#define Py_BUILD_CORE 1
 #include "native.h"
 
 #include "internal/pycore_dict.h"
