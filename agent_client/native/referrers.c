@@ -1,0 +1,793 @@
+/* Who refers to whom, and where the instances of a type are.
+
+   `ReferrerPass` asks every tracked object once, in slices, which of some targets it refers to; `referrers_among` asks a
+   few objects at once; `InstancePass` counts the instances of some types and keeps a few of each, spread over their age;
+   `newest_instances` takes the newest, from the young end of the heap.
+
+   Targets are addresses to compare with and are never followed, so a target may die between two slices: whoever asks
+   has to know whether it is still the same object. What is found is held: referrers by a reference, instances by a weak
+   one where their type has such. Tuples and dicts that the collector does not track are looked into, if wanted, since
+   no list names them. Nothing of the program's code runs but `tp_traverse`, which the collector calls as well. */
+
+#include "native.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Nested containers that the collector does not track. */
+#define UNTRACKED_DEPTH 4
+#define LARGEST_SAMPLE 4096
+#define MOST_TARGETS 16384
+/* Of an untracked type, so many are told apart; beyond, the count is a lower bound. */
+#define DISTINCT_BYTES ((size_t)4 << 20)
+
+/* -- addresses to look for: open addressing, with a bitmap before it that says no to most. */
+
+#define SIEVE_BITS 14
+#define SIEVE_WORDS ((1u << SIEVE_BITS) / 64)
+
+typedef struct {
+    const void *address;
+    int32_t position;
+} place;
+
+typedef struct {
+    uint64_t sieve[SIEVE_WORDS];
+    place *places;
+    uint64_t mask;
+} addresses;
+
+static inline uint64_t
+mixed(const void *address)
+{
+    return ((uint64_t)(uintptr_t)address >> 4) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static void
+addresses_free(addresses *set)
+{
+    free(set->places);
+    set->places = NULL;
+}
+
+static inline int32_t
+position_of(const addresses *set, const void *address)
+{
+    uint64_t hash = mixed(address);
+    uint64_t bit = hash >> (64 - SIEVE_BITS);
+    if (ll_likely(!(set->sieve[bit >> 6] >> (bit & 63) & 1))) {
+        return -1;
+    }
+    for (uint64_t at = hash >> 20 & set->mask;; at = (at + 1) & set->mask) {
+        if (set->places[at].address == address) {
+            return set->places[at].position;
+        }
+        if (set->places[at].address == NULL) {
+            return -1;
+        }
+    }
+}
+
+/* From a list or tuple; the first place of an object that comes twice. -1 with an exception set. */
+static int
+addresses_fill(addresses *set, PyObject *sequence)
+{
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
+    if (count > MOST_TARGETS) {
+        PyErr_Format(PyExc_ValueError, "%zd targets are too many: at most %d", count, MOST_TARGETS);
+        return -1;
+    }
+    uint64_t size = 16;
+    while (size < 4 * (uint64_t)count) {
+        size *= 2;
+    }
+    memset(set->sieve, 0, sizeof set->sieve);
+    set->places = calloc(size, sizeof *set->places);
+    if (set->places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    set->mask = size - 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *one = PySequence_Fast_GET_ITEM(sequence, i);
+        if (position_of(set, one) >= 0) {
+            continue;
+        }
+        uint64_t hash = mixed(one), bit = hash >> (64 - SIEVE_BITS);
+        set->sieve[bit >> 6] |= UINT64_C(1) << (bit & 63);
+        uint64_t at = hash >> 20 & set->mask;
+        while (set->places[at].address != NULL) {
+            at = (at + 1) & set->mask;
+        }
+        set->places[at] = (place){one, (int32_t)i};
+    }
+    return 0;
+}
+
+/* -- pairs of (target, referrer) */
+
+typedef struct {
+    PyObject *referrer;
+    int32_t target;
+} pair;
+
+typedef struct {
+    addresses targets;
+    pair *pairs;
+    size_t count, limit;
+    int into_untracked;
+    int overflow; /* there were more than `limit`, or no memory for them */
+    int depth;
+    PyObject *current;
+    size_t current_from; /* the pairs of `current` begin here */
+} finder;
+
+static void
+note_pair(finder *f, int32_t target)
+{
+    for (size_t i = f->current_from; i < f->count; i++) {
+        if (f->pairs[i].target == target && f->pairs[i].referrer == f->current) {
+            return;
+        }
+    }
+    if (f->count == f->limit) {
+        f->overflow = 1;
+        return;
+    }
+    f->pairs[f->count++] = (pair){Py_NewRef(f->current), target};
+}
+
+static inline int
+is_untracked_container(PyObject *one)
+{
+    return (Py_IS_TYPE(one, &PyTuple_Type) || Py_IS_TYPE(one, &PyDict_Type)) && !ll_is_tracked(one);
+}
+
+static int
+note_reference(PyObject *one, void *ctx)
+{
+    finder *f = ctx;
+    int32_t target = position_of(&f->targets, one);
+    if (ll_unlikely(target >= 0)) {
+        note_pair(f, target);
+    }
+    if (f->into_untracked && f->depth < UNTRACKED_DEPTH && is_untracked_container(one)) {
+        PyObject *outer = f->current;
+        size_t outer_from = f->current_from;
+        f->current = one;
+        f->depth++;
+        Py_TYPE(one)->tp_traverse(one, note_reference, f);
+        f->depth--;
+        f->current = outer;
+        f->current_from = outer_from;
+    }
+    return 0;
+}
+
+static int
+look_into(PyObject *one, void *ctx)
+{
+    finder *f = ctx;
+    traverseproc traverse = Py_TYPE(one)->tp_traverse;
+    if (traverse != NULL) {
+        f->current = one;
+        f->current_from = f->count;
+        traverse(one, note_reference, f);
+    }
+    return 0;
+}
+
+static int
+finder_init(finder *f, PyObject *targets, Py_ssize_t limit, int into_untracked)
+{
+    f->limit = limit < 1 ? 1 : (size_t)limit;
+    f->into_untracked = into_untracked;
+    f->pairs = calloc(f->limit, sizeof *f->pairs);
+    if (f->pairs == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return addresses_fill(&f->targets, targets);
+}
+
+static void
+finder_clear(finder *f)
+{
+    pair *pairs = f->pairs;
+    size_t count = f->count;
+    f->pairs = NULL;
+    f->count = 0;
+    addresses_free(&f->targets);
+    /* Last, for code of the program may run now. */
+    for (size_t i = 0; i < count; i++) {
+        Py_DECREF(pairs[i].referrer);
+    }
+    free(pairs);
+}
+
+static PyObject *
+pairs_as_list(finder *f)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return NULL;
+    }
+    /* No room may be handed out half filled: a collection can run in between. */
+    for (size_t i = 0; i < f->count; i++) {
+        PyObject *row = Py_BuildValue("iO", (int)f->pairs[i].target, f->pairs[i].referrer);
+        if (row == NULL || PyList_Append(list, row) < 0) {
+            Py_XDECREF(row);
+            Py_DECREF(list);
+            return NULL;
+        }
+        Py_DECREF(row);
+    }
+    return list;
+}
+
+static int64_t
+as_nanoseconds(double seconds)
+{
+    return seconds < 0 ? -1 : seconds > 1e6 ? (int64_t)1e15 : (int64_t)(seconds * 1e9);
+}
+
+static PyObject *
+as_sequence(PyObject *given)
+{
+    if (!PyList_CheckExact(given) && !PyTuple_CheckExact(given)) {
+        PyErr_SetString(PyExc_TypeError, "a list or tuple is wanted");
+        return NULL;
+    }
+    return given;
+}
+
+PyDoc_STRVAR(referrers_among_doc,
+"referrers_among(objects, targets, into_untracked=True)\n--\n\n"
+"Which of the objects refer to which of the targets: (pairs of (place of the target, referrer), all of them found).\n"
+"A referrer is one of the objects, or an untracked container inside one.");
+
+static PyObject *
+referrers_among(PyObject *module, PyObject *args)
+{
+    PyObject *objects, *targets;
+    int into_untracked = 1;
+    Py_ssize_t limit = 8192;
+    if (!PyArg_ParseTuple(args, "OO|pn", &objects, &targets, &into_untracked, &limit)
+        || as_sequence(objects) == NULL || as_sequence(targets) == NULL) {
+        return NULL;
+    }
+    finder f = {0};
+    PyObject *answer = NULL;
+    if (finder_init(&f, targets, limit, into_untracked) == 0) {
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(objects);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            PyObject *one = PySequence_Fast_GET_ITEM(objects, i);
+            /* What has no collector's head has no tp_traverse to trust. */
+            if (PyObject_IS_GC(one)) {
+                look_into(one, &f);
+            }
+        }
+        PyObject *list = pairs_as_list(&f);
+        if (list != NULL) {
+            answer = Py_BuildValue("NO", list, f.overflow ? Py_False : Py_True);
+        }
+    }
+    finder_clear(&f);
+    return answer;
+}
+
+/* -- ReferrerPass */
+
+typedef struct {
+    PyObject_HEAD
+    ll_walk *walk;
+    int is_over;
+    int is_whole;
+    Py_ssize_t visited;
+    finder found;
+} referrer_pass;
+
+static PyObject *
+referrer_pass_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *targets;
+    Py_ssize_t limit = 8192;
+    int into_untracked = 1;
+    static char *names[] = {"targets", "limit", "into_untracked", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|np", names, &targets, &limit, &into_untracked)
+        || as_sequence(targets) == NULL) {
+        return NULL;
+    }
+    referrer_pass *self = (referrer_pass *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (finder_init(&self->found, targets, limit, into_untracked) < 0
+        || (self->walk = ll_walk_new()) == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void
+referrer_pass_dealloc(referrer_pass *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->walk != NULL) {
+        ll_walk_free(self->walk);
+    }
+    finder_clear(&self->found);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+/* One slice of a walk; 1 over, 0 more, -1 error. */
+static int
+walk_on(ll_walk **walk, double seconds, ll_visit visit, void *ctx, int *is_whole, Py_ssize_t *visited)
+{
+    int over = ll_walk_slice(*walk, as_nanoseconds(seconds), visit, ctx);
+    if (over == 1) {
+        *is_whole = ll_walk_is_whole(*walk);
+        *visited = ll_walk_visited(*walk);
+        ll_walk *done = *walk;
+        *walk = NULL;
+        ll_walk_free(done);
+    }
+    return over;
+}
+
+static PyObject *
+referrer_pass_step(referrer_pass *self, PyObject *argument)
+{
+    double seconds = PyFloat_AsDouble(argument);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!self->is_over) {
+        int over = walk_on(&self->walk, seconds, look_into, &self->found, &self->is_whole, &self->visited);
+        if (over < 0) {
+            return NULL;
+        }
+        self->is_over = over;
+    }
+    return PyBool_FromLong(self->is_over);
+}
+
+static PyObject *
+referrer_pass_result(referrer_pass *self, PyObject *unused)
+{
+    PyObject *list = pairs_as_list(&self->found);
+    if (list == NULL) {
+        return NULL;
+    }
+    int is_whole = self->is_over && self->is_whole && !self->found.overflow;
+    /* The list holds them now. */
+    finder_clear(&self->found);
+    self->is_over = 1;
+    return Py_BuildValue("NO", list, is_whole ? Py_True : Py_False);
+}
+
+static PyMethodDef referrer_pass_methods[] = {
+    {"step", (PyCFunction)referrer_pass_step, METH_O,
+     "step(seconds)\n--\n\nGo on for about so long (below zero: to the end); whether it is done."},
+    {"result", (PyCFunction)referrer_pass_result, METH_NOARGS,
+     "result()\n--\n\n(pairs of (place of the target, referrer), whether that is all). Once."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot referrer_pass_slots[] = {
+    {Py_tp_new, referrer_pass_new},
+    {Py_tp_dealloc, referrer_pass_dealloc},
+    {Py_tp_methods, referrer_pass_methods},
+    {Py_tp_doc, "ReferrerPass(targets, limit=8192, into_untracked=True)\n--\n\n"
+                "Asks every tracked object which of the targets it refers to. Holds the referrers found until `result`."},
+    {0, NULL},
+};
+
+static PyType_Spec referrer_pass_spec = {
+    .name = "leakline._native.ReferrerPass",
+    .basicsize = sizeof(referrer_pass),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = referrer_pass_slots,
+};
+
+/* -- instances of some types, a few of each spread over the order in which they come */
+
+typedef struct {
+    PyObject **kept; /* instances, or weak references to them */
+    unsigned char *is_weak;
+    size_t count, limit;
+    uint64_t seen, stride;
+} sample;
+
+typedef struct {
+    addresses types;
+    sample *samples;
+    size_t types_count;
+    int any_untracked;      /* a type that the collector does not track is among them */
+    ll_seen *distinct;      /* instances of those that were seen */
+    PyObject **released;    /* taken out during a slice, let go of after it */
+    size_t released_count, released_room;
+    int newest_only;        /* keep the first of each, and stop when all have enough */
+    size_t waiting;         /* types that have not enough */
+    int depth;
+} picker;
+
+static void
+picker_clear(picker *p)
+{
+    addresses_free(&p->types);
+    if (p->distinct != NULL) {
+        ll_seen_free(p->distinct);
+        p->distinct = NULL;
+    }
+    sample *samples = p->samples;
+    size_t count = p->types_count;
+    p->samples = NULL;
+    p->types_count = 0;
+    for (size_t i = 0; samples != NULL && i < count; i++) {
+        for (size_t k = 0; k < samples[i].count; k++) {
+            Py_DECREF(samples[i].kept[k]);
+        }
+        free(samples[i].kept);
+        free(samples[i].is_weak);
+    }
+    free(samples);
+    PyObject **released = p->released;
+    size_t released_count = p->released_count;
+    p->released = NULL;
+    p->released_count = p->released_room = 0;
+    for (size_t i = 0; i < released_count; i++) {
+        Py_DECREF(released[i]);
+    }
+    free(released);
+}
+
+static int
+picker_init(picker *p, PyObject *types, Py_ssize_t each)
+{
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(types);
+    if (each < 1 || each > LARGEST_SAMPLE) {
+        PyErr_Format(PyExc_ValueError, "a sample is 1 to %d instances, not %zd", LARGEST_SAMPLE, each);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *type = PySequence_Fast_GET_ITEM(types, i);
+        if (!PyType_Check(type)) {
+            PyErr_SetString(PyExc_TypeError, "types are wanted");
+            return -1;
+        }
+        p->any_untracked |= !PyType_IS_GC((PyTypeObject *)type);
+        /* Plain tuples and dicts may be tracked or not. */
+        p->any_untracked |= type == (PyObject *)&PyTuple_Type || type == (PyObject *)&PyDict_Type;
+    }
+    if (addresses_fill(&p->types, types) < 0) {
+        return -1;
+    }
+    p->samples = calloc((size_t)count + 1, sizeof *p->samples);
+    p->distinct = p->any_untracked ? ll_seen_new(DISTINCT_BYTES) : NULL;
+    if (p->samples == NULL || (p->any_untracked && p->distinct == NULL)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    p->types_count = (size_t)count;
+    p->waiting = (size_t)count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        sample *s = &p->samples[i];
+        /* Twice as many: when full, every other one is given up. */
+        s->limit = p->newest_only ? (size_t)each : 2 * (size_t)each;
+        s->stride = 1;
+        s->kept = calloc(s->limit, sizeof *s->kept);
+        s->is_weak = calloc(s->limit, 1);
+        if (s->kept == NULL || s->is_weak == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* During a walk nothing may be let go of: it could be the last reference. 0 when there is no memory to note it. */
+static int
+release_later(picker *p, PyObject *one)
+{
+    if (p->released_count == p->released_room) {
+        size_t room = p->released_room ? 2 * p->released_room : 256;
+        PyObject **moved = realloc(p->released, room * sizeof *moved);
+        if (moved == NULL) {
+            return 0;
+        }
+        p->released = moved;
+        p->released_room = room;
+    }
+    p->released[p->released_count++] = one;
+    return 1;
+}
+
+static void
+thin_out(picker *p, sample *s)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (i % 2 == 0 || !release_later(p, s->kept[i])) {
+            s->kept[left] = s->kept[i];
+            s->is_weak[left++] = s->is_weak[i];
+        }
+    }
+    s->count = left;
+    s->stride *= 2;
+}
+
+static void
+pick(picker *p, PyObject *one, int32_t position)
+{
+    sample *s = &p->samples[position];
+    uint64_t number = s->seen++;
+    if (p->newest_only) {
+        if (s->count < s->limit) {
+            s->kept[s->count++] = Py_NewRef(one);
+            p->waiting -= s->count == s->limit;
+        }
+        return;
+    }
+    if (number % s->stride != 0) {
+        return;
+    }
+    if (s->count == s->limit) {
+        thin_out(p, s);
+        if (number % s->stride != 0 || s->count == s->limit) {
+            return;
+        }
+    }
+    s->is_weak[s->count] = 0;
+    s->kept[s->count++] = Py_NewRef(one);
+}
+
+static int
+pick_untracked(PyObject *one, void *ctx)
+{
+    picker *p = ctx;
+    if (ll_is_tracked(one)) {
+        /* It has, or will have, its own turn. */
+        return 0;
+    }
+    int32_t position = position_of(&p->types, Py_TYPE(one));
+    if (ll_unlikely(position >= 0) && ll_seen_add(p->distinct, one) == 1) {
+        pick(p, one, position);
+    }
+    if (p->depth < UNTRACKED_DEPTH && is_untracked_container(one)) {
+        p->depth++;
+        Py_TYPE(one)->tp_traverse(one, pick_untracked, p);
+        p->depth--;
+    }
+    return 0;
+}
+
+static int
+look_at(PyObject *one, void *ctx)
+{
+    picker *p = ctx;
+    PyTypeObject *type = Py_TYPE(one);
+    int32_t position = position_of(&p->types, type);
+    if (ll_unlikely(position >= 0)) {
+        pick(p, one, position);
+    }
+    if (ll_unlikely(p->any_untracked) && type->tp_traverse != NULL) {
+        type->tp_traverse(one, pick_untracked, p);
+    }
+    return p->newest_only && p->waiting == 0;
+}
+
+/* After a slice: hold by weak references what can be held so, and let go of what was given up. -1 with an exception. */
+static int
+settle(picker *p)
+{
+    for (size_t i = 0; i < p->types_count; i++) {
+        sample *s = &p->samples[i];
+        for (size_t k = 0; k < s->count; k++) {
+            if (s->is_weak[k] || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(s->kept[k]))) {
+                continue;
+            }
+            PyObject *weak = PyWeakref_NewRef(s->kept[k], NULL);
+            if (weak == NULL) {
+                return -1;
+            }
+            if (!release_later(p, s->kept[k])) {
+                Py_DECREF(weak);
+                PyErr_NoMemory();
+                return -1;
+            }
+            s->kept[k] = weak;
+            s->is_weak[k] = 1;
+        }
+    }
+    while (p->released_count) {
+        PyObject *one = p->released[--p->released_count];
+        Py_DECREF(one);
+    }
+    return 0;
+}
+
+/* A list of those that are alive, in the order they were met. */
+static PyObject *
+kept_as_list(sample *s)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t k = 0; list != NULL && k < s->count; k++) {
+        PyObject *one;
+        if (!s->is_weak[k]) {
+            one = Py_NewRef(s->kept[k]);
+        }
+        else {
+#if PY_VERSION_HEX >= 0x030D0000
+            if (PyWeakref_GetRef(s->kept[k], &one) < 0) {
+                Py_CLEAR(list);
+                break;
+            }
+#else
+            one = Py_XNewRef(PyWeakref_GetObject(s->kept[k]));
+            if (one == Py_None) {
+                Py_CLEAR(one);
+            }
+#endif
+        }
+        if (one != NULL && PyList_Append(list, one) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
+typedef struct {
+    PyObject_HEAD
+    ll_walk *walk;
+    int is_over;
+    int is_whole;
+    Py_ssize_t visited;
+    picker found;
+} instance_pass;
+
+static PyObject *
+instance_pass_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *types;
+    Py_ssize_t each = 10;
+    static char *names[] = {"types", "each", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|n", names, &types, &each) || as_sequence(types) == NULL) {
+        return NULL;
+    }
+    instance_pass *self = (instance_pass *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (picker_init(&self->found, types, each) < 0 || (self->walk = ll_walk_new()) == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void
+instance_pass_dealloc(instance_pass *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->walk != NULL) {
+        ll_walk_free(self->walk);
+    }
+    picker_clear(&self->found);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+instance_pass_step(instance_pass *self, PyObject *argument)
+{
+    double seconds = PyFloat_AsDouble(argument);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!self->is_over) {
+        int over = walk_on(&self->walk, seconds, look_at, &self->found, &self->is_whole, &self->visited);
+        if (over < 0 || settle(&self->found) < 0) {
+            return NULL;
+        }
+        self->is_over = over;
+    }
+    return PyBool_FromLong(self->is_over);
+}
+
+static PyObject *
+instance_pass_result(instance_pass *self, PyObject *unused)
+{
+    PyObject *rows = PyList_New(0);
+    for (size_t i = 0; rows != NULL && i < self->found.types_count; i++) {
+        sample *s = &self->found.samples[i];
+        PyObject *ones = kept_as_list(s);
+        PyObject *row = ones == NULL ? NULL : Py_BuildValue("KN", (unsigned long long)s->seen, ones);
+        if (row == NULL || PyList_Append(rows, row) < 0) {
+            Py_CLEAR(rows);
+        }
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static PyMethodDef instance_pass_methods[] = {
+    {"step", (PyCFunction)instance_pass_step, METH_O,
+     "step(seconds)\n--\n\nGo on for about so long (below zero: to the end); whether it is done."},
+    {"result", (PyCFunction)instance_pass_result, METH_NOARGS,
+     "result()\n--\n\nOf each type (how many, some of them from the oldest to the newest: `each` to twice as many)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot instance_pass_slots[] = {
+    {Py_tp_new, instance_pass_new},
+    {Py_tp_dealloc, instance_pass_dealloc},
+    {Py_tp_methods, instance_pass_methods},
+    {Py_tp_doc, "InstancePass(types, each=10)\n--\n\n"
+                "Counts the instances of exactly these types and keeps some of each, by weak references where they "
+                "have them. Of types that the collector does not track: what tracked objects refer to."},
+    {0, NULL},
+};
+
+static PyType_Spec instance_pass_spec = {
+    .name = "leakline._native.InstancePass",
+    .basicsize = sizeof(instance_pass),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = instance_pass_slots,
+};
+
+PyDoc_STRVAR(newest_instances_doc,
+"newest_instances(types, each, seconds)\n--\n\n"
+"Of each type the newest instances, newest first, in a list of lists; fewer where time ran out. In one piece.");
+
+static PyObject *
+newest_instances(PyObject *module, PyObject *args)
+{
+    PyObject *types;
+    Py_ssize_t each;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "Ond", &types, &each, &seconds) || as_sequence(types) == NULL) {
+        return NULL;
+    }
+    picker p = {.newest_only = 1};
+    PyObject *rows = NULL;
+    if (picker_init(&p, types, each) == 0 && ll_walk_newest(as_nanoseconds(seconds), look_at, &p) >= 0) {
+        rows = PyList_New(0);
+        for (size_t i = 0; rows != NULL && i < p.types_count; i++) {
+            PyObject *ones = kept_as_list(&p.samples[i]);
+            if (ones == NULL || PyList_Append(rows, ones) < 0) {
+                Py_CLEAR(rows);
+            }
+            Py_XDECREF(ones);
+        }
+    }
+    picker_clear(&p);
+    return rows;
+}
+
+static PyMethodDef functions[] = {
+    {"referrers_among", referrers_among, METH_VARARGS, referrers_among_doc},
+    {"newest_instances", newest_instances, METH_VARARGS, newest_instances_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+
+int
+ll_add_referrers(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0 || add_type(module, &referrer_pass_spec) < 0) {
+        return -1;
+    }
+    return add_type(module, &instance_pass_spec);
+}
