@@ -8,6 +8,9 @@ rare, the dear cannot starve the cheap, and the budget is overrun by one misjudg
 
 Reading memory at the bounds of phases costs microseconds and is never refused for cost, because the books would name
 the wrong phase without it. It has a pot of its own: phases that are entered often leave the snapshots theirs.
+
+Beside the budget stands the longest pause: no single piece of work on the training thread may be expected to stop it for
+longer. What would is done in slices beside it, or not at all.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
 
 # A short run shall see as much as a long one; after two minutes it is less than the share itself.
 START_CREDIT_SECONDS: Final = 1.25
+MAX_PAUSE_SECONDS: Final = 0.05
 # Deep work is what is not named below; together it may use this part of the budget, and censuses less of it:
 # who holds what rises must be affordable after them.
 DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
+# Looks at a sample of the heap only tell when a census is worth its price.
+SAMPLED_PART: Final = 0.1
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
@@ -44,7 +50,8 @@ ENTRIES_PER_SECOND: Final = 2000
 class Governor:
     """Charged with every second of measuring on the training thread.
 
-    ``clock`` gives wall seconds, ``work_clock`` the CPU seconds of the calling thread.
+    ``clock`` gives wall seconds, ``work_clock`` the CPU seconds of the calling thread. ``max_pause_seconds`` is the
+    longest that one piece of work may stop the training thread.
     """
 
     def __init__(
@@ -53,9 +60,11 @@ class Governor:
         start_credit_seconds: float = START_CREDIT_SECONDS,
         clock: Callable[[], float] = time.perf_counter,
         work_clock: Callable[[], float] = time.thread_time,
+        max_pause_seconds: float = MAX_PAUSE_SECONDS,
     ) -> None:
-        self.share = share
+        self.share, self.max_pause_seconds = share, max_pause_seconds
         self._light_seconds = self._deep_seconds = self._books_seconds = 0.0
+        self._sampled_seconds = 0.0
         self._credit = start_credit_seconds if share > 0 else 0.0
         self._clock, self._work_clock = clock, work_clock
         self._started = clock()
@@ -96,6 +105,8 @@ class Governor:
             return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         if self.spent_seconds + expected > available:
             return False
+        if work == "sampled":
+            return self._sampled_seconds + expected <= available * SAMPLED_PART
         part = CENSUS_PART if work == "census" else DEEP_PART
         return self._deep_seconds + expected <= available * part
 
@@ -107,6 +118,10 @@ class Governor:
     @property
     def available_seconds(self) -> float:
         return self._credit + self.share * (self._clock() - self._started)
+
+    def fits_pause(self, expected_seconds: float) -> bool:
+        """May the training thread stand still for so long?"""
+        return expected_seconds <= self.max_pause_seconds
 
     def work_seconds(self) -> float:
         """The clock that charges are made by."""
@@ -140,11 +155,18 @@ class Governor:
             self._costs[work] = self._smooth(work, bounded)
         else:
             self._deep_seconds += seconds
+            if work == "sampled":
+                self._sampled_seconds += seconds
             # The dearer of both: one lucky census must not start a series of them.
             self._costs[work] = max(seconds, self._smooth(work, seconds))
 
     def _smooth(self, work: str, seconds: float) -> float:
         return 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
+
+    def charge_beside(self, work: str, seconds: float, longest_slice: float) -> None:
+        """Charge work that was done beside the training thread, which stood still for one slice at a time."""
+        self.charge(work, seconds)
+        self._longest = max(self._longest, longest_slice)
 
     def charge_books(self, seconds: float) -> None:
         """Charge reading memory at the bounds of phases."""

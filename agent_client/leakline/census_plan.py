@@ -1,18 +1,26 @@
-"""When a census is worth its price: soon while something rises, ever more seldom while nothing does."""
+"""When a census is worth its price, and how it is taken: in one piece, in slices beside the training thread, or not.
+
+Soon while something rises, ever more seldom while nothing does. In one piece where the training thread then stands
+still for no longer than the budget's pause; the native module can do larger heaps in slices, the pure census cannot.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
-from .budget import Governor
+from .budget import MAX_PAUSE_SECONDS, Governor
 
-# One gc.get_objects() over more objects than this would stop the program for over 50 ms.
+Way = Literal["whole", "slices"]
+
+# The pure census lists all objects in one call that nothing can interrupt: over this many would take over 50 ms. The
+# rest of it is held to a deadline, not to the pause.
 PAUSE_LIMIT_OBJECTS: Final = 600_000
 # Before the first census has told it: tracked objects per allocated block, and seconds per block.
 OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
+NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
 DEADLINE_SECONDS: Final = 1.0
 
@@ -21,35 +29,60 @@ class CensusPlan:
     """Asked at generation ends. ``blocks`` counts the interpreter's allocated blocks."""
 
     def __init__(
-        self, governor: Governor, blocks: Callable[[], int] = sys.getallocatedblocks
+        self,
+        governor: Governor,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+        is_native: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._governor, self._blocks = governor, blocks
+        self._governor, self._blocks, self._is_native = governor, blocks, is_native
         self._objects_per_block = OBJECTS_PER_BLOCK
-        self._seconds_per_block = SECONDS_PER_BLOCK
+        self._seconds_per_block: float | None = None
         self._gap = 1
         self._since = 0
         self._ends = 0
-        self.too_large = False
 
     @property
     def is_set_up(self) -> bool:
         """The first generation loads what the program loads; the census at its end is set-up like the baseline."""
         return self._ends <= 1
 
-    def fits_pause(self) -> bool:
-        self.too_large = self._blocks() * self._objects_per_block > PAUSE_LIMIT_OBJECTS
-        return not self.too_large
+    @property
+    def too_large(self) -> bool:
+        """So large a heap that no census can be taken without stopping the program for too long."""
+        return self.way() is None
 
-    def due(self, rising: bool) -> bool:
-        """Once per generation end: is it time, and is there budget?"""
+    def way(self) -> Way | None:
+        """How a census could be taken now; None where it would stop the program for too long."""
+        if self._is_native():
+            return "whole" if self._governor.fits_pause(self.expected_seconds()) else "slices"
+        objects = self._blocks() * self._objects_per_block
+        limit = PAUSE_LIMIT_OBJECTS * self._governor.max_pause_seconds / MAX_PAUSE_SECONDS
+        return "whole" if objects <= limit else None
+
+    def expected_seconds(self) -> float:
+        """CPU seconds of one census of the heap as it is."""
+        rate = self._seconds_per_block
+        if rate is None:
+            rate = NATIVE_SECONDS_PER_BLOCK if self._is_native() else SECONDS_PER_BLOCK
+        return self._blocks() * rate
+
+    def due(self, rising: bool) -> Way | None:
+        """Once per generation end: is it time, is there budget, and how is it taken?"""
         self._ends += 1
         self._since += 1
         if rising:
             self._gap = min(self._gap, 2)
-        if self._since < self._gap or not self.fits_pause():
-            return False
-        expected = self._blocks() * self._seconds_per_block
-        return self.is_set_up or self._governor.allows("census", expected_seconds=expected)
+        if self._since < self._gap:
+            return None
+        way = self.way()
+        if way is None or self.is_set_up:
+            return way
+        expected = self.expected_seconds()
+        return way if self._governor.allows("census", expected_seconds=expected) else None
+
+    def begun(self) -> None:
+        """A census in slices is under way: the next is not due before its gap has passed."""
+        self._since = 0
 
     def taken(self, objects: int, seconds: float, rising: bool) -> None:
         """A census has found so many objects in so many CPU seconds."""

@@ -5,13 +5,14 @@ Thousands of classes can be counted exactly in a fraction of a millisecond; at m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from weakref import ref
 
 from .probes.classes import ClassCounts
-from .probes.names import type_name
+from .probes.names import is_class, is_heap_type, type_name
 from .probes.program import is_user_class
 from .snapshot import Number
 
@@ -33,6 +34,7 @@ class Rise:
     last: int
     rises: int = 0
     rises_now: bool = False
+    is_static: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
 
     def is_worth_a_search(self) -> bool:
@@ -69,16 +71,41 @@ class TypeGrowth:
         ending = [full for full in known if full.endswith(f".{name}")]
         return min(ending, key=lambda full: (len(full), full), default=None)
 
+    def references(self) -> dict[int, int]:
+        """References to every class by its address, as a census in slices begins."""
+        return self._counts.references()
+
+    def calibrate_between(
+        self, before: Mapping[int, int], counts: Mapping[int, int], names: Mapping[str, int]
+    ) -> None:
+        """A census in slices has counted everything, by address of the class and by name."""
+        self._note_names(names)
+        self._counts.calibrate_between(before, counts)
+        self._calibrated(counts)
+
     def calibrate(self, counts: Mapping[type, int]) -> None:
-        """A census has counted everything exactly."""
-        self._seen = {}
+        """A census has counted everything exactly, at one moment."""
+        names: dict[str, int] = {}
         for cls, count in counts.items():
             name = type_name(cls)
-            self._seen[name] = self._seen.get(name, 0) + count
+            names[name] = names.get(name, 0) + count
+        self._note_names(names)
         self._counts.calibrate(counts)
+        self._calibrated(dict(zip(map(id, counts), counts.values(), strict=True)))
+
+    def _calibrated(self, counts: Mapping[int, int]) -> None:
         self.calibrations += 1
         if self.calibrations == 1:
-            self._last = dict(zip(map(id, counts), counts.values(), strict=True))
+            self._last = dict(counts)
+
+    def _note_names(self, names: Mapping[str, int]) -> None:
+        """Also rises of the types that only a census can count: arrays, and what other extensions make."""
+        for name, count in names.items():
+            before = self._seen.get(name, 0)
+            cls = _static_class(name) if before and count > before else None
+            if cls is not None:
+                self._note_rise(cls, before, count)
+        self._seen = dict(names)
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
@@ -113,18 +140,12 @@ class TypeGrowth:
             if key in changed and changed[key] > last.get(key, 0) and not _is_ours(cls)
         ]
         for rise in self._rises.values():
-            rise.rises_now = False
+            # What only a census can count is compared from one census to the next.
+            rise.rises_now = rise.rises_now and rise.is_static
         for cls, count in risen:
             self._note_rise(cls, last.get(id(cls), 0), count)
         self._choose()
         return any(self._matters(cls) for cls, _ in risen)
-
-    def note_census(self, counts: Mapping[type, int]) -> None:
-        """Rises of the types that only a census can count (lists, arrays)."""
-        for cls, count in counts.items():
-            known = self._rises.get(type_name(cls))
-            if known is not None and count > known.last:
-                known.last, known.rises = count, known.rises + 1
 
     def to_search(self, limit: int) -> list[type]:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
@@ -144,12 +165,15 @@ class TypeGrowth:
         for cls in classes:
             rise = self._rises[type_name(cls)]
             rise.search_at_rise = rise.rises + SEARCH_AGAIN_AFTER
+            rise.rises_now = False
 
     def _note_rise(self, cls: type, before: int, count: int) -> None:
         name = type_name(cls)
         rise = self._rises.get(name)
         if rise is None:
-            rise = self._rises[name] = Rise(ref(cls), before, count)
+            rise = self._rises[name] = Rise(
+                ref(cls), before, count, is_static=not is_heap_type(cls)
+            )
         rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
 
     def _matters(self, cls: type) -> bool:
@@ -165,6 +189,14 @@ class TypeGrowth:
         ]
         growing.sort(reverse=True)
         self._growing = tuple(name for _, _, name in growing[:room])
+
+
+def _static_class(name: str) -> type | None:
+    """The class of this full name when it is one that an extension made; those of the language hold nothing alone."""
+    module, _, qualified = name.rpartition(".")
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(qualified) if module else None
+    known = found is not None and is_class(type(found)) and not is_heap_type(found)
+    return found if known and module not in sys.stdlib_module_names else None
 
 
 def _is_ours(cls: type) -> bool:

@@ -9,54 +9,33 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .budget import Governor
-from .census_plan import DEADLINE_SECONDS, CensusPlan
 from .growth import TypeGrowth
 from .guard import Guard
-from .holders import find_holders
+from .looks import Looks, Measured
 from .probes.allocator import read_allocator
-from .probes.census import CensusResult, look_at_tensors, take_census
 from .probes.cgroup import read_cgroup
-from .probes.collector import CollectorStatistics
+from .probes.collector import Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
 from .probes.names import type_name
 from .probes.nvml import read_nvml
-from .probes.process import read_children, read_private_bytes, read_process
+from .probes.peaks import PeakMemory
+from .probes.process import read_children, read_private_bytes
 from .probes.system import read_system
 from .probes.tracked import TrackedContainer
-from .snapshot import Census, Holder, LargeObject, Number
+from .snapshot import Number
 
 # Which probes are asked at which moment.
 NESTED: Final = ("process", "cuda", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "cuda")
-# The recorder reads every second; a `sample` snapshot tells ten readings.
-READINGS_PER_SAMPLE: Final = 10
 # A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
 DEAR_SECONDS: Final = 0.001
-TYPES_IN_CENSUS: Final = 48
-LARGE_OBJECTS: Final = 20
-LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
 TRACKED_LIMIT: Final = 64
-# CPU seconds: five looks through the heap of a torch process.
-HOLDER_SECONDS: Final = 0.35
-CLASSES_PER_SEARCH: Final = 3
-# One list of all objects and one look at the type of each.
-TENSORS_SECONDS: Final = 0.05
-
-
-@dataclass(slots=True)
-class Measured:
-    """What one look gave. The sequence numbers inside are set when the snapshot gets its own."""
-
-    samples: dict[str, Number]
-    census: Census | None = None
-    large_objects: tuple[LargeObject, ...] = ()
-    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,22 +60,25 @@ class Probe:
 class Sampler:
     """The probes of one process. ``measure`` runs on the training thread, ``sample`` on the recorder's."""
 
-    def __init__(self, governor: Governor, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        governor: Governor,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        exact_peaks: bool = False,
+    ) -> None:
         self._governor, self._clock = governor, clock
+        self._memory = PeakMemory(exact=exact_peaks)
         self._collector = CollectorStatistics()
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
         self._lengths: dict[str, Number] = {}
         self._tracked: dict[str, Probe] = {}
-        self._plan = CensusPlan(governor)
-        self._census_guard, self._holder_guard = (
-            Guard("the census"),
-            Guard("the search for holders"),
-        )
+        self._looks = Looks(governor, self._types, self._containers)
         self._probes = {
             name: Probe(name, read)
             for name, read in (
-                ("process", read_process), ("cgroup", read_cgroup), ("system", read_system),
+                ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
                 ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
                 ("types", self._types.read), ("containers", self._containers.read),
@@ -109,15 +91,25 @@ class Sampler:
 
     def stop(self) -> None:
         self._collector.stop()
+        self._looks.stop()
 
     def forget(self) -> None:
         """Let go of what the program gave: after the end nothing of ours keeps it alive."""
         self._tracked.clear()
 
     @property
+    def exact_peaks(self) -> bool:
+        """Whether each snapshot's peak is exact: asked for, and allowed here."""
+        return self._memory.exact
+
+    def take_collections(self) -> list[Collection]:
+        """The full collections since the last call."""
+        return self._collector.take()
+
+    @property
     def census_too_large(self) -> bool:
         """The heap is so large that a census would stop the program for too long."""
-        return self._plan.too_large
+        return self._looks.plan.too_large
 
     def watch(self, name: str) -> None:
         """Count the class of this full name from now on."""
@@ -134,27 +126,31 @@ class Sampler:
             self._tracked[name] = Probe(f"the tracked {name}", read)
 
     def read_private_bytes(self) -> int:
-        return read_private_bytes()
+        """Private bytes of the process, without what a look beside the training thread holds for itself just now."""
+        return read_private_bytes() - self._looks.bytes_beside
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
         if kind == "phase_end":
-            return Measured(self._ask(NESTED if nested else PHASE, kind))
-        if kind != "generation_end":
-            measured = Measured(self._ask(GENERATION, kind))
-            if kind == "baseline" and self._plan.fits_pause():
-                self._take_census(measured, rising=False)
+            measured = Measured(self._ask(NESTED if nested else PHASE, kind))
+            self._looks.fetch(measured)
             return measured
-        rising = self._types.close_generation()
+        rising = kind == "generation_end" and self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
-        rising = self._containers_grew(measured.samples) or rising
-        if self._plan.due(rising):
-            with self._governor.measuring("census", set_up=self._plan.is_set_up):
-                self._take_census(measured, rising)
-        elif rising:
-            self._look_at_tensors(measured)
-        self._find_holders(measured)
+        if kind == "baseline":
+            self._looks.at_baseline(measured)
+        elif kind == "generation_end":
+            rising = self._containers_grew(measured.samples) or rising
+            self._looks.at_generation_end(measured, rising)
+        elif kind == "finish":
+            self._looks.at_finish(measured)
+        # A census rises above what the program uses: that peak is ours.
+        self._memory.restart()
         return measured
+
+    def look(self) -> None:
+        """Note how high memory is now, for the peak of the next snapshot."""
+        self._memory.look()
 
     def sample(self) -> dict[str, Number]:
         """The short reading of the recorder's thread."""
@@ -179,44 +175,6 @@ class Sampler:
             samples.update(probe.read())
         probe.seconds_before, probe.seconds = probe.seconds, self._clock() - started
 
-    def _take_census(self, measured: Measured, rising: bool) -> None:
-        with self._census_guard:
-            started = self._governor.work_seconds()
-            result = take_census(
-                DEADLINE_SECONDS, lambda instances: self._containers.find(None, instances)
-            )
-            self._keep_census(measured, result)
-            seconds = self._governor.work_seconds() - started
-            self._plan.taken(result.objects, seconds, rising)
-
-    def _keep_census(self, measured: Measured, result: CensusResult) -> None:
-        measured.samples.update(_told_by(result))
-        measured.census = result.to_census(0, TYPES_IN_CENSUS)
-        measured.large_objects = result.large_objects(
-            0, LARGE_OBJECTS, LARGE_OBJECTS_AT_LEAST_BYTES
-        )
-        if result.is_exact:
-            self._types.calibrate(result.counts)
-            self._types.note_census(result.counts)
-            measured.samples.update({**self._types.read(), **self._types.read_census()})
-
-    def _look_at_tensors(self, measured: Measured) -> None:
-        """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
-        if self._plan.fits_pause() and self._governor.allows("tensors", TENSORS_SECONDS):
-            with self._census_guard, self._governor.measuring("tensors"):
-                measured.samples.update(look_at_tensors())
-
-    def _find_holders(self, measured: Measured) -> None:
-        classes = self._types.to_search(CLASSES_PER_SEARCH)
-        if not classes or not self._plan.fits_pause():
-            return
-        if not self._governor.allows("holders", HOLDER_SECONDS):
-            return
-        with self._holder_guard, self._governor.measuring("holders"):
-            self._types.searched(classes)
-            found = find_holders(classes, HOLDER_SECONDS)
-            measured.holders = tuple(holder.to_holder(0) for holder in found)
-
     def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
         """Is any container longer than at the generation end before?"""
         before, self._lengths = self._lengths, {
@@ -235,14 +193,6 @@ class Sampler:
         return samples
 
 
-def _told_by(result: CensusResult) -> dict[str, Number]:
-    """The samples of a census. Scaled counts stay in the census itself: on a line they would look like growth."""
-    samples = result.samples()
-    if result.is_exact:
-        return samples
-    return {name: value for name, value in samples.items() if not name.endswith("count")}
-
-
 def _read_children() -> dict[str, Number]:
     """Looking for children means reading every process of the machine; the kernel knows at once of none."""
     if not hasattr(os, "waitid"):
@@ -252,28 +202,3 @@ def _read_children() -> dict[str, Number]:
     except ChildProcessError:
         return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
     return dict(read_children())
-
-
-class BackgroundFold:
-    """A reading every second, told once in ten: the last value, and the highest memory as the peak."""
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        emit: Callable[[Mapping[str, Number]], None],
-        readings: int = READINGS_PER_SAMPLE,
-    ) -> None:
-        self._sampler, self._emit, self._readings = sampler, emit, readings
-        self._count, self._peak = 0, 0
-
-    def tick(self) -> None:
-        samples = self._sampler.sample()
-        self._count += 1
-        self._peak = max(self._peak, int(samples.get("process.rss_bytes", 0)))
-        if self._count < self._readings:
-            return
-        if self._peak:
-            # The kernel's own high-water mark never goes down; this one is of the last ten seconds.
-            samples["process.peak_bytes"] = self._peak
-        self._count, self._peak = 0, 0
-        self._emit(samples)

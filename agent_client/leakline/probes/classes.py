@@ -36,6 +36,34 @@ class ClassCounts:
         self._offsets: list[int] = []
         self._by_name: dict[str, list[int]] = {}
         self._inexact: set[int] = set()
+        # Known, but not counted by a census yet.
+        self._uncounted: set[int] = set()
+
+    def references(self) -> dict[int, int]:
+        """References to every class by its address, as they stand before a census in slices."""
+        self._forget_dead_classes()
+        self._register(all_classes())
+        return dict(zip(self._position, self._references(), strict=True))
+
+    def calibrate_between(
+        self, before: Mapping[int, int], census_counts: Mapping[int, int]
+    ) -> None:
+        """Take the counts of a census in slices, by address of the class, as the truth where they can be.
+
+        ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile: only a class
+        with the same number of references now was counted at one moment, as good as.
+        """
+        self._forget_dead_classes()
+        for (key, position), references in zip(
+            list(self._position.items()), self._references(), strict=True
+        ):
+            if before.get(key) != references:
+                continue
+            count = census_counts.get(key, 0)
+            if position not in self._uncounted:
+                self._judge_one(position, references - self._offsets[position], count)
+            self._uncounted.discard(position)
+            self._offsets[position] = references - count
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
         """Take the counts of a full census as the truth.
@@ -57,17 +85,18 @@ class ClassCounts:
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
         self._judge(before, counts)
+        self._uncounted.clear()
 
     def read(self) -> dict[type, int]:
         """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
         classes = [reference() for reference in self._refs]
         counts = list(map(sub, map(sys.getrefcount, classes), self._offsets))
-        inexact = self._inexact
+        left_out = self._inexact | self._uncounted
         return {
             cls: counts[position]
             for position, cls in compress(enumerate(classes), counts)
             # Below zero a registry or subclass let go of the class: no count, and the server would refuse it.
-            if cls is not None and position not in inexact and counts[position] > 0
+            if cls is not None and position not in left_out and counts[position] > 0
         }
 
     def read_names(self, names: Iterable[str]) -> dict[str, int]:
@@ -94,11 +123,11 @@ class ClassCounts:
         return tuple(
             name
             for name, positions in self._by_name.items()
-            if not any(position in self._inexact for position in positions)
+            if not any(map(self._is_left_out, positions))
         )
 
     def _count(self, position: int) -> int | None:
-        if position in self._inexact:
+        if self._is_left_out(position):
             return None
         cls = self._refs[position]()
         if cls is None:
@@ -106,6 +135,9 @@ class ClassCounts:
         # Like in `read` and `calibrate`, one name of ours refers to the class here.
         count = sys.getrefcount(cls) - self._offsets[position]
         return count if count >= 0 else None
+
+    def _is_left_out(self, position: int) -> bool:
+        return position in self._inexact or position in self._uncounted
 
     def _references(self) -> list[int]:
         classes = list(map(call, self._refs))
@@ -128,7 +160,9 @@ class ClassCounts:
         ]
         moved = {old: new for new, (_, old) in enumerate(alive)}
         self._refs = [reference for reference, _ in alive]
+        self._offsets = [self._offsets[old] for _, old in alive]
         self._inexact = {moved[old] for old in self._inexact if old in moved}
+        self._uncounted = {moved[old] for old in self._uncounted if old in moved}
         self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
         names = {name: [moved[p] for p in at if p in moved] for name, at in self._by_name.items()}
         self._by_name = {name: at for name, at in names.items() if at}
@@ -138,6 +172,9 @@ class ClassCounts:
             if id(cls) not in self._position and is_heap_type(cls) and hashes_plainly(cls):
                 position = len(self._refs)
                 self._refs.append(ref(cls))
+                # Until a census has counted it.
+                self._offsets.append(0)
+                self._uncounted.add(position)
                 self._position[id(cls)] = position
                 self._by_name.setdefault(type_name(cls), []).append(position)
 
@@ -145,11 +182,11 @@ class ClassCounts:
         """Mark the classes whose references moved although their instances did not."""
         for key, predicted in before.items():
             position = self._position.get(key)
-            if position is None:
-                continue
-            drift = abs(predicted - counts[position])
-            allowed = min(_TOLERATED_DRIFT, counts[position] * _TOLERATED_SHARE)
-            if drift > allowed:
-                self._inexact.add(position)
-            else:
-                self._inexact.discard(position)
+            if position is not None and position not in self._uncounted:
+                self._judge_one(position, predicted, counts[position])
+
+    def _judge_one(self, position: int, predicted: int, count: int) -> None:
+        if abs(predicted - count) > min(_TOLERATED_DRIFT, count * _TOLERATED_SHARE):
+            self._inexact.add(position)
+        else:
+            self._inexact.discard(position)

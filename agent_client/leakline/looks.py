@@ -1,0 +1,209 @@
+"""The looks at the whole heap: censuses, samples of it, tensors, holders. Which of them now, and where.
+
+On the training thread when it then stands still for no longer than the pause of the budget; in slices beside it when
+the native module can; else not at all. What a look in slices has found travels with the training thread's own
+snapshots: holders with the next, a census with the next generation end. So a census that was begun at one generation
+end is told at the following.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .budget import Governor
+from .census_plan import DEADLINE_SECONDS, CensusPlan
+from .growth import TypeGrowth
+from .guard import Guard
+from .holders import find_holders
+from .probes.census import CensusResult, look_at_tensors, take_census
+from .probes.containers import ContainerWatch
+from .slices import Outcome, SliceThread
+from .snapshot import Census, Holder, LargeObject, Number
+
+# TEMP until the pieces are there
+try:
+    from .probes.native import native
+except ImportError:
+    native = lambda: None
+try:
+    from .probes.census import SlicedCensus, SlicedResult
+except ImportError:
+    SlicedCensus = SlicedResult = Any
+try:
+    from .holders import SlicedHolderSearch
+except ImportError:
+    SlicedHolderSearch = Any
+native = lambda: None
+
+TYPES_IN_CENSUS: Final = 48
+LARGE_OBJECTS: Final = 20
+LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
+# CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.
+HOLDER_SECONDS: Final = 0.35
+SLICED_HOLDER_SECONDS: Final = 1.0
+CLASSES_PER_SEARCH: Final = 3
+# A census follows what it finds; a look at tensors alone only asks for types.
+TENSORS_PART_OF_CENSUS: Final = 0.5
+TENSORS_SECONDS: Final = 0.05
+# A search looks through the heap about as often as this.
+LOOKS_OF_A_SEARCH: Final = 3
+# At the end of a run, how long what is under way is waited for.
+LAST_LOOK_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one look gave. The sequence numbers inside are set when the snapshot gets its own."""
+
+    samples: dict[str, Number]
+    census: Census | None = None
+    large_objects: tuple[LargeObject, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+
+class Looks:
+    """The training thread's. Types and containers learn from every census."""
+
+    def __init__(self, governor: Governor, types: TypeGrowth, containers: ContainerWatch) -> None:
+        self._governor, self._types, self._containers = governor, types, containers
+        self.plan = CensusPlan(governor, is_native=lambda: native() is not None)
+        self._beside = SliceThread()
+        self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
+        # References to every class when the census under way began, and whether something was rising then.
+        self._references: Mapping[int, int] = {}
+        self._was_rising = False
+        self._census: SlicedResult | None = None
+
+    @property
+    def bytes_beside(self) -> int:
+        """Memory that a look under way beside the training thread holds for itself."""
+        return self._beside.bytes
+
+    def at_baseline(self, measured: Measured) -> None:
+        """A census wherever one can be taken: the loop has not begun, and it is set-up."""
+        way = self.plan.way()
+        with self._guard:
+            if way == "whole":
+                self._take_census(measured, rising=False)
+            elif way == "slices":
+                work = self._begin_census(rising=False)
+                started = self._governor.work_seconds()
+                # Other threads may go on.
+                while not work.step(self._governor.max_pause_seconds / 4):
+                    time.sleep(0)
+                self._census_ended(work.result(), self._governor.work_seconds() - started)
+                self._tell_census(measured)
+
+    def at_generation_end(self, measured: Measured, rising: bool) -> None:
+        """What is due and has room in the budget."""
+        self.fetch(measured)
+        self._tell_census(measured)
+        way = self.plan.due(rising)
+        if way == "whole":
+            with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
+                self._take_census(measured, rising)
+        else:
+            if rising:
+                self._look_at_tensors(measured)
+            if way == "slices" and self._beside.is_free:
+                self._beside.offer("census", self._begin_census(rising))
+        self._find_holders(measured)
+
+    def fetch(self, measured: Measured, timeout_seconds: float = 0.0) -> None:
+        """Take what a look beside the training thread has found since."""
+        outcome = self._beside.take(timeout_seconds)
+        if outcome is None:
+            return
+        self._governor.charge_beside(outcome.name, outcome.seconds, outcome.longest_slice)
+        if outcome.result is None:
+            return
+        if outcome.name == "holders":
+            measured.holders = tuple(holder.to_holder(0) for holder in outcome.result)
+        else:
+            self._census_ended(outcome.result, outcome.seconds)
+
+    def at_finish(self, measured: Measured) -> None:
+        """The last chance of what is under way."""
+        self.fetch(measured, LAST_LOOK_SECONDS)
+        self._tell_census(measured)
+
+    def stop(self) -> None:
+        """Nothing of ours goes on after this."""
+        self._beside.stop()
+
+    def _take_census(self, measured: Measured, rising: bool) -> None:
+        started = self._governor.work_seconds()
+        result = take_census(
+            DEADLINE_SECONDS, lambda instances: self._containers.find(None, instances)
+        )
+        measured.samples.update(_told_by(result))
+        self._tell(measured, result)
+        if result.is_exact:
+            self._types.calibrate(result.counts)
+            measured.samples.update({**self._types.read(), **self._types.read_census()})
+        self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
+
+    def _begin_census(self, rising: bool) -> SlicedCensus:
+        self._references, self._was_rising = self._types.references(), rising
+        self.plan.begun()
+        return SlicedCensus()
+
+    def _census_ended(self, result: SlicedResult, seconds: float) -> None:
+        self._types.calibrate_between(self._references, result.counts, result.names)
+        self.plan.taken(result.objects, seconds, self._was_rising)
+        self._census = result
+
+    def _tell_census(self, measured: Measured) -> None:
+        result, self._census = self._census, None
+        if result is not None:
+            # What is counted at every phase end is younger than this census.
+            measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
+            self._tell(measured, result)
+
+    def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
+        measured.census = result.to_census(0, TYPES_IN_CENSUS)
+        measured.large_objects = result.large_objects(
+            0, LARGE_OBJECTS, LARGE_OBJECTS_AT_LEAST_BYTES
+        )
+
+    def _look_at_tensors(self, measured: Measured) -> None:
+        """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
+        expected = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        if native() is not None and not self._governor.fits_pause(expected):
+            return
+        if self.plan.way() is not None and self._governor.allows("tensors", TENSORS_SECONDS):
+            with self._guard, self._governor.measuring("tensors"):
+                measured.samples.update(look_at_tensors())
+
+    def _find_holders(self, measured: Measured) -> None:
+        classes = self._types.to_search(CLASSES_PER_SEARCH)
+        way = self.plan.way()
+        if not classes or way is None:
+            return
+        expected = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
+        if native() is not None and not self._governor.fits_pause(expected):
+            self._search_beside(classes)
+        elif self._governor.allows("holders", HOLDER_SECONDS):
+            with self._holder_guard, self._governor.measuring("holders"):
+                self._types.searched(classes)
+                found = find_holders(classes, HOLDER_SECONDS)
+                measured.holders += tuple(holder.to_holder(0) for holder in found)
+
+    def _search_beside(self, classes: list[type]) -> None:
+        if self._beside.is_free and self._governor.allows("holders", SLICED_HOLDER_SECONDS):
+            with self._holder_guard, self._governor.measuring("holders_begun"):
+                search = SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
+                self._types.searched(classes)
+                self._beside.offer("holders", search)
+
+
+def _told_by(result: CensusResult) -> dict[str, Number]:
+    """The samples of a census. Scaled counts stay in the census itself: on a line they would look like growth."""
+    samples = result.samples()
+    if result.is_exact:
+        return samples
+    return {name: value for name, value in samples.items() if not name.endswith("count")}
