@@ -6,20 +6,29 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from .phases import Frame
-    from .run import Run
+from .phases import Frame
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Measuring(Protocol):
+    """What a block asks of the run it belongs to."""
+
+    def or_current(self) -> Measuring: ...
+    def _enter_phase(self, name: str) -> Frame | None: ...
+    def _exit_phase(self, frame: Frame, error: BaseException | None) -> None: ...
+    def _end_generation(self, error: BaseException | None) -> None: ...
+    def _before_cleanup(self) -> tuple[int, float]: ...
+    def _after_cleanup(self, name: str, before_bytes: int, started: float) -> None: ...
+
+
 class _Block:
     """Enters and leaves once per ``with``, and once per call of what it decorates."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: Measuring, name: str) -> None:
         self._run, self._name = run, name
 
     def __enter__(self) -> Any:
@@ -39,7 +48,7 @@ class _Block:
         return _wrapped(function, block)
 
     @classmethod
-    def _again(cls, run: Run, name: str) -> _Block:
+    def _again(cls, run: Measuring, name: str) -> _Block:
         # Library code may decorate at import, before the program has called init.
         return cls(run.or_current(), name)
 
@@ -96,7 +105,7 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
 class Phase(_Block):
     """``with run.phase("train"): ...`` or ``@run.phase("train")``. Closes on every way out."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: Measuring, name: str) -> None:
         super().__init__(run, name)
         self._frames: list[Frame | None] = []
 
@@ -118,7 +127,7 @@ class Phase(_Block):
 class Cleanup(_Block):
     """Records private memory before and after what runs inside, and what that freed."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: Measuring, name: str) -> None:
         super().__init__(run, name)
         self._before: list[tuple[int, float]] = []
 
@@ -139,7 +148,7 @@ class Cleanup(_Block):
 class Generation:
     """Started when made; as a context manager it also ends, otherwise the next one ends it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Measuring) -> None:
         self._run = run
 
     def __enter__(self) -> Generation:

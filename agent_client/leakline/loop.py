@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .budget import Governor
-from .phases import BETWEEN, OWN, Frame, PhaseBooks, Reading, book_samples
+from .looks import Measured
+from .phases import Frame, PhaseBooks, Reading, book_samples
 from .recorder import Losses
-from .sampler import Measured, Sampler
+from .sampler import Sampler
 from .snapshot import Event, Number, Snapshot
 
 EVENTS_LIMIT: Final = 256
 GAUGES_LIMIT: Final = 128
 LABEL_LIMIT: Final = 256
-RESERVED_PHASES: Final = frozenset({BETWEEN, OWN})
 
 
 @dataclass(slots=True, eq=False)
@@ -120,20 +120,20 @@ class Loop:
 
     def enter_phase(self, name: str) -> Frame:
         with self._lock:
-            if threading.get_ident() != self._thread:
-                # Memory belongs to the whole process: only the training thread's phases are booked.
-                return Frame(name, booked=False, foreign=True)
-            self._last_exception = 0
+            elsewhere = threading.get_ident() != self._thread
+            enter = self._books.enter_elsewhere if elsewhere else self._books.enter
+            if not elsewhere:
+                self._last_exception = 0
             if not self.governor.reads_entry():
-                return self._books.enter(name, None)
+                return enter(name, None)
             started = self.governor.work_seconds()
-            frame = self._books.enter(name, self._read())
+            frame = enter(name, self._read())
             self.governor.charge_books(self.governor.work_seconds() - started)
             return frame
 
     def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
         with self._lock:
-            if not frame.foreign and not self._leave(frame):
+            if not self._leave(frame):
                 return
             if error is not None:
                 self._note_exception(error, frame.path)
@@ -154,11 +154,17 @@ class Loop:
     def _leave(self, frame: Frame) -> bool:
         """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
         if not frame.booked:
-            return self._books.exit(frame, None)
+            return self._close(frame, None)
         started = self.governor.work_seconds()
-        left = self._books.exit(frame, self._read())
+        left = self._close(frame, self._read())
         self.governor.charge_books(self.governor.work_seconds() - started)
         return left
+
+    def _close(self, frame: Frame, reading: Reading | None) -> bool:
+        if not frame.foreign:
+            return self._books.exit(frame, reading)
+        self._books.exit_elsewhere(frame, reading)
+        return True
 
     def manual(self, label: str) -> None:
         with self._lock:
@@ -279,7 +285,7 @@ class Loop:
             gauges = self._gauges if kind == "generation_end" else self._fresh_gauges
             samples.update({f"gauge.{name}": self._gauges[name] for name in gauges})
             self._fresh_gauges.clear()
-            events, self._events = self._events, []
+            events, self._events = [*self._events, *self._collections()], []
             snapshot = Snapshot(
                 number, self._wall_clock(), self._clock(), self.generation, phase, label[:LABEL_LIMIT], kind,
                 samples,
@@ -291,6 +297,19 @@ class Loop:
             self._put(snapshot)
         for listener in self.listeners:
             listener(snapshot)
+
+    def _collections(self) -> list[Event]:
+        """Full collections of the program's since the last snapshot, each at its own time."""
+        return [
+            Event(
+                0, each.time, "collection", "full", self.generation, None,
+                {
+                    "generation": each.generation, "freed": each.freed,
+                    "uncollectable": each.uncollectable, "seconds": round(each.seconds, 6),
+                },
+            )
+            for each in self.sampler.take_collections()
+        ]  # fmt: skip
 
     def _read(self) -> Reading:
         return Reading(self.sampler.read_private_bytes(), self._clock())

@@ -1,9 +1,13 @@
-"""The books: every byte between two generation ends goes to a phase, to "between", or to "leakline".
+"""The books: every byte between two generation ends goes to a phase, to "between", "other_threads" or "leakline".
 
 Pure bookkeeping. Whoever calls brings a reading (private bytes of the process, seconds of a clock that only
-goes forward); the change since the reading before it is booked to one line: the innermost open phase,
-"between" when none is open, or "leakline" when the change came from our own measuring. As every reading is
-used once as an end and once as a start, the lines sum to the whole exactly, whatever was nested or raised.
+goes forward); the change since the reading before it is booked to one line: the innermost open phase of the
+training thread; without one "other_threads" while another thread has a phase open, else "between"; or "leakline"
+when the change came from our own measuring. As every reading is used once as an end and once as a start, the
+lines sum to the whole exactly, whatever was nested or raised.
+
+Memory belongs to the process, not to a thread: while the training thread and another have a phase open, what
+both allocate is booked to the training thread's.
 """
 
 from __future__ import annotations
@@ -12,7 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 BETWEEN: Final = "between"
+OTHER_THREADS: Final = "other_threads"
 OWN: Final = "leakline"
+# Lines that no phase may be called by.
+RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
 # Phases beyond PATHS_LIMIT share this line.
@@ -40,22 +47,24 @@ class Frame:
 
     path: str
     booked: bool
-    # Opened beside the training thread: timed and told, not booked.
+    # Opened beside the training thread: told; its bytes have a line of their own only while that thread has none.
     foreign: bool = False
 
 
 @dataclass(slots=True)
 class PhaseBooks:
-    """The open phases of the training thread and the lines of the current generation."""
+    """The open phases, innermost last, and the lines of the current generation."""
 
     last: Reading
     lines: dict[str, Line] = field(default_factory=dict)
     open: list[Frame] = field(default_factory=list)
+    # Of other threads, in no order: they do not nest in each other.
+    open_elsewhere: list[Frame] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
     @property
     def path(self) -> str | None:
-        """The innermost open phase."""
+        """The innermost open phase of the training thread."""
         return self.open[-1].path if self.open else None
 
     def enter(self, name: str, reading: Reading | None) -> Frame:
@@ -80,6 +89,20 @@ class PhaseBooks:
             self._line(last.path).executions += 1
             if last is frame:
                 return True
+
+    def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
+        """Another thread opens a phase. Without a reading it gets no part in the books."""
+        frame = Frame(name, reading is not None, foreign=True)
+        if reading is not None:
+            self.book(reading)
+            self.open_elsewhere.append(frame)
+        return frame
+
+    def exit_elsewhere(self, frame: Frame, reading: Reading | None) -> None:
+        """Another thread's phase is over; one that was entered with a reading needs one here."""
+        if reading is not None:
+            self.book(reading)
+        self.open_elsewhere = [other for other in self.open_elsewhere if other is not frame]
 
     def book(self, reading: Reading) -> None:
         """Book the change since the last reading to what is open."""
@@ -113,7 +136,7 @@ class PhaseBooks:
         for frame in reversed(self.open):
             if frame.booked:
                 return frame.path
-        return BETWEEN
+        return OTHER_THREADS if self.open_elsewhere else BETWEEN
 
     def _path_of(self, name: str) -> str:
         path = self._nested(name)
@@ -137,6 +160,6 @@ def book_samples(lines: dict[str, Line]) -> dict[str, int | float]:
     for name, line in lines.items():
         samples[f"phase.{name}.bytes"] = line.bytes
         samples[f"phase.{name}.seconds"] = round(line.seconds, 6)
-        if name not in (BETWEEN, OWN):
+        if name not in RESERVED_PHASES:
             samples[f"phase.{name}.executions"] = line.executions
     return samples

@@ -18,7 +18,6 @@ from .snapshot import Batch, ProcessIdentity, Snapshot
 from .spool import consecutive
 
 QUEUE_LIMIT: Final = 1000
-TICK_SECONDS: Final = 1.0
 # Snapshots that come in a burst are written together; a kill loses no more than this.
 LINGER_SECONDS: Final = 0.02
 
@@ -47,6 +46,7 @@ class Recorder:
         news: Callable[[], None] = lambda: None,
         tick: Callable[[], None] | None = None,
         queue_limit: int = QUEUE_LIMIT,
+        tick_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._outbox, self._process, self._losses = outbox, process, losses
@@ -55,7 +55,8 @@ class Recorder:
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
         self._guard = Guard("recording")
         self._end: Mapping[str, Any] | None = None
-        self._next_tick = clock() + TICK_SECONDS
+        self._tick_seconds = tick_seconds
+        self._next_tick = clock() + tick_seconds
         self._hurry, self._done = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="leakline-recorder", daemon=True)
 
@@ -124,5 +125,5 @@ class Recorder:
         now = self._clock()
         if self._tick is not None and now >= self._next_tick:
             # Not += : after a suspended machine there is nothing to catch up with.
-            self._next_tick = now + TICK_SECONDS
+            self._next_tick = now + self._tick_seconds
             self._tick()

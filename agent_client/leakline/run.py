@@ -7,40 +7,17 @@ and what a run becomes when it has finished or finds itself in a forked child.
 from __future__ import annotations
 
 import os
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from . import declarations, endings, notices
 from .blocks import Cleanup, Generation, Phase
-from .budget import Governor
-from .callbacks import VerdictWatch
-from .delivery import Delivery
-from .environment import read_environment
-from .guard import Guard, logger
-from .loop import RESERVED_PHASES, Loop
-from .names import readable_name
-from .outbox import SafeOutbox, SpoolFile
-from .recorder import Losses, Recorder
-from .sampler import BackgroundFold, Sampler
-from .sender import Sender
+from .guard import Guard
+from .loop import Loop
+from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
-from .snapshot import ProcessIdentity, RunHeader, Snapshot
-from .spool import count_attempts, read_batches
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .phases import Frame
-
-EXIT_SECONDS: Final = 2.0
-# When the server has not answered lately, waiting longer at exit would not change that.
-EXIT_SECONDS_UNREACHABLE: Final = 0.5
-FLUSH_SECONDS: Final = 1.0
-# Tells the children of this process that a run is already announced: "<run id>:<pid>".
-ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
+from .starting import Chain, announce, in_worker, take_back
 
 _active: Run | None = None
 
@@ -59,12 +36,14 @@ def init(
     mode: str | None = None,
     quiet: bool | None = None,
     directory: str | os.PathLike[str] | None = None,
+    exact_peaks: bool | None = None,
 ) -> Run:
     """Start a run; a run that is still active in this process is finished first.
 
     ``watch``: classes (or their names) counted exactly. ``phases``: declared phases; one that never runs is shown.
     ``total``: planned units. ``directory``: where the spool goes (``LEAKLINE_DIR``, default ``.leakline``).
-    ``mode``: online, offline (spool only) or disabled. Arguments win over ``LEAKLINE_*`` variables.
+    ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
+    process after each reading, so that no peak is too short to be seen. Arguments win over ``LEAKLINE_*`` variables.
 
     Raises BadArgument, with the name, the value and where it came from; nothing after init raises it but
     `expect`, `track` and `gauge`.
@@ -72,14 +51,14 @@ def init(
     global _active
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
-        tags=tags, server=server, mode=mode, quiet=quiet, directory=directory,
+        tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
     )  # fmt: skip
     # The list of classes the caller made for this call would be counted as a reference to each of them, and
     # instances are counted by references.
     del watch
     if _active is not None:
         _active.finish()
-    if settings.mode == "disabled" or _in_worker():
+    if settings.mode == "disabled" or in_worker():
         return Run()
     run = Run()
     with run._guard:
@@ -98,6 +77,7 @@ class Run:
 
     def __init__(self) -> None:
         self._guard = Guard("measuring")
+        self._chain: Chain
         self._loop: Loop | None = None
         self._settings: Settings | None = None
         self._end: tuple[str, str] | None = None
@@ -116,7 +96,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's readable name; empty for a run that does nothing."""
-        return "" if self._settings is None else self._header.name
+        return "" if self._settings is None else self._chain.header.name
 
     @property
     def url(self) -> str:
@@ -230,7 +210,7 @@ class Run:
         """
         if self._loop is not None:
             with self._guard:
-                self._verdicts.add(status, callback, self._recorded())
+                self._chain.verdicts.add(status, callback, self._chain.recorded())
 
     def report(self) -> str:
         """Snapshot, trend, growth and large objects with the verdict, as text; empty when there is nothing."""
@@ -238,11 +218,11 @@ class Run:
             return ""
         text = ""
         with self._guard:
-            self._recorder.flush(FLUSH_SECONDS)
-            if self._spool_path is not None:
+            self._chain.flush()
+            if self._chain.spool_path is not None:
                 from .report import report_text
 
-                text = report_text(self._spool_path)
+                text = report_text(self._chain.spool_path)
         return text
 
     def finish(self) -> None:
@@ -279,7 +259,7 @@ class Run:
         """Tell the user's functions of a changed verdict. Their exceptions are theirs."""
         due: list[tuple[Callable[[Any], object], Any]] = []
         with self._guard:
-            due = self._verdicts.due()
+            due = self._chain.verdicts.due()
         for callback, verdict in due:
             callback(verdict)
 
@@ -324,125 +304,32 @@ class Run:
     # -- life --------------------------------------------------------------------------------------
 
     def _start(self, settings: Settings) -> None:
-        """1. who we are  2. where snapshots go  3. say so  4. threads  5. the baseline."""
         notices.set_up()
-        self._notices = notices.Notices(settings.quiet or settings.rank > 0)
-        attempt = max(
-            settings.restarts + 1, count_attempts(settings.run_directory, settings.rank) + 1
-        )
-        process = ProcessIdentity(
-            os.urandom(8).hex(), settings.rank, os.getpid(), socket.gethostname(), attempt=attempt
-        )
-        self._header = _header(settings)
-        losses = Losses()
-        self._outbox = SafeOutbox(self._open_spool(settings, process), self._lost_spool)
-        self._sender = self._make_sender(settings, process, losses)
-        governor = Governor(settings.max_overhead)
-        sampler = Sampler(governor)
-        self._recorder = Recorder(
-            self._outbox, process, losses,
-            news=self._sender.wake if self._sender is not None else lambda: None,
-            tick=lambda: fold.tick(),
-        )  # fmt: skip
-        loop = Loop(settings.unit, sampler, governor, losses, self._recorder.put)
-        self._verdicts = VerdictWatch(self._header, process, governor)
-        loop.listeners.append(self._verdicts.see)
-        fold = BackgroundFold(sampler, loop.background)
-        loop.watch(settings.watch)
-        self._settings, self._loop = settings, loop
-        os.environ[ANNOUNCED] = f"{settings.run_id}:{os.getpid()}"
+        self._chain = chain = Chain(settings)
+        self._settings, self._loop = settings, chain.loop
+        announce(settings.run_id)
         endings.watch(self)
-        self._say_hello(settings)
-        sampler.start()
-        self._recorder.start()
-        if self._sender is not None:
-            self._sender.start()
-        loop.baseline()
-
-    def _open_spool(self, settings: Settings, process: ProcessIdentity) -> SpoolFile | None:
-        path = settings.run_directory / f"{process.instance}.spool"
-        self._spool_path: Path | None = path
-        try:
-            return SpoolFile(path, self._header, process)
-        except OSError as error:
-            self._lost_spool(str(error))
-            return None
-
-    def _lost_spool(self, why: str) -> None:
-        self._spool_path = None
-        logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
-
-    def _make_sender(
-        self, settings: Settings, process: ProcessIdentity, losses: Losses
-    ) -> Sender | None:
-        if settings.mode != "online":
-            return None
-        where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
-        return Sender(
-            self._outbox, Delivery(settings.server, settings.token), self._header, process, losses,
-            self._notices, where,
-        )  # fmt: skip
-
-    def _recorded(self) -> list[Snapshot]:
-        """What this process has recorded so far, for a callback that comes late."""
-        if self._spool_path is None:
-            return []
-        self._recorder.flush(FLUSH_SECONDS)
-        return [
-            snapshot for batch in read_batches(self._spool_path) for snapshot in batch.snapshots
-        ]
-
-    def _say_hello(self, settings: Settings) -> None:
-        if settings.mode == "online":
-            self._notices.say(f"run {self._header.name} -> {settings.url}")
-        else:
-            where = settings.run_directory
-            self._notices.say(
-                f"run {self._header.name} records to {where}; upload with: leakline sync {where}"
-            )
+        chain.start()
 
     def _finish(self, end: tuple[str, str]) -> None:
-        """1. last snapshot  2. record  3. send, within the time  4. let its objects go  5. say the verdict."""
+        """1. last snapshot  2. record and send, within the time  3. let its objects go  4. say the verdict."""
         global _active
         loop, self._loop = self._loop, None
         if loop is None:
             return
         endings.unwatch(self)
-        os.environ.pop(ANNOUNCED, None)
+        take_back()
         if _active is self:
             _active = None
         with self._guard:
             loop.finish()
         with self._guard:
-            self._close(loop, end)
+            self._chain.close(end)
         with self._guard:
-            loop.sampler.forget()
-            self._verdicts.forget()
+            self._chain.forget()
         if end != endings.KILLED:
             with self._guard:
-                self._say_goodbye()
-
-    def _close(self, loop: Loop, end: tuple[str, str]) -> None:
-        deadline = time.monotonic() + EXIT_SECONDS
-        state, reason = end
-        left = {"state": state, "ended_at": time.time(), "reason": reason}
-        loop.sampler.stop()
-        self._recorder.close(left, EXIT_SECONDS / 2)
-        if self._sender is not None:
-            reachable = self._sender.failures == 0
-            seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
-            if not self._sender.close(left, max(0.1, seconds)) and self._spool_path is not None:
-                where = self._spool_path.parent
-                self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
-        self._outbox.close()
-
-    def _say_goodbye(self) -> None:
-        assert self._settings is not None
-        if self._settings.quiet or self._settings.rank > 0 or self._spool_path is None:
-            return
-        from .report import closing_line
-
-        self._notices.say(closing_line(self._spool_path))
+                self._chain.say_goodbye()
 
     def _declare(self, kind: str, name: str, data: Callable[[], Mapping[str, Any]]) -> None:
         if self._loop is not None:
@@ -462,32 +349,3 @@ def _clean(text: object) -> str:
 def _phase_name(name: object) -> str:
     cleaned = _clean(name)[:NAME_LIMIT].strip("/") or "unnamed"
     return f"{cleaned}_" if cleaned in RESERVED_PHASES else cleaned
-
-
-def _header(settings: Settings) -> RunHeader:
-    return RunHeader(
-        id=settings.run_id,
-        project=settings.project,
-        name=settings.name or readable_name(settings.run_id),
-        unit=settings.unit,
-        total=settings.total,
-        started_at=time.time(),
-        phases=settings.phases,
-        tags=settings.tags,
-        config=settings.config,
-        environment=read_environment(),
-    )
-
-
-def _in_worker() -> bool:
-    """Is this a multiprocessing child of a process that measures already? It must not start a second run.
-
-    A child of a process without a run (a rank started by ``mp.spawn``) may start one.
-    """
-    announced = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
-    if announced in ("", str(os.getpid())):
-        return False
-    # While a spawned child imports the main module, multiprocessing does not know its parent yet.
-    helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
-    processes: Any = sys.modules.get("multiprocessing.process")
-    return helper or (processes is not None and processes.parent_process() is not None)

@@ -184,7 +184,7 @@ def test_what_was_recorded_survives_kill_9_and_has_no_end(
 ) -> None:
     process = train("""
         run.generation(1)
-        run._recorder.flush(10)
+        run._chain.recorder.flush(10)
         print("recorded", flush=True)
         time.sleep(60)
     """)

@@ -508,7 +508,7 @@ def test_a_folder_deleted_while_running_is_one_warning_and_the_server_still_hear
     spool_directory: Any, server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = leakline.init(server=server.address, quiet=True)
-    run._recorder.flush(5)
+    run._chain.recorder.flush(5)
     shutil.rmtree(spool_directory)
     for generation in range(3):
         run.generation(generation)

@@ -23,7 +23,7 @@ from leakline.settings import resolve
         ("watch", "Agent"), ("watch", [7]), ("watch", ["not a name"]), ("watch", dict), ("phases", "evaluate"),
         ("phases", [1]), ("tags", "tag"), ("tags", [""]), ("config", 5), ("server", "localhost:8765"),
         ("server", "ftp://host"), ("server", "http://"), ("server", "http://host:0"), ("server", 8765),
-        ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("directory", ""), ("directory", 1),
+        ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("exact_peaks", 1), ("directory", ""), ("directory", 1),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
@@ -39,7 +39,9 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
     [
         ("LEAKLINE_SERVER", "here"), ("LEAKLINE_MODE", "on"), ("LEAKLINE_QUIET", "maybe"),
         ("LEAKLINE_MAX_OVERHEAD", "1 %"), ("LEAKLINE_MAX_OVERHEAD", "2"), ("LEAKLINE_MAX_OVERHEAD", "nan"),
-        ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
+        ("LEAKLINE_MAX_PAUSE", "0"), ("LEAKLINE_MAX_PAUSE", "50 ms"), ("LEAKLINE_MAX_PAUSE", "61"),
+        ("LEAKLINE_SAMPLE_SECONDS", "-1"), ("LEAKLINE_SAMPLE_SECONDS", "0.001"), ("LEAKLINE_SAMPLE_SECONDS", "inf"),
+        ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
     ],
 )  # fmt: skip
 def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
@@ -52,7 +54,18 @@ def test_without_anything_the_defaults_hold() -> None:
     assert (settings.project, settings.unit, settings.mode) == ("default", "generation", "online")
     assert settings.server == "http://127.0.0.1:8765"
     assert settings.max_overhead == 0.01
+    assert (settings.max_pause_seconds, settings.sample_seconds) == (0.05, 1.0)
+    assert settings.exact_peaks is False
     assert settings.directory == Path(".leakline").absolute()
+
+
+def test_pauses_readings_and_peaks_are_set_by_variables() -> None:
+    settings = resolve(
+        {"LEAKLINE_MAX_PAUSE": "0.2", "LEAKLINE_SAMPLE_SECONDS": "0", "LEAKLINE_EXACT_PEAKS": "1"}
+    )
+    assert (settings.max_pause_seconds, settings.sample_seconds) == (0.2, 0.0)
+    assert settings.exact_peaks
+    assert not resolve({"LEAKLINE_EXACT_PEAKS": "1"}, exact_peaks=False).exact_peaks
 
 
 def test_an_argument_wins_over_its_variable() -> None:

@@ -1,13 +1,34 @@
-"""What Python's cyclic collector did. Read, never asked to run: a forced collection hides cyclic leaks."""
+"""What Python's cyclic collector did. Read, never asked to run: a forced collection hides cyclic leaks.
+
+The hook runs inside the collector, on whatever thread it struck, also while the interpreter ends. So it keeps
+numbers only, never the dictionary it is given, and calls nothing of ours.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-from time import perf_counter
-from typing import Any
+from collections import deque
+from time import perf_counter, time
+from typing import Any, Final, NamedTuple
 
 from leakline.snapshot import Number
+
+FULL: Final = 2
+# Full collections remembered between two calls of `take`: the newest. The totals count them all.
+KEPT: Final = 8
+# Told one by one up to here, then only one that took twice as long, or freed twice as much, as any told before it.
+TOLD_LIMIT: Final = 64
+
+
+class Collection(NamedTuple):
+    """One full collection: when it ended (Unix seconds), how long it took, how many objects it freed."""
+
+    time: float
+    seconds: float
+    generation: int
+    freed: int
+    uncollectable: int
 
 
 class CollectorStatistics:
@@ -17,6 +38,9 @@ class CollectorStatistics:
         self._started_at: float | None = None
         self._seconds = 0.0
         self._hooked = False
+        self._full: deque[Collection] = deque(maxlen=KEPT)
+        self._told = 0
+        self._longest, self._most = 0.0, 0
 
     def start(self) -> None:
         """Begin to time collections. Calling it twice is once."""
@@ -41,9 +65,32 @@ class CollectorStatistics:
             "python.blocks": sys.getallocatedblocks(),
         }
 
-    def _on_collection(self, phase: str, _info: dict[str, Any]) -> None:
+    def take(self) -> list[Collection]:
+        """Full collections since the last call that are worth an event, oldest first."""
+        taken: list[Collection] = []
+        # One by one: a collection may come between any two steps.
+        while self._full:
+            collection = self._full.popleft()
+            if self._is_worth_telling(collection):
+                taken.append(collection)
+        return taken
+
+    def _is_worth_telling(self, one: Collection) -> bool:
+        outdone = one.seconds >= 2 * self._longest or one.freed > 2 * self._most
+        if self._told >= TOLD_LIMIT and not outdone:
+            return False
+        self._told += 1
+        self._longest, self._most = max(self._longest, one.seconds), max(self._most, one.freed)
+        return True
+
+    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             self._started_at = perf_counter()
         elif self._started_at is not None:
-            self._seconds += perf_counter() - self._started_at
+            seconds = perf_counter() - self._started_at
+            self._seconds += seconds
             self._started_at = None
+            if info["generation"] >= FULL:
+                self._full.append(
+                    Collection(time(), seconds, FULL, info["collected"], info["uncollectable"])
+                )

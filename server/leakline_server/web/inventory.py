@@ -74,25 +74,30 @@ def events(found: Sequence[Json], unit: str) -> Section | None:
 
 
 def _event_row(event: Json) -> list[Field]:
-    what = (
-        _cleanup(event["data"])
-        if event["kind"] == "cleanup"
-        else Cell(_event_text(event["data"]) or "–")
-    )
+    write = {"cleanup": _cleanup, "collection": _collection}.get(event["kind"], _other_event)
     return [
         place(event["generation"]),
         at(event["time"]),
         event["kind"],
         event["name"],
         event.get("phase") or "–",
-        what,
+        write(event["data"]),
     ]
 
 
-def _event_text(data: Json) -> str:
-    return " ".join(
+def _other_event(data: Json) -> Cell:
+    told = [
         str(data[key]) for key in ("text", "link", "type", "phase", "location") if data.get(key)
-    )
+    ]
+    return Cell(" ".join(told) or "–")
+
+
+def _collection(data: Json) -> Cell:
+    freed, seconds = _number(data, "freed"), _number(data, "seconds")
+    if freed is None:
+        return Cell(formats.NOT_MEASURED, absent=True)
+    took = f" in {formats.seconds(seconds)}" if seconds is not None else ""
+    return Cell(f"freed {formats.count(freed)} {'object' if freed == 1 else 'objects'}{took}")
 
 
 def _cleanup(data: Json) -> Cell:

@@ -1,0 +1,95 @@
+"""The highest resident memory between two snapshots, from two witnesses.
+
+The kernel keeps a high-water mark of the process (``VmHWM``) that only ever rises: a peak is seen in it, however
+short, when it is the highest so far. Lower ones are seen when a background reading falls into them. With ``exact`` the
+mark is set back after each reading (``5`` to ``/proc/self/clear_refs``), so that it is the exact peak since then; it
+belongs to the program and its other tools, so only when the user asks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from leakline.probes.process import read_process, read_resident_bytes
+from leakline.snapshot import Number
+
+PEAK = "process.peak_bytes"
+RESIDENT = "process.rss_bytes"
+
+
+class PeakMemory:
+    """``process.*`` with the peak since the reading before. Any thread may read or look."""
+
+    def __init__(
+        self,
+        *,
+        exact: bool = False,
+        read: Callable[[], dict[str, Number]] = read_process,
+        look: Callable[[], int | None] = read_resident_bytes,
+    ) -> None:
+        self._read, self._look = read, look
+        # Reentrant: a signal handler may end the run, and so read, in the middle of a reading.
+        self._lock = threading.RLock()
+        self._mark: Number = 0
+        self._highest = 0
+        self._exact = exact and _reset_mark()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the kernel's mark is set back after each reading: asked for, and allowed here."""
+        return self._exact
+
+    def look(self) -> None:
+        """A background reading, about 2 microseconds; told by the next `read`."""
+        resident = self._look()
+        if resident is not None:
+            with self._lock:
+                self._highest = max(self._highest, resident)
+
+    def read(self) -> dict[str, Number]:
+        """``process.*``; ``process.peak_bytes`` is the highest resident memory since the last `read`, as far as known.
+
+        The first one tells the kernel's mark: the peak since the process began.
+        """
+        with self._lock:
+            samples = self._read()
+            mark = samples.pop(PEAK, None)
+            known: list[Number] = [samples[RESIDENT]] if RESIDENT in samples else []
+            if self._highest:
+                known.append(self._highest)
+            if mark is not None and mark > self._mark:
+                known.append(mark)
+            if known:
+                samples[PEAK] = max(known)
+            self._begin_anew(mark)
+            return samples
+
+    def restart(self) -> None:
+        """Forget what was highest until now: it was our own work."""
+        with self._lock:
+            self._begin_anew(self._read().get(PEAK))
+
+    def _begin_anew(self, mark: Number | None) -> None:
+        self._highest = 0
+        if self._exact:
+            # What the next reading finds is of its own time, also when it is lower than this.
+            self._exact = _reset_mark()
+            self._mark = 0 if self._exact else mark or 0
+        elif mark is not None:
+            self._mark = mark
+
+
+def _reset_mark() -> bool:
+    """False where the kernel, or what stands before it, does not let us."""
+    try:
+        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(descriptor, b"5") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
