@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 
+import pytest
 import torch
 
 from leakline.probes.census import take_census
@@ -235,3 +236,12 @@ def test_a_class_that_moved_during_a_census_in_slices_keeps_what_was_known_of_it
     things.append(Agent())
     counts.calibrate_between(before, census)
     assert counts.read_names([AGENT]) == {AGENT: 8}
+
+
+def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    counts = _calibrated()
+    things = [Agent()]
+    assert counts.read() == {}
+    assert counts.read_names([AGENT]) == {}
+    assert len(things) == 1

@@ -3,7 +3,8 @@
 Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census
 is the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long
 as they stand still. A class for which they do not is inexact, and left out until a later census agrees with it
-again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only.
+again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is everything where the
+interpreter runs without its lock: references are then counted per thread, and in part not at all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from leakline.probes.program import all_classes
 # What a class may drift between two censuses and stay exact: another subclass or annotation, beside many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
+
+
+def references_are_counted() -> bool:
+    """Whether every reference to a class counts at once, as it does under the interpreter lock."""
+    return getattr(sys, "_is_gil_enabled", lambda: True)() is True
 
 
 class ClassCounts:
@@ -168,6 +174,8 @@ class ClassCounts:
         self._by_name = {name: at for name, at in names.items() if at}
 
     def _register(self, classes: Iterable[type]) -> None:
+        if not references_are_counted():
+            return
         for cls in classes:
             if id(cls) not in self._position and is_heap_type(cls) and hashes_plainly(cls):
                 position = len(self._refs)
