@@ -1,4 +1,4 @@
-"""Allocator, collector, machine, devices and figures: a reading, or nothing; never a made-up zero."""
+"""Allocator, collector, machine and figures: a reading, or nothing; never a made-up zero."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from leakline.probes import nvml
 from leakline.probes.allocator import read_allocator
 from leakline.probes.collector import CollectorStatistics
-from leakline.probes.cuda import read_cuda
 from leakline.probes.figures import read_figures
-from leakline.probes.nvml import read_nvml
 from leakline.probes.system import read_system
 
 MIB = 2**20
@@ -91,60 +87,6 @@ def test_the_hook_is_there_once_and_goes_away() -> None:
     statistics.stop()
     statistics.stop()
     assert len(gc.callbacks) == hooks
-
-
-def test_without_cuda_there_is_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert read_cuda() == {}
-    assert "torch" not in sys.modules
-
-
-def test_a_cuda_that_the_program_does_not_use_is_not_woken() -> None:
-    import torch
-
-    assert read_cuda() == {}
-    assert not torch.cuda.is_initialized()
-
-
-def test_nvml_without_a_driver_or_binding_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "_driver", nvml._Driver())
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert read_nvml() == {}
-
-
-def test_nvml_reads_every_card_or_none() -> None:
-    samples = read_nvml()
-    cards = {name.split(".")[1] for name in samples}
-    for card in cards:
-        assert 0 <= samples[f"gpu.{card}.used_bytes"] <= samples[f"gpu.{card}.total_bytes"]
-
-
-class _Cards:
-    """Three cards that answer with their own number."""
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 3
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
-        return name
-
-
-@pytest.mark.parametrize(
-    ("visible", "cards"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("2,0", [2, 0]),
-        ("1,9,0", [1]),
-        ("GPU-abc", ["GPU-abc"]),
-        ("-1", []),
-    ],
-)
-def test_cards_are_numbered_as_the_process_sees_them(visible: str | None, cards: list[Any]) -> None:
-    assert list(nvml._devices(_Cards(), visible)) == cards
 
 
 def test_figures_are_absent_until_the_program_draws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,90 +1,97 @@
-"""Device memory as the driver counts it: every process on the card, and what of it is ours."""
+"""Device memory as the driver counts it: every process on the card, what of it is ours, and what torch knows not of."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 from leakline.snapshot import Number
 
+from .cuda import reserved_bytes
+from .devices import Cards
+from .driver import Driver
 
-class _Driver:
-    """NVML, opened once per process; absent for good when it cannot be opened."""
+# The kernel's fixed number of the namespace in which its own process numbers hold, the driver's too.
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
+_PROCESSES: Final = Path("/proc")
+# Processes under the Multi-Process Service stand in a list of their own.
+_LISTS: Final = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+_NOT_TOLD: Final = 2**64 - 1
 
-    def __init__(self) -> None:
-        self._pid = -1
-        self._nvml: Any = None
-
-    def open(self) -> Any:
-        """The module, ready for calls; None without the binding, without a driver, or without permission."""
-        if self._pid != os.getpid():
-            # A forked child must not use its parent's handles.
-            self._pid = os.getpid()
-            self._nvml = _initialise()
-        return self._nvml
-
-
-_driver = _Driver()
+_driver = Driver()
+_cards = Cards(_driver)
 
 
 def read_nvml() -> dict[str, Number]:
-    """``gpu.<i>.used_bytes``, ``.total_bytes`` and ``.process_bytes``, numbered as the process sees its devices.
+    """``gpu.<i>.*``, numbered as the process numbers its devices; of a slice (MIG) where it runs on one.
 
-    ``process_bytes`` is absent when the driver does not name us, as in containers with their own process numbers.
+    ``used_bytes`` and ``total_bytes`` are the device's. ``process_bytes`` is ours, absent where the driver does not
+    tell it or tells it under process numbers that are not ours. ``outside_bytes`` is what of that torch's allocator
+    did not take: the context, NCCL, other libraries.
     """
-    nvml = _driver.open()
-    if nvml is None:
+    if not _driver.open():
         return {}
     samples: dict[str, Number] = {}
-    try:
-        for index, device in enumerate(_devices(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))):
-            memory = nvml.nvmlDeviceGetMemoryInfo(device)
-            samples[f"gpu.{index}.used_bytes"] = int(memory.used)
-            samples[f"gpu.{index}.total_bytes"] = int(memory.total)
-            ours = _process_bytes(nvml, device)
-            if ours is not None:
-                samples[f"gpu.{index}.process_bytes"] = ours
-    except nvml.NVMLError:
-        # A card that fell off the bus: what was read before it is still true.
-        return samples
+    for index, card in _cards.handles().items():
+        samples.update({f"gpu.{index}.{name}": value for name, value in _read_card(index, card)})
     return samples
 
 
-def _initialise() -> Any:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
-def _devices(nvml: Any, visible: str | None) -> Iterator[Any]:
-    count = nvml.nvmlDeviceGetCount()
-    if visible is None:
-        yield from (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count))
+def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
+    memory = _driver.ask("nvmlDeviceGetMemoryInfo", card)
+    if memory is not None:
+        yield "used_bytes", int(memory.used)
+        yield "total_bytes", int(memory.total)
+    reserved = reserved_bytes(index)
+    ours = _process_bytes(card, reserved)
+    if ours is None:
         return
-    for name in filter(None, (part.strip() for part in visible.split(","))):
-        if name.isdecimal():
-            if int(name) >= count:
-                # CUDA itself ignores everything from the first wrong entry on.
-                return
-            yield nvml.nvmlDeviceGetHandleByIndex(int(name))
-        elif name.startswith("GPU-"):
-            yield nvml.nvmlDeviceGetHandleByUUID(name)
-        else:
-            return
+    yield "process_bytes", ours
+    if reserved is not None:
+        # Another thread may have freed or taken memory between the two readings.
+        yield "outside_bytes", max(0, ours - reserved)
 
 
-def _process_bytes(nvml: Any, device: Any) -> int | None:
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
-    except nvml.NVMLError:
+def _process_bytes(card: Any, reserved: int | None) -> int | None:
+    """Of this process on this card. ``reserved`` (None: no context there) says what it has at the least."""
+    listed = _listed_processes(card)
+    if os.getpid() in listed and _numbers_are_ours(listed):
+        return listed[os.getpid()]
+    if reserved is None or len(listed) != 1 or _in_first_namespace():
         return None
-    ours = [p.usedGpuMemory for p in processes if p.pid == os.getpid()]
-    known = [size for size in ours if size is not None]
-    return sum(known) if known else None
+    # We have a context there and only one process has: whatever its number, it is this one.
+    (alone,) = listed.values()
+    return alone if alone is not None and alone >= reserved else None
+
+
+def _listed_processes(card: Any) -> dict[int, int | None]:
+    """Process number -> its bytes on the card, None where the driver does not tell them."""
+    found: dict[int, int | None] = {}
+    for question in _LISTS:
+        listed: dict[int, int | None] = {}
+        for process in _driver.ask(question, card) or ():
+            # Once for each slice it runs on. Whoever is listed has a context: zero is no answer either.
+            size, before = process.usedGpuMemory, listed.get(process.pid, 0)
+            is_told = before is not None and size is not None and size not in (0, _NOT_TOLD)
+            listed[process.pid] = before + size if is_told else None
+        found = {**listed, **found}
+    return found
+
+
+def _numbers_are_ours(pids: Iterable[int]) -> bool:
+    """Are these process numbers those of our namespace? Else one may equal ours by chance."""
+    return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
+
+
+def _in_first_namespace() -> bool:
+    try:
+        return str(_NAMESPACE.readlink()) == _FIRST_NAMESPACE
+    except OSError:
+        # A system without namespaces.
+        return True

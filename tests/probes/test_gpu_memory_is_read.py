@@ -1,0 +1,393 @@
+"""Allocator, driver and Metal: what they tell, under the right name; what they do not tell is absent, never zero."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pynvml as real
+import pytest
+from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, enter_namespace, play
+
+from leakline.probes import driver, mps
+from leakline.probes.cuda import read_cuda
+from leakline.probes.mps import read_mps
+from leakline.probes.nvml import read_nvml
+
+GIB = 2**30
+MACHINES = sorted(path.stem.removeprefix("gpu_") for path in DATA.glob("gpu_*.json"))
+
+
+def read() -> Mapping[str, float]:
+    return {**read_cuda(), **read_nvml()}
+
+
+def of(prefix: str, samples: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: value for name, value in samples.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_machine_is_read_as_it_is_and_nothing_beyond(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine(name), monkeypatch, tmp_path)
+    if name == "rtx4090_in_a_container":
+        (tmp_path / "in").mkdir()
+        enter_namespace(CONTAINER_NAMESPACE, (1, os.getpid()), monkeypatch, tmp_path / "in")
+    assert read() == machine.expected
+    assert read() == machine.expected
+
+
+def test_a_device_without_a_context_is_not_asked_and_not_zero(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(Machine("eight_visible_3_1"), monkeypatch, tmp_path)
+    assert of("cuda.1.", read()) == of("gpu.1.", read()) == {}
+
+
+def test_a_cuda_that_sleeps_is_not_woken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine("two_h200")
+    machine.told["torch"]["initialised"] = False
+    play(machine, monkeypatch, tmp_path)
+    # The module raises in every question that would wake it. In a forked child it says the same.
+    assert of("cuda.", read()) == {}
+    assert read()["gpu.0.process_bytes"] > 0
+    assert "gpu.0.outside_bytes" not in read()
+
+
+def test_a_torch_that_is_half_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.cuda", ModuleType("torch.cuda"))
+    monkeypatch.setitem(sys.modules, "torch.mps", ModuleType("torch.mps"))
+    assert read_cuda() == read_mps() == {}
+
+
+def test_a_stand_in_for_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mock:
+        def __getattr__(self, name: str) -> None:
+            message = f"asked for {name}"
+            raise AssertionError(message)
+
+    monkeypatch.setitem(sys.modules, "torch.cuda", Mock())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.mps", Mock())  # type: ignore[arg-type]
+    assert read_cuda() == read_mps() == {}
+
+
+def test_without_torch_there_is_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "torch.cuda", "torch.mps"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert read_cuda() == read_mps() == {}
+    assert "torch" not in sys.modules
+
+
+def test_the_installed_torch_is_asked_nothing_while_it_sleeps() -> None:
+    import torch
+
+    assert read_cuda() == {}
+    assert not torch.cuda.is_initialized()
+    for name in ("is_initialized", "device_count", "memory_stats_as_nested_dict", "_is_in_bad_fork",
+                 "get_device_properties", "get_allocator_backend"):  # fmt: skip
+        assert name in vars(torch.cuda), name
+    assert "is_available" in vars(torch.backends.mps)
+    assert {*mps._QUESTIONS.values(), "_is_in_bad_fork"} <= set(vars(torch.mps))
+
+
+def test_an_allocator_that_is_plugged_in_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    machine.told["torch"]["backend"] = "pluggable"
+    play(machine, monkeypatch, tmp_path)
+    assert of("cuda.", read()) == {}
+    assert read()["gpu.0.process_bytes"] == machine.expected["gpu.0.process_bytes"]
+    assert "gpu.0.outside_bytes" not in read()
+
+
+def test_what_the_drivers_own_allocator_does_not_count_is_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    machine.told["torch"]["backend"] = "cudaMallocAsync"
+    play(machine, monkeypatch, tmp_path)
+    found = of("cuda.0.", read())
+    assert set(found) == {f"cuda.0.{name}_bytes" for name in ("allocated", "reserved", "active")}
+
+
+def test_a_torch_that_does_not_count_everything_tells_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    del machine.told["torch"]["devices"][0]["memory_stats"]["num_ooms"]
+    play(machine, monkeypatch, tmp_path)
+    assert "cuda.0.ooms" not in read() and "cuda.0.retries" in read()
+
+
+def test_memory_outside_the_allocator_is_never_below_zero(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    machine.told["nvml"][0]["processes"][0]["used"] = GIB
+    play(machine, monkeypatch, tmp_path)
+    assert read()["gpu.0.outside_bytes"] == 0
+
+
+@pytest.mark.parametrize("told", ["not available", 0])
+def test_memory_that_the_driver_does_not_tell_is_absent(
+    told: str | int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    # A binding of old hands the driver's number on as it is.
+    machine.told["nvml"][0]["processes"] = [{"pid": "own", "used": told, "binding": "raw"}]
+    play(machine, monkeypatch, tmp_path)
+    assert not {"gpu.0.process_bytes", "gpu.0.outside_bytes"} & set(read())
+    assert read()["gpu.0.used_bytes"] == machine.expected["gpu.0.used_bytes"]
+
+
+def in_a_container(
+    processes: list[tuple[int | str, int]],
+    visible: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> float | None:
+    machine = Machine("rtx4090_in_a_container")
+    machine.told["nvml"][0]["processes"] = [{"pid": p, "used": used} for p, used in processes]
+    play(machine, monkeypatch, tmp_path)
+    (tmp_path / "in").mkdir()
+    enter_namespace(CONTAINER_NAMESPACE, visible, monkeypatch, tmp_path / "in")
+    return read().get("gpu.0.process_bytes")
+
+
+def test_in_a_container_a_number_that_equals_ours_by_chance_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed: list[tuple[int | str, int]] = [(3000001, 5 * GIB), ("own", 6 * GIB)]
+    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) is None
+
+
+def test_in_a_container_a_driver_that_translates_the_numbers_is_believed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed: list[tuple[int | str, int]] = [(1, 2 * GIB), ("own", 6 * GIB)]
+    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) == 6 * GIB
+
+
+def test_in_a_container_the_only_process_on_our_device_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed: list[tuple[int | str, int]] = [(3000001, 5 * GIB)]
+    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) == 5 * GIB
+
+
+def test_in_a_container_a_process_with_less_than_we_have_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed: list[tuple[int | str, int]] = [(3000001, 3 * GIB)]
+    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) is None
+
+
+def test_in_a_container_where_none_is_listed_ours_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert in_a_container([], (1, os.getpid()), monkeypatch, tmp_path) is None
+
+
+def test_outside_containers_the_only_process_is_not_taken_for_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    machine.told["nvml"][0]["processes"] = [{"pid": 4321, "used": 100 * GIB}]
+    play(machine, monkeypatch, tmp_path)
+    assert "gpu.0.process_bytes" not in read()
+
+
+def test_a_process_in_both_lists_of_the_driver_counts_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine("two_h200")
+    first = machine.told["nvml"][0]
+    first["mps_processes"] = first["processes"]
+    second = machine.told["nvml"][1]
+    second["mps_processes"], second["processes"] = second["processes"], [{"pid": 5, "used": GIB}]
+    play(machine, monkeypatch, tmp_path)
+    assert read() == machine.expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "GPU_IS_LOST", "RESET_REQUIRED", "NOT_SUPPORTED", "NO_PERMISSION", "UNKNOWN", "TIMEOUT",
+        "LIB_RM_VERSION_MISMATCH", "FUNCTION_NOT_FOUND", "UNINITIALIZED",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "question", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"]
+)
+def test_a_card_that_fails_takes_no_other_with_it(
+    error: str, question: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    assert read() == machine.expected
+    code = getattr(real, f"NVML_ERROR_{error}")
+    machine.refuse(question, code, machine.card(0)["uuid"])
+    told = {"used_bytes", "total_bytes"}
+    if question != "nvmlDeviceGetMemoryInfo":
+        told = {"process_bytes", "outside_bytes"}
+    missing = {f"gpu.0.{name}" for name in told}
+    found = read()
+    assert found == {name: v for name, v in machine.expected.items() if name not in missing}
+
+
+@pytest.mark.parametrize(
+    "error", ["LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED", "NO_PERMISSION", "LIBRARY_NOT_FOUND"]
+)
+def test_a_driver_that_does_not_open_is_not_tried_again(
+    error: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    machine.refuse("nvmlInit", getattr(real, f"NVML_ERROR_{error}"))
+    assert read_nvml() == {}
+    assert read_nvml() == {}
+    assert machine.asked == ["nvmlInit"]
+
+
+def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    read_nvml()
+    machine.refuse("nvmlDeviceGetMemoryInfo", real.NVML_ERROR_UNINITIALIZED)
+    read_nvml()
+    machine.refused.clear()
+    assert {**read_cuda(), **read_nvml()} == machine.expected
+    assert machine.openings <= driver._OPENINGS_LIMIT
+    machine.refuse("nvmlDeviceGetMemoryInfo", real.NVML_ERROR_UNINITIALIZED)
+    for _ in range(5):
+        read_nvml()
+    assert read_nvml() == {}
+    assert machine.openings == driver._OPENINGS_LIMIT
+
+
+def test_a_binding_newer_than_the_driver_asks_in_the_older_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    name = "nvmlDeviceGetComputeRunningProcesses"
+    setattr(machine.pynvml, f"{name}_v2", getattr(machine.pynvml, name))
+
+    def mismatch(*arguments: object) -> None:
+        raise real.NVMLLibraryMismatchError(name)
+
+    setattr(machine.pynvml, name, mismatch)
+    assert read() == machine.expected
+    assert callable(getattr(real, f"{name}_v2"))
+
+
+def test_a_binding_of_old_that_knows_no_slices_reads_whole_cards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMPSComputeRunningProcesses",
+                 "nvmlDeviceGetMaxMigDeviceCount", "NVMLLibraryMismatchError"):  # fmt: skip
+        delattr(machine.pynvml, name)
+    assert read() == machine.expected
+
+
+def test_handles_are_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    read_nvml()
+    machine.asked.clear()
+    read_nvml()
+    assert set(machine.asked) == {
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetMPSComputeRunningProcesses",
+    }
+
+
+def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("workstation_mixed"), monkeypatch, tmp_path)
+    read_nvml()
+    machine.asked.clear()
+    child = os.fork()
+    if child == 0:
+        found = read_nvml()
+        right = machine.openings == 2 and found["gpu.0.used_bytes"] == GIB
+        right = right and "nvmlDeviceGetHandleByIndex" in machine.asked
+        os._exit(0 if right and "nvmlShutdown" not in machine.asked else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_without_a_binding_there_is_nothing_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play(Machine("two_h200"), monkeypatch, tmp_path)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read_nvml() == {}
+
+
+def test_a_machine_without_a_driver_does_not_load_the_binding() -> None:
+    script = (
+        "import sys; from leakline.probes import driver; driver._LIBRARY = 'libno-such-driver.so.1'\n"
+        "from leakline.probes.nvml import read_nvml\n"
+        "assert read_nvml() == {} and 'pynvml' not in sys.modules"
+    )
+    if sys.platform == "linux":
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_driver_of_this_machine_is_read_or_absent() -> None:
+    samples = read_nvml()
+    cards = {name.split(".")[1] for name in samples}
+    for card in cards:
+        assert 0 <= samples[f"gpu.{card}.used_bytes"] <= samples[f"gpu.{card}.total_bytes"]
+
+
+@pytest.fixture
+def metal(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | bool]:
+    """A Metal device: change the dictionary to change what it tells."""
+    told: dict[str, int | bool] = {
+        "available": True, "forked": False,
+        "allocated": 3 * GIB, "driver": 4 * GIB, "limit": 48 * GIB,
+    }  # fmt: skip
+    module, backend = ModuleType("torch.mps"), ModuleType("torch.backends.mps")
+    vars(backend).update(is_available=lambda: told["available"])
+    vars(module).update(
+        _is_in_bad_fork=lambda: told["forked"],
+        current_allocated_memory=lambda: told["allocated"],
+        driver_allocated_memory=lambda: told["driver"],
+        recommended_max_memory=lambda: told["limit"],
+    )
+    monkeypatch.setitem(sys.modules, "torch.mps", module)
+    monkeypatch.setitem(sys.modules, "torch.backends.mps", backend)
+    monkeypatch.setattr(mps, "_used", set())
+    return told
+
+
+def test_metal_tells_tensors_driver_and_limit(metal: dict[str, int | bool]) -> None:
+    assert read_mps() == {
+        "mps.allocated_bytes": 3 * GIB, "mps.driver_bytes": 4 * GIB, "mps.limit_bytes": 48 * GIB,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"available": False}, {"forked": True}, {"allocated": 0}])
+def test_a_metal_that_the_program_does_not_use_is_absent(
+    change: dict[str, int | bool], metal: dict[str, int | bool]
+) -> None:
+    metal.update(change)
+    assert read_mps() == {}
+
+
+def test_a_metal_that_was_emptied_is_zero(metal: dict[str, int | bool]) -> None:
+    read_mps()
+    metal["allocated"] = 0
+    assert read_mps()["mps.allocated_bytes"] == 0
+
+
+def test_a_torch_that_knows_no_limit_tells_the_rest(metal: dict[str, int | bool]) -> None:
+    del sys.modules["torch.mps"].recommended_max_memory
+    assert set(read_mps()) == {"mps.allocated_bytes", "mps.driver_bytes"}
