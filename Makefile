@@ -5,12 +5,13 @@ PYTHON := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 DEMO_ARGS ?=
 TEST_ARGS ?=
+BENCH_ARGS ?=
 CHECK ?=
 # A change of these makes the editable install again, which compiles the native module.
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks lint types format bench-census bench-ingest clean
+.PHONY: help demo test test-leaks lint types format bench-client bench-peers bench-ingest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,8 +43,11 @@ types: $(VENV)/.test ## mypy --strict over both packages
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .
 
-bench-census: $(VENV)/.test ## cost of a look at every object, as a ratio (CHECK=1 enforces)
-	CHECK=$(CHECK) $(PYTHON) benchmarks/census.py
+bench-client: $(VENV)/.test ## what the client costs, beside its peers (CHECK=1 enforces; HEAPS, PARTS, PAIRS choose)
+	CHECK=$(CHECK) $(PYTHON) -m benchmarks.client $(BENCH_ARGS)
+
+bench-peers: $(VENV)/.test ## install what bench-client compares with
+	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
 
 bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) benchmarks/ingest.py

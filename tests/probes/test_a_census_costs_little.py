@@ -28,5 +28,5 @@ def test_a_full_census_costs_a_few_passes_over_the_collectors_list() -> None:
             work()
             times[name].append(process_time() - started)
     ratio = min(times["census"]) / min(times["reference"])
-    # Measured 1.6 to 2.5 here; `make bench-census CHECK=1` holds the real target on a larger heap.
+    # Measured 1.6 to 2.5 here; `make bench-client CHECK=1` holds the real target on a larger heap.
     assert ratio < 5, f"{ratio:.2f} times the reference for {len(kept)} rows"

@@ -1,0 +1,1 @@
+"""What Leakline costs the program it observes, beside what others cost: `make bench-client`."""

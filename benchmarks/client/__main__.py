@@ -1,0 +1,108 @@
+"""What Leakline costs the program it observes, in one run, beside what others cost.
+
+    make bench-peers                  installs the others: objgraph, Pympler, guppy3, memray
+    make bench-client                 prints the tables
+    make bench-client CHECK=1         ends with 1 when a target falls short, or could not be measured
+
+    HEAPS=100000,1000000              objects on the collector's list (default: 100000,1000000,5000000)
+    PARTS=census,pauses               of census, pauses, peers, overhead, memory (default: all)
+    REPEATS=5  PAIRS=7  SNAPSHOTS=10000  LOOPS=1    medians, pairs of runs, phases, length of the loops
+    BENCH_ARGS="--json FILE"          all rows for programs
+
+Every heap and every training loop is a process of its own. CPU time and ratios of one run are what counts: wall time
+and absolute figures belong to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from .children import run_child
+from .memory import memory
+from .overhead import overhead
+from .rows import Row, from_json, merged, text_table, to_json
+
+PARTS: Final = ("census", "pauses", "peers", "overhead", "memory")
+HEAP_PARTS: Final = PARTS[:3]
+
+
+def main() -> int:
+    options = _options()
+    heaps = [int(size) for size in os.environ.get("HEAPS", "100000,1000000,5000000").split(",")]
+    parts = _parts()
+    print(_machine())
+    rows: list[Row] = []
+    for size in heaps:
+        rows += _printed(_heap(size, [part for part in parts if part in HEAP_PARTS]))
+    if "overhead" in parts:
+        rows += _printed(row.scaled() for row in overhead("peers" in parts))
+    if "memory" in parts:
+        rows += _printed(row.scaled() for row in memory())
+    if options.json is not None:
+        found = {"machine": _machine(), "load": os.getloadavg(), "rows": [to_json(r) for r in rows]}
+        options.json.write_text(json.dumps(found, indent=1))
+    return _check(rows) if os.environ.get("CHECK") else 0
+
+
+def _heap(objects: int, parts: list[str]) -> Iterator[Row]:
+    """The native looks and the peers in one process; in another, without the native module, the fallback."""
+    if not parts:
+        return
+    for switch in ("1", "0"):
+        lines = run_child(
+            "one_heap", str(objects), ",".join(parts), environment={"LEAKLINE_NATIVE": switch}
+        )
+        yield from (from_json(json.loads(line)) for line in lines)
+        if parts == ["peers"]:
+            return
+
+
+def _printed(found: Iterator[Row]) -> list[Row]:
+    """One table of them, as soon as all its rows are there."""
+    rows = merged(found)
+    for table in dict.fromkeys(row.table for row in rows):
+        print("\n" + text_table(table, [row for row in rows if row.table == table]), flush=True)
+    return rows
+
+
+def _check(rows: list[Row]) -> int:
+    short = [(row, failure) for row in rows for failure in row.failures()]
+    for row, failure in short:
+        print(f"bench-client: {row.table}, {row.name}: {failure}", file=sys.stderr)
+    return 1 if short else 0
+
+
+def _parts() -> list[str]:
+    asked = os.environ.get("PARTS") or ",".join(PARTS)
+    unknown = [part for part in asked.split(",") if part not in PARTS]
+    if unknown:
+        raise SystemExit(f"bench-client: PARTS has {unknown[0]!r}; use some of {','.join(PARTS)}")
+    return [part for part in PARTS if part in asked.split(",")]
+
+
+def _machine() -> str:
+    return (
+        f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()},"
+        f" {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.client",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The looks at the heap that are measured: ours in all their tiers, each with what it is held to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leakline.budget import Governor
+from leakline.probes.census import take_census
+from leakline.probes.classes import ClassCounts
+from leakline.sampler import Sampler
+
+from .heaps import Suspect
+
+# The slices that the client's own background thread takes.
+SLICE_SECONDS: Final = 0.002
+# Targets for ratios are for heaps of a million objects and more: on smaller ones what a look costs at least shows.
+LARGE: Final = 900_000
+HUGE: Final = 4_500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One way to look at the heap. ``run`` is None where it is not built; ``why`` then says so."""
+
+    name: str
+    run: Callable[[], Any] | None
+    ratio_at_most: float | None = None
+    pause_at_most_ms: float | None = None
+    cpu_at_most_ms: float | None = None
+    why: str = ""
+    # What the answer says, for the last column.
+    says: Callable[[Any], str] | None = None
+    # Gives (arrays, instances by class) of what `run` returned, where it counts everything.
+    counts: Callable[[Any], tuple[int, Mapping[type, int]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read at every phase end: short, and held to milliseconds."""
+
+    name: str
+    run: Callable[[], object]
+    at_most_ms: float | None = None
+
+
+@dataclass(slots=True)
+class Tier0:
+    """A sampler as a run has it after its baseline."""
+
+    sampler: Sampler = field(default_factory=lambda: Sampler(Governor(1.0)))
+    counts: ClassCounts = field(default_factory=ClassCounts)
+
+    def __post_init__(self) -> None:
+        self.sampler.start()
+        self.sampler.measure("baseline")
+        self.counts.calibrate(take_census().counts)
+
+    def readings(self) -> Iterator[Reading]:
+        yield Reading("tier 0: a phase end", lambda: self.sampler.measure("phase_end"), 0.5)
+        yield Reading(
+            "tier 0: a nested phase end",
+            lambda: self.sampler.measure("phase_end", nested=True),
+            0.5,
+        )
+        yield Reading(
+            f"tier 0: instances of {len(self.counts.names()):,} classes", self.counts.read, 0.5
+        )
+
+
+def is_native() -> bool:
+    """Whether this process was started to measure the native looks."""
+    return os.environ.get("LEAKLINE_NATIVE") != "0"
+
+
+def looks(objects: int) -> Iterator[Look]:
+    """All looks of this process; which depends on whether the native module is switched off."""
+    if is_native():
+        yield _sampled(objects)
+        yield from _native(objects)
+        yield _holders(objects)
+    else:
+        ratio = 2.0 if objects >= LARGE else None
+        yield Look("full census, pure Python", take_census, ratio, counts=_census_counts)
+
+
+def _sampled(objects: int) -> Look:
+    name = "tier 1: sampled census"
+    try:
+        from leakline.probes.sampled import take_sample
+    except ImportError:
+        return Look(name, None, why="no sampled census")
+    return Look(name, take_sample, 0.06 if objects >= LARGE else None, 10.0)
+
+
+def _native(objects: int) -> Iterator[Look]:
+    names = ("tier 2: full census, native", "tier 2: full census, in slices")
+    why = _why_not_native()
+    if why:
+        for name in names:
+            yield Look(name, None, why=why)
+        return
+    ratio = 0.6 if objects >= LARGE else None
+    yield Look(names[0], take_census, ratio, counts=_census_counts)
+    try:
+        from leakline.probes.census import SlicedCensus
+    except ImportError:
+        yield Look(names[1], None, why="no census in slices")
+        return
+    yield Look(names[1], lambda: in_slices(SlicedCensus()), None, 15.0)
+
+
+def _holders(objects: int) -> Look:
+    name = f"tier 3: holders of {Suspect.__name__}, in slices"
+    why = _why_not_native()
+    if why:
+        return Look(name, None, why=why)
+    try:
+        from leakline.holders import SlicedHolderSearch
+    except ImportError:
+        return Look(name, None, why="no search in slices")
+    return Look(
+        name,
+        lambda: in_slices(SlicedHolderSearch([Suspect])),
+        pause_at_most_ms=50.0,
+        cpu_at_most_ms=1_000.0 if objects >= HUGE else None,
+        says=_first_path,
+    )
+
+
+def _why_not_native() -> str:
+    try:
+        from leakline.probes.native import native, why_not_native
+    except ImportError:
+        return "no native module"
+    return "" if native() is not None else str(why_not_native())
+
+
+def in_slices(work: Any, seconds: float = SLICE_SECONDS) -> Any:
+    """Sliced work as the client's thread does it: the lock is let go between two steps."""
+    while not work.step(seconds):
+        time.sleep(0)
+    return work.result()
+
+
+def _census_counts(result: Any) -> tuple[int, Mapping[type, int]]:
+    return (result.arrays.count if result.arrays is not None else 0), result.counts
+
+
+def _first_path(holders: Any) -> str:
+    return holders[0].path if holders else "no path"

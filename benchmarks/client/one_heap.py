@@ -1,0 +1,184 @@
+"""Looks at one heap, in a process of its own, and prints rows as JSON.
+
+example: python -m benchmarks.client.one_heap 1000000 census,pauses
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leakline.probes.names import is_heap_type
+
+from .heaps import Planted, planted_heap, tracked_counts
+from .looks import Look, Tier0, is_native, looks
+from .peers import peers
+from .rows import NOT_BUILT, NOT_MEASURED, Row, to_json
+from .timing import PATIENCE_SECONDS, busy, each, in_turns, longest_gap_ms, once, reference
+
+
+def main(objects: int, parts: tuple[str, ...]) -> None:
+    _load_torch()
+    arrays_before = _arrays()
+    planted = planted_heap(objects)
+    table = f"heap of {objects:,} objects"
+    for row in _rows(objects, table, parts, planted, arrays_before):
+        print(json.dumps(to_json(row.scaled())), flush=True)
+
+
+def _rows(
+    objects: int, table: str, parts: tuple[str, ...], planted: Planted, arrays_before: int
+) -> Iterator[Row]:
+    bench = Bench(objects, table, planted, arrays_before)
+    if "census" in parts:
+        yield from bench.census()
+    if {"pauses", "peers"} & set(parts):
+        baseline_ms = longest_gap_ms(busy)
+        if "pauses" in parts:
+            yield from bench.pauses(baseline_ms)
+        if "peers" in parts and is_native():
+            yield from bench.peers(baseline_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One heap and the parts that are measured on it."""
+
+    objects: int
+    table: str
+    planted: Planted
+    arrays_before: int
+
+    def census(self) -> Iterator[Row]:
+        """CPU and memory of every tier beside the reference, and whether what they count is right."""
+        if is_native():
+            yield self._reference()
+            yield from self._tier0()
+        for look in looks(self.objects):
+            if look.run is None:
+                yield Row(self.table, look.name, missing=NOT_BUILT, note=look.why)
+            else:
+                yield self._look(look, look.run)
+
+    def pauses(self, baseline_ms: float) -> Iterator[Row]:
+        """The longest that a thread beside each look could not run, beyond what switching costs anyway."""
+        if is_native():
+            yield Row(self.table, "reference", {"pause_ms": _beyond(baseline_ms, reference)})
+            yield Row(
+                self.table, "a busy program, nothing measured", {"pause_ms": baseline_ms},
+                note="taken off the others' pauses",
+            )  # fmt: skip
+        for look in looks(self.objects):
+            if look.run is None:
+                yield Row(self.table, look.name, missing=NOT_BUILT, note=look.why)
+                continue
+            at_most = {} if look.pause_at_most_ms is None else {"pause_ms": look.pause_at_most_ms}
+            yield Row(self.table, look.name, {"pause_ms": _beyond(baseline_ms, look.run)}, at_most)
+
+    def peers(self, baseline_ms: float) -> Iterator[Row]:
+        """What others cost, need and find."""
+        for look, found in peers():
+            if look.run is None:
+                yield Row(self.table, look.name, missing=NOT_MEASURED, note=look.why)
+            else:
+                yield self._peer(look, look.run, found, baseline_ms)
+
+    def _reference(self) -> Row:
+        first = once(reference)
+        cost = in_turns(reference)
+        figures = {"cpu_ms": cost.milliseconds, "ratio": 1.0, "peak_mb": first.peak_mb}
+        listed = len(gc.get_objects())
+        note = f"{listed:,} objects listed, {self.planted.arrays:,} arrays planted"
+        return Row(self.table, "reference", figures, note=note)
+
+    def _tier0(self) -> Iterator[Row]:
+        for reading in Tier0().readings():
+            at_most = {} if reading.at_most_ms is None else {"cpu_ms": reading.at_most_ms}
+            yield Row(self.table, reading.name, {"cpu_ms": each(reading.run)}, at_most)
+
+    def _look(self, look: Look, run: Callable[[], Any]) -> Row:
+        first = once(run)
+        cost = in_turns(run)
+        figures = {"cpu_ms": cost.milliseconds, "ratio": cost.ratio, "peak_mb": first.peak_mb}
+        at_most = {} if look.ratio_at_most is None else {"ratio": look.ratio_at_most}
+        if look.cpu_at_most_ms is not None:
+            at_most["cpu_ms"] = look.cpu_at_most_ms
+        exactly: dict[str, float] = {}
+        if look.counts is not None:
+            arrays, counts = look.counts(first.answer)
+            figures |= {"arrays_found": arrays - self.arrays_before, "classes_off": _off(counts)}
+            exactly = {"arrays_found": self.planted.arrays, "classes_off": 0}
+        note = "" if look.says is None else look.says(first.answer)
+        raw = {"wall_ms": first.wall_ms, "repeats": cost.repeats}
+        return Row(self.table, look.name, figures, at_most, exactly, note=note, raw=raw)
+
+    def _peer(
+        self, look: Look, run: Callable[[], Any], found: Callable[[Any], int], baseline_ms: float
+    ) -> Row:
+        first = once(run)
+        arrays = max(0, found(first.answer) - self.arrays_before)
+        figures = {
+            "pause_ms": max(0.0, first.gap_ms - baseline_ms),
+            "peak_mb": first.peak_mb,
+            "arrays_found": arrays,
+        }
+        if first.cpu_ms < PATIENCE_SECONDS * 1e3:
+            cost = in_turns(run, 3)
+            figures |= {"cpu_ms": cost.milliseconds, "ratio": cost.ratio}
+        else:
+            reference_ms = once(reference).cpu_ms
+            figures |= {"cpu_ms": first.cpu_ms, "ratio": first.cpu_ms / reference_ms}
+        return Row(self.table, look.name, figures, raw={"wall_ms": first.wall_ms})
+
+
+def _beyond(baseline_ms: float, run: Callable[[], Any]) -> float:
+    return max(0.0, longest_gap_ms(run) - baseline_ms)
+
+
+def _off(counts: Mapping[type, int]) -> int:
+    """Classes of which the brute-force count differs. What made the count, and is gone, is not counted."""
+    tracked = tracked_counts()
+    return sum(
+        1
+        for cls, count in tracked.items()
+        if is_heap_type(cls)
+        and counts.get(cls, 0) != count
+        and cls.__module__ == "benchmarks.client.heaps"
+    )
+
+
+def _arrays() -> int:
+    """Arrays that torch and numpy themselves keep, counted by brute force over all that can be reached."""
+    import numpy as np
+
+    seen: set[int] = set()
+    waiting: list[Any] = gc.get_objects()
+    count = 0
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if type(thing) is np.ndarray:
+            count += 1
+            if thing.base is not None:
+                waiting.append(thing.base)
+            if thing.dtype == object:
+                waiting += list(thing.flat)
+        waiting += [x for x in gc.get_referents(thing) if id(x) not in seen]
+    return count
+
+
+def _load_torch() -> None:
+    """Its thousands of classes and hundreds of thousands of objects are part of the heap of a training program."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), tuple(sys.argv[2].split(",")))
