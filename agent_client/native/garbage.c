@@ -241,7 +241,7 @@ shallow_bytes(PyObject *op)
         size += ((PyByteArrayObject *)op)->ob_alloc;
     } else if (type == &PyTuple_Type || type == &PyBytes_Type) {
         size += (int64_t)Py_SIZE(op) * type->tp_itemsize;
-    } else if (PyType_HasFeature(type, Py_TPFLAGS_MANAGED_DICT)) {
+    } else if (PyType_HasFeature(type, Py_TPFLAGS_MANAGED_DICT) && PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
         PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
         /* In front of the object two pointers; its attributes as many as those of its like, one pointer each. */
         size += 2 * sizeof(void *);

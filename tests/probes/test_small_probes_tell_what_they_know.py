@@ -79,6 +79,22 @@ def test_a_full_collection_shows_with_what_it_freed(statistics: CollectorStatist
     assert after["python.collection_seconds"] > before["python.collection_seconds"]
 
 
+def test_a_collector_that_is_switched_off_shows_with_what_waits(
+    statistics: CollectorStatistics,
+) -> None:
+    assert statistics.read()["python.collector_enabled"] == 1
+    gc.collect()
+    gc.disable()
+    try:
+        before = statistics.read()
+        held: list[object] = [[] for _ in range(2_000)]
+        after = statistics.read()
+    finally:
+        gc.enable()
+    assert after["python.collector_enabled"] == 0
+    assert after["python.collector_pending"] >= before["python.collector_pending"] + len(held)
+
+
 def test_the_hook_is_there_once_and_goes_away() -> None:
     statistics, hooks = CollectorStatistics(), len(gc.callbacks)
     statistics.start()

@@ -55,7 +55,9 @@ class CollectorStatistics:
             self._hooked = False
 
     def read(self) -> dict[str, Number]:
-        """``python.collections``, ``.collections_full``, ``.garbage_freed``, ``.collection_seconds``, ``.blocks``."""
+        """``python.collections``, ``.collections_full``, ``.garbage_freed``, ``.collection_seconds``, ``.blocks``;
+        ``.collector_enabled`` (0 or 1), and ``.collector_pending``: objects made and not freed since it last ran.
+        """
         generations = gc.get_stats()
         return {
             "python.collections": sum(g["collections"] for g in generations),
@@ -63,6 +65,8 @@ class CollectorStatistics:
             "python.garbage_freed": sum(g["collected"] for g in generations),
             "python.collection_seconds": self._seconds,
             "python.blocks": sys.getallocatedblocks(),
+            "python.collector_enabled": int(gc.isenabled()),
+            "python.collector_pending": gc.get_count()[0],
         }
 
     def take(self) -> list[Collection]:
