@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from .books import BETWEEN_LINE
+from .books import BETWEEN_LINE, OTHER_THREADS_LINE
 from .candidates import NOWHERE, OWNS, Candidate, Place
 from .results import Kind
 from .trend import NO_GROWTH, Slope
@@ -52,6 +52,9 @@ class Memory:
         """Growth that stays at a place; None when nothing is known of it."""
         if not self.phases or place == NOWHERE:
             return None
+        if place.phase is not None and place.phase not in self.phases:
+            # Only phases of the training thread have a line; another thread's share one.
+            return self.phases.get(OTHER_THREADS_LINE, 0.0)
         return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
 
     def place(self) -> Place:
@@ -62,7 +65,7 @@ class Memory:
             return NOWHERE
         best = max(kept, key=lambda name: (kept[name], name))
         share = kept[best] / total
-        owns = best != BETWEEN_LINE and share >= OWNS
+        owns = best not in (BETWEEN_LINE, OTHER_THREADS_LINE) and share >= OWNS
         return Place(best if owns else None, best if owns else None, share)
 
 

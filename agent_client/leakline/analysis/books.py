@@ -1,4 +1,6 @@
-"""The books: every byte of a generation is booked to a phase, to the time between phases, or to ourselves."""
+"""The books: every byte of a generation is booked to a phase, to the time between phases, to phases of other threads
+in that time, or to ourselves.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from .series import BETWEEN, UNKNOWN_PHASE, Lane, lanes_of, top_level
 from .trend import Slope, floor_slope
 
 BETWEEN_LINE: Final = "between"
+OTHER_THREADS_LINE: Final = "other_threads"
 LEAKLINE_LINE: Final = "leakline"
+# Lines that are no phase of the training thread's, in the order they are shown after those.
+NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
 _PREFIX: Final = "phase."
 _PHASES_KEPT: Final = 256
 
@@ -26,7 +31,7 @@ def book_names(lane: Lane) -> list[str]:
 
 
 def booked_bytes(lane: Lane) -> tuple[Mapping[str, float], ...]:
-    """Per generation: bytes by phase path, ``between`` and ``leakline``.
+    """Per generation: bytes by phase path, ``between``, ``other_threads`` and ``leakline``.
 
     Taken from the recorded books, or, where there are none, from the readings after each phase.
     """
@@ -118,13 +123,17 @@ def books(history: RunHistory) -> Books:
                 column[position] = _longer(column[position], spent)
                 ran = executions.setdefault(name, [0] * len(at))
                 ran[position] += counts.get((name, generation), 0)
-    order = sorted(amounts, key=lambda name: (name == LEAKLINE_LINE, name == BETWEEN_LINE, name))
+    order = sorted(amounts, key=_place)
     lines = tuple(
         BookLine(name, tuple(amounts[name]), tuple(seconds[name]), tuple(executions[name]))
         for name in order
     )
     total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
     return Books(generations, lines, total)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (NO_PHASE.index(name) if name in NO_PHASE else -1, name)
 
 
 def _executions_by_generation(lane: Lane) -> dict[tuple[str, int], int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_slopes
+from .books import LEAKLINE_LINE, NO_PHASE, booked_bytes, phase_slopes
 from .evidence import MATERIAL
 from .growth import type_growth
 from .history import RunHistory
@@ -225,7 +225,7 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
 
 
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
-    names = sorted({*a.phases, *b.phases}, key=lambda name: (name == BETWEEN_LINE, name))
+    names = sorted({*a.phases, *b.phases}, key=lambda name: (name in NO_PHASE, name))
     rows = [
         PhaseChange(
             name, a.phases.get(name), b.phases.get(name),

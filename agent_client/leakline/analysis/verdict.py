@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .books import BETWEEN_LINE, LEAKLINE_LINE, booked_bytes, phase_executions, phase_slopes
+from .books import NO_PHASE, booked_bytes, phase_executions, phase_slopes
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .history import RunHistory
@@ -184,7 +184,7 @@ def _ruled_out(
         upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
         slopes = phase_slopes(booked_bytes(study.lane), study.lane.generations, first, upto)
         for phase, slope in slopes.items():
-            if phase in blamed or phase in (BETWEEN_LINE, LEAKLINE_LINE):
+            if phase in blamed or phase in NO_PHASE:
                 continue
             if not moment.scale.is_material(slope.estimate, upto) and phase not in {
                 r.phase for r in found

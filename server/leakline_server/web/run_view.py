@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from leakline.analysis.books import NO_PHASE
 from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill, TypeGrowth
 
 from .. import charts
@@ -23,7 +24,6 @@ Json = Mapping[str, Any]
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
 
 ENDED: Final = ("finished", "failed")
-_OUTSIDE_PHASES: Final = ("between", "leakline")
 _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
     "figures.open": "open figures",
@@ -173,8 +173,8 @@ def in_phase_order(run: Json, books: Books) -> Books:
 
     def order(line: BookLine) -> tuple[int, str]:
         first = line.name.split("/")[0]
-        if line.name in _OUTSIDE_PHASES:
-            return len(top) + 1 + _OUTSIDE_PHASES.index(line.name), ""
+        if line.name in NO_PHASE:
+            return len(top) + 1 + NO_PHASE.index(line.name), ""
         return top.index(first) if first in top else len(top), line.name
 
     return replace(books, lines=tuple(sorted(books.lines, key=order)))
@@ -182,7 +182,7 @@ def in_phase_order(run: Json, books: Books) -> Books:
 
 def palette_of(run: Json, books: Books) -> Palette:
     """Declared phases first: their colours do not depend on what happens to run."""
-    booked = (line.name for line in books.lines if line.name not in _OUTSIDE_PHASES)
+    booked = (line.name for line in books.lines if line.name not in NO_PHASE)
     return Palette.of([*run["phases"], *run["phases_seen"], *booked])
 
 

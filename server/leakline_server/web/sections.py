@@ -59,7 +59,8 @@ def line_table(chart: Chart, unit: str) -> Table | None:
 def books(chart: Chart | None, found: Books, unit: str) -> Section:
     how = (
         f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
-        "the rest is on “between”. Bars above zero were kept, bars below were given back; the tick is the sum."
+        "the rest is on “between”, or on “other_threads” while only another thread had a phase open. Bars above zero "
+        "were kept, bars below were given back; the tick is the sum."
     )
     if chart is None or not found.generations:
         return Section(
