@@ -72,14 +72,16 @@ def _objects(rounds: int) -> list[object]:
     return kept
 
 
-class _Kind:
+class Kept:
+    """What all classes of the heap are made from."""
+
     def __init__(self, value: int) -> None:
         self.number = value
         self.memory = [value]
 
 
-def _kind(number: int) -> type[_Kind]:
-    return type(f"Kind{number}", (_Kind,), {"__module__": __name__})
+def _kind(number: int) -> type[Kept]:
+    return type(f"Kind{number}", (Kept,), {"__module__": __name__})
 
 
 def _deque_of_tuples(arrays: int) -> deque[tuple[Any, ...]]:

@@ -12,14 +12,15 @@ from leakline.budget import Governor
 from leakline.probes.census import take_census
 from leakline.probes.classes import ClassCounts
 from leakline.sampler import Sampler
+from leakline.slices import BREAK_SECONDS, SLICE_SECONDS
 
 from .heaps import Suspect
 
-# The slices that the client's own background thread takes.
-SLICE_SECONDS: Final = 0.002
 # Targets for ratios are for heaps of a million objects and more: on smaller ones what a look costs at least shows.
 LARGE: Final = 900_000
 HUGE: Final = 4_500_000
+# What a search may cost on a huge heap.
+HOLDER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,9 @@ def _holders(objects: int) -> Look:
         return Look(name, None, why="no search in slices")
     return Look(
         name,
-        lambda: in_slices(SlicedHolderSearch([Suspect])),
+        lambda: in_slices(SlicedHolderSearch([Suspect], HOLDER_SECONDS)),
         pause_at_most_ms=50.0,
-        cpu_at_most_ms=1_000.0 if objects >= HUGE else None,
+        cpu_at_most_ms=HOLDER_SECONDS * 1e3 if objects >= HUGE else None,
         says=_first_path,
     )
 
@@ -139,10 +140,10 @@ def _why_not_native() -> str:
     return "" if native() is not None else str(why_not_native())
 
 
-def in_slices(work: Any, seconds: float = SLICE_SECONDS) -> Any:
-    """Sliced work as the client's thread does it: the lock is let go between two steps."""
-    while not work.step(seconds):
-        time.sleep(0)
+def in_slices(work: Any) -> Any:
+    """Sliced work as the client's own thread does it, with breaks in which others have the lock."""
+    while not work.step(SLICE_SECONDS):
+        time.sleep(BREAK_SECONDS)
     return work.result()
 
 

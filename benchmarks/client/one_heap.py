@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from leakline.probes.names import is_heap_type
@@ -175,6 +176,8 @@ def _arrays() -> int:
 
 def _load_torch() -> None:
     """Its thousands of classes and hundreds of thousands of objects are part of the heap of a training program."""
+    if find_spec("torch") is None:
+        return
     import torch
 
     torch.set_num_threads(1)

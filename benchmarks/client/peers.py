@@ -37,9 +37,12 @@ def _by_type_check() -> Iterator[tuple[Look, Found]]:
 
 def _watched() -> tuple[type, ...]:
     import numpy as np
-    import torch
 
-    from .heaps import Suspect
+    from .heaps import Kept, Registry, Suspect
+
+    if find_spec("torch") is None:
+        return (dict, list, set, np.ndarray, Kept, Registry, Suspect)
+    import torch
 
     return (dict, list, np.ndarray, torch.Tensor, torch.nn.Module, torch.optim.Optimizer, Suspect)
 
