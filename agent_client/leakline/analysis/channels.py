@@ -17,23 +17,34 @@ from .trend import theil_sen
 _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
+_OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of memory, per generation, with the scale its growth is measured against."""
+    """One kind of memory, per generation, with the scale its growth is measured against.
+
+    ``beside`` is what lies in the same memory: growth is measured against both, and both fill it.
+    """
 
     name: str
     kind: Kind
     values: tuple[float, ...]
     limit_bytes: float | None = None
     own_baseline: bool = True
+    beside: tuple[float, ...] = ()
 
     def scale(self, private: Sequence[float], upto: int, remaining: float | None) -> Scale:
-        baseline = baseline_of(self.values)
+        baseline = baseline_of(self.values) + baseline_of(self.beside)
         if not self.own_baseline:
             baseline += baseline_of(private)
-        return Scale(baseline, self.limit_bytes, self.values[upto - 1], remaining)
+        level = self.values[upto - 1] + (self.beside[upto - 1] if self.beside else 0.0)
+        return Scale(baseline, self.limit_bytes, level, remaining)
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Device memory that live tensors hold, so that tensors and graphs that grow explain it."""
+        return self.kind == "gpu" and self.name.endswith(".allocated_bytes")
 
 
 def channels_of(lane: Lane) -> tuple[Channel, ...]:
@@ -49,29 +60,51 @@ def channels_of(lane: Lane) -> tuple[Channel, ...]:
         found.append(Channel("process.shared_bytes", "shared_memory", shared, own_baseline=False))
     for index in _devices(lane):
         found.extend(_device_channels(lane, index))
+    found.extend(_metal_channels(lane))
     return tuple(found)
 
 
 def _devices(lane: Lane) -> list[str]:
     return sorted(
-        name.split(".")[1]
-        for name in lane.series
-        if name.startswith("cuda.") and name.endswith(".allocated_bytes")
+        {
+            name.split(".")[1]
+            for name in lane.series
+            if name.startswith(("cuda.", "gpu.")) and name.endswith(_OF_A_DEVICE)
+        }
     )
 
 
 def _device_channels(lane: Lane, index: str) -> list[Channel]:
     allocated = _column(lane, f"cuda.{index}.allocated_bytes")
     reserved = _column(lane, f"cuda.{index}.reserved_bytes")
-    total = _column(lane, f"gpu.{index}.total_bytes")
-    limit = total[-1] if total else None
+    outside = _column(lane, f"gpu.{index}.outside_bytes")
+    process = _column(lane, f"gpu.{index}.process_bytes")
+    limit = _last(lane, f"gpu.{index}.total_bytes")
     found = []
     if allocated:
         found.append(Channel(f"cuda.{index}.allocated_bytes", "gpu", allocated, limit))
+    elif process:
+        # Another framework than torch: its memory as the driver sees it.
+        found.append(Channel(f"gpu.{index}.process_bytes", "gpu", process, limit))
     if allocated and reserved:
         spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
-        found.append(Channel(f"cuda.{index}.reserved_bytes", "gpu_fragmentation", spare, limit))
+        name = f"cuda.{index}.reserved_bytes"
+        found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated))
+    if outside and reserved:
+        name = f"gpu.{index}.outside_bytes"
+        found.append(Channel(name, "gpu", outside, limit, beside=reserved))
     return found
+
+
+def _metal_channels(lane: Lane) -> list[Channel]:
+    allocated = _column(lane, "mps.allocated_bytes")
+    limit = _last(lane, "mps.limit_bytes")
+    return [Channel("mps.allocated_bytes", "gpu", allocated, limit)] if allocated else []
+
+
+def _last(lane: Lane, series: str) -> float | None:
+    values = _column(lane, series)
+    return values[-1] if values else None
 
 
 def _column(lane: Lane, series: str) -> tuple[float, ...]:

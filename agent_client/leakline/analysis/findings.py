@@ -194,6 +194,10 @@ def _explained_lines(a: Assessed) -> list[str]:
         return ["The C allocator keeps freed memory: what it holds unused grows alike."]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows while live tensors do not."]
+    if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
+        return [
+            "The driver counts it, torch's allocator does not: contexts, NCCL, other libraries."
+        ]
     if cause.measured is None or cause.rate.estimate <= 0:
         return []
     share = min(1.0, cause.measured / cause.rate.estimate)

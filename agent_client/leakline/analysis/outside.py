@@ -51,7 +51,7 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
         cause = Cause(
             channel.kind, _channel_place(lane, channel, members, bend, upto),
-            members if channel.kind == "gpu" else (), None, rate,
+            members if channel.holds_tensors else (), None, rate,
         )  # fmt: skip
         scale = channel.scale(lane.private, upto, study.remaining(upto))
         witnesses = frozenset({"counts"} if cause.members else ())
@@ -86,6 +86,6 @@ def _channel_place(
     bend: Start | None,
     upto: int,
 ) -> Place:
-    if channel.kind == "gpu" and members and members[0].place.phase:
+    if channel.holds_tensors and members and members[0].place.phase:
         return members[0].place
     return place_of(lane, channel.name, bend[0] if bend else float(first_generation(lane)), upto)

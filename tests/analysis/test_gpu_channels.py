@@ -1,0 +1,174 @@
+"""Device memory is judged for itself: live tensors, what the allocator keeps unused, and what lies outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from builder import EVOLVE, GIB, MIB, TRAIN, Training, loss_graph
+
+from leakline.analysis import examine, history_from_batches
+from leakline.analysis.channels import Channel
+from leakline.analysis.results import Finding, Verdict
+from leakline.snapshot import Batch, Snapshot
+
+TOTAL = 80 * GIB
+# (generation, whether its training phase is over) -> samples
+Device = Callable[[int, bool], Mapping[str, float]]
+
+
+def judged(device: Device, training: Training | None = None) -> Verdict:
+    """The verdict on a healthy training whose device told this; the driver is asked at generation ends only."""
+    training = training or Training(generations=40)
+
+    def told(snapshot: Snapshot) -> Snapshot:
+        at = -1 if snapshot.generation is None else snapshot.generation
+        is_over = snapshot.kind == "generation_end" or snapshot.phase in (TRAIN, EVOLVE)
+        samples = {
+            name: value
+            for name, value in device(at, is_over).items()
+            if not name.startswith("gpu.") or snapshot.kind in ("baseline", "generation_end")
+        }
+        return replace(snapshot, samples={**snapshot.samples, **samples})
+
+    batches = [Batch(b.process, tuple(map(told, b.snapshots))) for b in training.batches()]
+    return examine(history_from_batches(training.header(), batches))
+
+
+def torch_device(
+    allocated: float, reserved: float, split: float, *, index: int = 0, outside: float = GIB
+) -> Mapping[str, float]:
+    return {
+        f"cuda.{index}.allocated_bytes": allocated,
+        f"cuda.{index}.reserved_bytes": reserved,
+        f"cuda.{index}.active_bytes": allocated,
+        f"cuda.{index}.inactive_split_bytes": split,
+        f"gpu.{index}.total_bytes": TOTAL,
+        f"gpu.{index}.used_bytes": reserved + outside,
+        f"gpu.{index}.process_bytes": reserved + outside,
+        f"gpu.{index}.outside_bytes": outside,
+    }
+
+
+def of_devices(verdict: Verdict) -> list[Finding]:
+    active = ("watch", "suspected", "confirmed")
+    return [f for f in verdict.findings if f.kind.startswith("gpu") and f.status in active]
+
+
+def growing(rate: float, g: int, is_over: bool) -> float:
+    return rate * (g + is_over)
+
+
+def test_a_device_that_stands_still_is_healthy() -> None:
+    verdict = judged(lambda g, is_over: torch_device(4 * GIB, 6 * GIB, GIB / 2))
+    assert of_devices(verdict) == []
+    assert verdict.status == "ok"
+
+
+def test_tensors_that_stay_on_the_device_are_a_leak_of_the_device() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 4 * GIB + growing(256 * MIB, g, is_over)
+        return torch_device(allocated, allocated + GIB, 100 * MIB)
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status, finding.phase) == ("gpu", "confirmed", TRAIN)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
+
+
+def test_reserved_that_grows_beside_still_tensors_is_fragmentation() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        lost = growing(384 * MIB, g, is_over)
+        return torch_device(4 * GIB, 5 * GIB + lost, 100 * MIB + 0.9 * lost)
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status, finding.phase) == (
+        "gpu_fragmentation",
+        "confirmed",
+        TRAIN,
+    )
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(384 * MIB, rel=0.1)
+    assert any("expandable_segments" in line for line in finding.advice)
+
+
+def test_reserved_that_follows_the_tensors_is_no_fragmentation() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 4 * GIB + growing(256 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 512 * MIB, 64 * MIB)
+
+    assert {finding.kind for finding in of_devices(judged(device))} == {"gpu"}
+
+
+def test_a_cache_that_swings_with_the_batches_is_healthy() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = (2.7 if g % 3 else 18) * GIB
+        return torch_device(allocated, 20.4 * GIB, GIB / 2)
+
+    assert of_devices(judged(device)) == []
+
+
+def test_a_few_megabytes_of_cache_on_a_full_device_do_not_matter() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        return torch_device(40 * GIB, 40 * GIB + growing(2 * MIB, g, is_over), MIB)
+
+    assert of_devices(judged(device)) == []
+
+
+def test_memory_outside_the_allocator_that_grows_is_not_put_down_to_tensors() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        return torch_device(
+            4 * GIB, 5 * GIB, 100 * MIB, outside=GIB + growing(200 * MIB, g, is_over)
+        )
+
+    kept_losses = Training(generations=40, leaks=(loss_graph(),))
+    (finding,) = of_devices(judged(device, training=kept_losses))
+    assert (finding.kind, finding.suspects) == ("gpu", ())
+    assert any("NCCL" in line for line in finding.evidence)
+
+
+def test_another_framework_is_judged_by_what_the_driver_sees() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        size = 4 * GIB + growing(256 * MIB, g, is_over)
+        return {"gpu.0.total_bytes": TOTAL, "gpu.0.used_bytes": size, "gpu.0.process_bytes": size}
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status) == ("gpu", "confirmed")
+
+
+def test_other_processes_on_the_device_are_not_our_leak() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        theirs = growing(GIB, g, is_over)
+        return {**torch_device(4 * GIB, 6 * GIB, 0), "gpu.0.used_bytes": 8 * GIB + theirs}
+
+    assert of_devices(judged(device)) == []
+
+
+def test_the_second_of_two_devices_is_found() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 2 * GIB + growing(256 * MIB, g, is_over)
+        still = torch_device(4 * GIB, 6 * GIB, 0)
+        return {**still, **torch_device(allocated, allocated + GIB, 0, index=1)}
+
+    (finding,) = of_devices(judged(device))
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
+
+
+def test_metal_is_judged_like_any_device() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 2 * GIB + growing(128 * MIB, g, is_over)
+        return {
+            "mps.allocated_bytes": allocated,
+            "mps.driver_bytes": allocated + GIB,
+            "mps.limit_bytes": 48 * GIB,
+        }
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status) == ("gpu", "confirmed")
+
+
+def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
+    spare = Channel(
+        "cuda.0.reserved_bytes", "gpu_fragmentation", (2.0, 2.0, 2.0), 100.0, beside=(90.0,) * 3
+    )
+    assert spare.scale((), 3, 10.0).ends_near_limit(0.1)
+    assert not replace(spare, beside=()).scale((), 3, 10.0).ends_near_limit(0.1)
