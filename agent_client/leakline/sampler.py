@@ -14,6 +14,7 @@ from .guard import Guard
 from .looks import Looks, Measured
 from .probes.allocator import read_allocator
 from .probes.cgroup import read_cgroup
+from .probes.children import read_children
 from .probes.collector import Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
@@ -21,7 +22,7 @@ from .probes.figures import read_figures
 from .probes.names import type_name
 from .probes.nvml import read_nvml
 from .probes.peaks import PeakMemory
-from .probes.process import read_children, read_private_bytes
+from .probes.process import read_private_bytes
 from .probes.system import read_system
 from .probes.tracked import TrackedContainer
 from .snapshot import Number

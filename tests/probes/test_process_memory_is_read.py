@@ -1,9 +1,8 @@
-"""Memory of the process and of its children, against what the kernel says by another way."""
+"""Memory of the process, against what the kernel says by another way."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakline.probes import process
-from leakline.probes.process import read_children, read_private_bytes, read_process
+from leakline.probes.process import read_private_bytes, read_process
 
 MIB = 2**20
 
@@ -27,7 +26,6 @@ def test_without_procfs_and_psutil_only_the_peak_is_known(
 ) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert set(read_process(tmp_path)) == {"process.peak_bytes"}
-    assert read_children(tmp_path) == {}
 
 
 def test_an_old_kernel_without_the_split_gives_it_from_statm(tmp_path: Path) -> None:
@@ -93,43 +91,3 @@ def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
     assert process._statm is parent
     # The child closed its copies of the descriptors, not ours.
     assert read_private_bytes() > 0
-
-
-def test_children_are_counted_with_what_is_theirs_alone() -> None:
-    ballast = bytearray(b"y") * (48 * MIB)
-    ready, write_ready = os.pipe()
-    release, write_release = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(write_ready, b"1")
-        os.read(release, 1)
-        os._exit(0)
-    os.read(ready, 1)
-    try:
-        samples = read_children()
-        # The ballast is shared with us: resident in the child, but not its own.
-        assert samples["children.count"] == 1
-        assert samples["children.uss_bytes"] < len(ballast)
-        assert samples["children.pss_bytes"] >= samples["children.uss_bytes"]
-    finally:
-        os.write(write_release, b"1")
-        os.waitpid(pid, 0)
-    assert read_children()["children.count"] == 0
-
-
-def test_grandchildren_belong_to_the_children() -> None:
-    inner = "import sys; sys.stdin.read()"
-    outer = (
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]);"
-        "print('up', flush=True); p.wait()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", outer, inner],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert read_children()["children.count"] == 2
-        child.communicate("")

@@ -1,4 +1,4 @@
-"""Memory of this process and of its children, as the operating system counts it.
+"""Memory of this process, as the operating system counts it.
 
 Anonymous resident memory plus swap is what the program itself asked for: no other process can explain it, and
 it is what a leak grows. File-backed and shared pages are shown apart, because the kernel may drop them.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,23 +107,6 @@ def read_resident_bytes() -> int | None:
     return _statm.read_resident_bytes()
 
 
-def read_children(proc: Path = PROC, parent: int | None = None) -> dict[str, Number]:
-    """``children.*`` of all descendants: how many, and their proportional and unique bytes.
-
-    Proportional and unique sizes, not RSS: forked workers share most pages with us. The cost grows with their
-    memory (about 10 ms per GB), so the caller asks by budget. Bytes are absent when no child could be read.
-    """
-    if not (proc / "self").exists():
-        return _children_by_psutil()
-    children = list(_descendants(proc, parent if parent is not None else os.getpid()))
-    samples: dict[str, Number] = {"children.count": len(children)}
-    readings = [r for r in (_read_rollup(proc / str(pid)) for pid in children) if r is not None]
-    if readings or not children:
-        samples["children.pss_bytes"] = sum(pss for pss, _ in readings)
-        samples["children.uss_bytes"] = sum(uss for _, uss in readings)
-    return samples
-
-
 def _split_by_statm(proc: Path) -> dict[str, Number]:
     # Kernels before 4.5 and some sandboxes have no Rss* lines; statm counts file and shared pages together.
     try:
@@ -136,48 +118,6 @@ def _split_by_statm(proc: Path) -> dict[str, Number]:
         "process.anon_bytes": int(fields[1]) * _PAGE_BYTES - shared,
         "process.file_bytes": shared,
     }
-
-
-def _descendants(proc: Path, parent: int) -> Iterator[int]:
-    children: dict[int, list[int]] = {}
-    for pid, its_parent in _parents(proc):
-        children.setdefault(its_parent, []).append(pid)
-    waiting = children.get(parent, [])
-    while waiting:
-        pid = waiting.pop()
-        yield pid
-        waiting.extend(children.get(pid, ()))
-
-
-def _parents(proc: Path) -> Iterator[tuple[int, int]]:
-    with os.scandir(proc) as entries:
-        names = [entry.name for entry in entries if entry.name.isdecimal()]
-    for name in names:
-        try:
-            stat = (proc / name / "stat").read_bytes()
-        except OSError:
-            # It ended since the folder was listed.
-            continue
-        # The command may contain blanks and brackets: fields start after the last one.
-        state, its_parent = stat[stat.rindex(b")") + 2 :].split()[:2]
-        if state != b"Z":
-            yield int(name), int(its_parent)
-
-
-def _read_rollup(process: Path) -> tuple[int, int] | None:
-    """(proportional, unique) bytes, or None when the process is gone or not ours to read."""
-    try:
-        rollup = (process / "smaps_rollup").read_bytes()
-    except OSError:
-        return None
-    kilobytes = {
-        key: int(rest.split()[0])
-        for key, _, rest in (line.partition(b":") for line in rollup.splitlines()[1:])
-    }
-    if b"Pss" not in kilobytes:
-        return None
-    unique = kilobytes.get(b"Private_Clean", 0) + kilobytes.get(b"Private_Dirty", 0)
-    return kilobytes[b"Pss"] * 1024, unique * 1024
 
 
 def _swap_bytes(status: bytes) -> int:
@@ -247,17 +187,3 @@ def _private_by_psutil() -> int:
     if psutil is None:
         return int(_peak_by_resource().get("process.peak_bytes", 0))
     return int(psutil.Process().memory_info().rss)
-
-
-def _children_by_psutil() -> dict[str, Number]:
-    psutil = psutil_or_none()
-    if psutil is None:
-        return {}
-    children = psutil.Process().children(recursive=True)
-    unique = 0
-    for child in children:
-        try:
-            unique += child.memory_full_info().uss
-        except psutil.Error:
-            continue
-    return {"children.count": len(children), "children.uss_bytes": unique}
