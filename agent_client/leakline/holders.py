@@ -9,27 +9,45 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from time import thread_time
 from types import FrameType
 from typing import Any, Final
+from weakref import ref
 
 from leakline.probes.deep import marginal_bytes
-from leakline.probes.frames import locals_by_function
+from leakline.probes.frames import Locals, locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.names import is_collectable, type_name
-from leakline.probes.referrers import FoundPath, ReferrerSearch, forward_names
+from leakline.probes.native import native
+from leakline.probes.referrers import (
+    HOOKS,
+    PAIRS,
+    WIDTH,
+    FoundPath,
+    ReferrerSearch,
+    pairs_through_heap,
+)
+from leakline.probes.roots import Near, look_near
 from leakline.snapshot import Holder
 
 # Each sample makes every look through the heap dearer.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
+# What is told instead of a path when nothing holds the objects but each other.
+CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 # Paths that lead to less than this share of the sample are chance.
 _SHARE_TOLD: Final = 0.1
 # The part of the budget for paths; the rest is for sizes.
 _PATHS_SHARE: Final = 0.8
+# The compiled look costs no more for many targets.
+_WIDTH_NATIVE: Final = 1_024
+# Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
+_NEWEST_SECONDS: Final = 0.005
+_OBJECTS_SIZED: Final = 5_000
+_GOLDEN: Final = 0.618034
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +73,185 @@ def find_holders(
 
     ``count`` is how many of the type the path leads to, scaled from the sample. ``bytes_each`` is what one more
     object adds, buffers and graphs included and without what they share; None where that took too long. ``frame`` is
-    where the calling thread stands (here, if left out); objects held by locals of other threads are not named. A type
-    without a path is left out. The budget is CPU seconds of this thread, and is checked between looks through the whole
-    heap, one of which may overrun it.
+    where the calling thread stands (here, if left out). A type without a path is left out; objects that nothing holds
+    but each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread, and is checked between
+    looks through the whole heap, one of which may overrun it.
     """
     started = clock()
-    # Strings only: what the locals hold is let go of before the search.
-    named = forward_names(
-        {
-            name: found.read()
-            for name, found in locals_by_function(frame or sys._getframe(1)).items()
-        }
-    )
+    frames = locals_of_threads(frame or sys._getframe(1))
+
+    def is_late() -> bool:
+        return clock() - started > budget_seconds * _PATHS_SHARE
+
     totals, samples = _samples(types)
-    search = ReferrerSearch(
-        samples,
-        named,
-        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
-        [_bits(position) for position in range(len(types))],
+    search = ReferrerSearch(samples, _groups(len(types)), _width())
+    # From here on the search has the only references of ours: what else refers to a sample is the program's.
+    del samples
+    search.climb_near(_near(frames), is_late)
+    while not is_late() and (targets := search.wanted()):
+        pairs, is_whole = _pairs(targets)
+        near = _near(frames)
+        search.give(pairs, near, is_whole)
+        del pairs, targets
+        search.climb_near(near, is_late)
+        del near
+    return _told(
+        [type_name(cls) for cls in types],
+        totals,
+        search,
+        lambda ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
     )
-    paths = search.run()
-    del search
+
+
+class SlicedHolderSearch:
+    """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
+
+    Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
+    on any thread until it says True, then ``result``. ``seeds`` are instances known already, by class and weakly
+    (``BirthCohorts.instances``), and ``totals`` the counts by class: of classes that have both, no look through the
+    heap is needed to sample them. Between two steps neither classes nor their instances are held, but for instances
+    of types that cannot be referred to weakly, and lists, dicts and tuples on the way: those until the end.
+
+    Raises RuntimeError without the native module.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[type],
+        frame: FrameType | None = None,
+        seeds: Mapping[type, Sequence[ref[Any]]] | None = None,
+        totals: Mapping[type, int] | None = None,
+    ) -> None:
+        module = native()
+        if module is None:
+            raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
+        self._native = module
+        self._names = [type_name(cls) for cls in types]
+        frames = locals_of_threads(frame or sys._getframe(1))
+        near = _near(frames)
+        # What locals are bound to, by address: their frames are not ours to read later.
+        self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
+        self._search: ReferrerSearch | None = None
+        self._pass: Any = None
+        self._targets: list[int] = []
+        self._totals: list[int] = []
+        self._found: list[FoundHolder] | None = None
+        known = [(totals or {}).get(cls) for cls in types]
+        samples = [_spread(_alive((seeds or {}).get(cls, ()))) for cls in types]
+        if all(known) and all(samples):
+            newest = module.newest_instances(tuple(types), 2, _NEWEST_SECONDS)
+            self._begin([count or 0 for count in known], [
+                _spread(_distinct([*ones, *reversed(more)]))
+                for ones, more in zip(samples, newest, strict=True)
+            ], near)  # fmt: skip
+            del newest
+        else:
+            self._pass = module.InstancePass(tuple(types), SAMPLES)
+        self._let_go()
+
+    def step(self, seconds: float) -> bool:
+        """Go on for about ``seconds``; True when there is nothing left to do."""
+        if self._found is not None:
+            return True
+        if self._pass is not None and not self._pass.step(seconds):
+            return False
+        if self._search is None:
+            self._sample()
+        else:
+            self._search.take_up()
+            if self._pass is not None:
+                self._climb()
+            else:
+                self._go_on()
+        self._let_go()
+        return self._found is not None
+
+    def result(self) -> list[FoundHolder]:
+        """What ``find_holders`` would have said; empty before the end."""
+        return self._found or []
+
+    def _sample(self) -> None:
+        rows = self._pass.result()
+        self._pass = None
+        near = self._near()
+        self._begin([count for count, _ in rows], [_spread(ones) for _, ones in rows], near)
+
+    def _begin(self, totals: list[int], samples: list[list[Any]], near: Near) -> None:
+        self._totals = totals
+        padded = [one for ones in samples for one in (*ones, *[None] * (SAMPLES - len(ones)))]
+        self._search = ReferrerSearch(padded, _groups(len(samples)), _WIDTH_NATIVE)
+        self._search.climb_near(near)
+
+    def _climb(self) -> None:
+        assert self._search is not None
+        pairs, is_whole = self._pass.result()
+        self._pass = None
+        near = self._near()
+        # A target that died meanwhile has lost its node, so that its address leads to nothing.
+        self._search.give(((self._targets[place], one) for place, one in pairs), near, is_whole)
+        del pairs
+        self._search.climb_near(near)
+
+    def _go_on(self) -> None:
+        assert self._search is not None
+        targets = self._search.wanted()
+        if targets:
+            self._targets = [id(one) for one in targets]
+            self._pass = self._native.ReferrerPass(targets, PAIRS)
+            return
+        self._found = _told(
+            self._names,
+            self._totals,
+            self._search,
+            lambda ones: marginal_bytes(ones, objects_visited=_OBJECTS_SIZED),
+        )
+        self._search = None
+
+    def _near(self) -> Near:
+        near = look_near({})
+        near.named = self._local_names | near.named
+        return near
+
+    def _let_go(self) -> None:
+        if self._search is not None:
+            self._search.let_go()
+
+
+def _near(frames: Mapping[str, Locals]) -> Near:
+    return look_near({name: found.read() for name, found in frames.items()})
+
+
+def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
+    module = native()
+    if module is None:
+        return list(pairs_through_heap(targets)), True
+    look = module.ReferrerPass(targets, PAIRS)
+    look.step(-1.0)
+    pairs, is_whole = look.result()
+    return [(id(targets[place]), one) for place, one in pairs if one is not targets], is_whole
+
+
+def _width() -> int:
+    return WIDTH if native() is None else _WIDTH_NATIVE
+
+
+def _told(
+    names: Sequence[str],
+    totals: Sequence[int],
+    search: ReferrerSearch,
+    size_of: Callable[[list[Any]], int | None],
+) -> list[FoundHolder]:
+    garbage = search.unreachable()
+    paths = search.paths()
     found: list[FoundHolder] = []
-    for position, cls in enumerate(types):
-        ones = samples[position * SAMPLES : (position + 1) * SAMPLES]
-        present = [one for one in ones if one is not None]
-        mine = list(_of_type(paths, position, len(present)))
+    for position, name in enumerate(names):
+        bits = _bits(position)
+        ones = search.samples(bits)
+        mine = list(_of_type(paths, bits, garbage, len(ones)))
         if mine:
-            each = marginal_bytes(present, lambda: clock() - started > budget_seconds)
+            each = size_of(ones)
             found += [
-                FoundHolder(type_name(cls), path, max(1, round(share * totals[position])), each)
+                FoundHolder(name, path, max(1, round(share * totals[position])), each)
                 for path, share in mine
             ]
     return found
@@ -95,10 +262,29 @@ def _bits(position: int) -> int:
     return ((1 << SAMPLES) - 1) << (position * SAMPLES)
 
 
+def _groups(count: int) -> list[int]:
+    return [_bits(position) for position in range(count)]
+
+
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
     """How many there are of each type, and SAMPLES places for each, oldest first, None where there are fewer."""
     totals: list[int] = []
     samples: list[Any] = []
+    for count, ones in _instances(types):
+        totals.append(count)
+        spread = _spread(ones)
+        samples += spread + [None] * (SAMPLES - len(spread))
+    return totals, samples
+
+
+def _instances(types: Sequence[type]) -> Iterator[tuple[int, list[Any]]]:
+    """Of each type how many there are, and some or all of them, oldest first."""
+    module = native()
+    if module is not None:
+        look = module.InstancePass(tuple(types), SAMPLES)
+        look.step(-1.0)
+        yield from look.result()
+        return
     # The collector keeps the youngest generation first and, in each, the oldest object first.
     wanted = dict.fromkeys(map(id, types), True)
     everything = [
@@ -108,10 +294,7 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
         ones = [one for one in everything if type(one) is cls]
         if not ones and not is_collectable(cls):
             ones = HeapWalk({}, 1 << 62, lambda: False).run().untracked_of(cls)
-        totals.append(len(ones))
-        spread = _spread(ones)
-        samples += spread + [None] * (SAMPLES - len(spread))
-    return totals, samples
+        yield len(ones), ones
 
 
 def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
@@ -119,24 +302,42 @@ def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
     return compress(objects, map(wanted.__contains__, map(id, map(type, objects))))
 
 
+def _alive(weak: Sequence[ref[Any]]) -> list[Any]:
+    return [one for one in (reference() for reference in weak) if one is not None]
+
+
+def _distinct(ones: list[Any]) -> list[Any]:
+    return list({id(one): one for one in ones}.values())
+
+
 def _spread(ones: list[Any]) -> list[Any]:
-    """At most SAMPLES of them, from the oldest to the newest."""
+    """At most SAMPLES of them, from the oldest to the newest, and not in step with any rhythm they were made in."""
     if len(ones) <= SAMPLES:
         return ones
-    return [ones[round(i * (len(ones) - 1) / (SAMPLES - 1))] for i in range(SAMPLES)]
+    chosen: list[Any] = []
+    place = -1
+    for i in range(SAMPLES):
+        # One of each tenth, at another place in each.
+        place = max(place + 1, int((i + i * _GOLDEN % 1) * len(ones) / SAMPLES))
+        chosen.append(ones[min(place, len(ones) - SAMPLES + i)])
+    return chosen
 
 
-def _of_type(paths: list[FoundPath], position: int, count: int) -> Iterator[tuple[str, float]]:
+def _of_type(
+    paths: list[FoundPath], bits: int, garbage: int, count: int
+) -> Iterator[tuple[str, float]]:
     """(path, share of the sample) of one type, the likeliest first."""
     if not count:
         return
-    bits = _bits(position)
     ranked = [
-        ((found.samples & bits).bit_count(), found.roots, len(found.path), found.path)
+        ((found.samples & bits & ~garbage).bit_count(), found.roots, found.path)
         for found in paths
-        if found.samples & bits
+        if found.samples & bits & ~garbage
     ]
-    ranked.sort(key=lambda row: (-row[0] / row[1], row[2], row[3]))
-    for leads_to, _, _, path in ranked[:PATHS_OF_A_TYPE]:
+    if garbage & bits:
+        ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
+    # Of two names for the same, a hook says more than the function that it is.
+    ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
+    for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
         if leads_to / count >= _SHARE_TOLD:
             yield path, leads_to / count

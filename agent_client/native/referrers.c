@@ -398,7 +398,10 @@ typedef struct {
     PyObject **kept; /* instances, or weak references to them */
     unsigned char *is_weak;
     size_t count, limit;
-    uint64_t seen, stride;
+    uint64_t seen;
+    uint64_t stride; /* one is kept of so many in a row, and which one is chance: types come in a rhythm */
+    uint64_t next;   /* the number of the one to keep */
+    uint64_t chance;
 } sample;
 
 typedef struct {
@@ -428,7 +431,7 @@ picker_clear(picker *p)
     p->types_count = 0;
     for (size_t i = 0; samples != NULL && i < count; i++) {
         for (size_t k = 0; k < samples[i].count; k++) {
-            Py_DECREF(samples[i].kept[k]);
+            Py_XDECREF(samples[i].kept[k]);
         }
         free(samples[i].kept);
         free(samples[i].is_weak);
@@ -478,6 +481,7 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
         /* Twice as many: when full, every other one is given up. */
         s->limit = p->newest_only ? (size_t)each : 2 * (size_t)each;
         s->stride = 1;
+        s->chance = UINT64_C(0x2545F4914F6CDD1D) + (uint64_t)i;
         s->kept = calloc(s->limit, sizeof *s->kept);
         s->is_weak = calloc(s->limit, 1);
         if (s->kept == NULL || s->is_weak == NULL) {
@@ -505,18 +509,34 @@ release_later(picker *p, PyObject *one)
     return 1;
 }
 
-static void
+static uint64_t
+by_chance(sample *s)
+{
+    s->chance ^= s->chance << 13;
+    s->chance ^= s->chance >> 7;
+    s->chance ^= s->chance << 17;
+    return s->chance >> 11;
+}
+
+/* Keep one of every two; 0 when there is no memory to note the others. */
+static int
 thin_out(picker *p, sample *s)
 {
-    size_t left = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        if (i % 2 == 0 || !release_later(p, s->kept[i])) {
-            s->kept[left] = s->kept[i];
-            s->is_weak[left++] = s->is_weak[i];
+    for (size_t left = 0; left < s->limit / 2; left++) {
+        size_t kept = 2 * left + (by_chance(s) & 1), other = 4 * left + 1 - kept;
+        PyObject *one = s->kept[kept], *given_up = s->kept[other];
+        if (!release_later(p, given_up)) {
+            /* The sample ends here; nothing is lost but its newest part. */
+            return 0;
         }
+        unsigned char is_weak = s->is_weak[kept];
+        s->kept[kept] = s->kept[other] = NULL;
+        s->kept[left] = one;
+        s->is_weak[left] = is_weak;
     }
-    s->count = left;
+    s->count = s->limit / 2;
     s->stride *= 2;
+    return 1;
 }
 
 static void
@@ -531,17 +551,18 @@ pick(picker *p, PyObject *one, int32_t position)
         }
         return;
     }
-    if (number % s->stride != 0) {
-        return;
-    }
-    if (s->count == s->limit) {
-        thin_out(p, s);
-        if (number % s->stride != 0 || s->count == s->limit) {
-            return;
+    if (number % s->stride == 0) {
+        if (s->count == s->limit && !thin_out(p, s)) {
+            s->next = UINT64_MAX;
+        }
+        if (s->next != UINT64_MAX) {
+            s->next = number + by_chance(s) % s->stride;
         }
     }
-    s->is_weak[s->count] = 0;
-    s->kept[s->count++] = Py_NewRef(one);
+    if (number == s->next && s->count < s->limit) {
+        s->is_weak[s->count] = 0;
+        s->kept[s->count++] = Py_NewRef(one);
+    }
 }
 
 static int
@@ -586,7 +607,7 @@ settle(picker *p)
     for (size_t i = 0; i < p->types_count; i++) {
         sample *s = &p->samples[i];
         for (size_t k = 0; k < s->count; k++) {
-            if (s->is_weak[k] || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(s->kept[k]))) {
+            if (s->kept[k] == NULL || s->is_weak[k] || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(s->kept[k]))) {
                 continue;
             }
             PyObject *weak = PyWeakref_NewRef(s->kept[k], NULL);
@@ -615,7 +636,10 @@ kept_as_list(sample *s)
 {
     PyObject *list = PyList_New(0);
     for (size_t k = 0; list != NULL && k < s->count; k++) {
-        PyObject *one;
+        PyObject *one = NULL;
+        if (s->kept[k] == NULL) {
+            continue;
+        }
         if (!s->is_weak[k]) {
             one = Py_NewRef(s->kept[k]);
         }

@@ -17,6 +17,11 @@ def class_attributes(cls: type) -> Mapping[str, Any]:
     return _class_dict(cls)  # type: ignore[no-any-return]
 
 
+def is_exception_class(cls: type) -> bool:
+    """Whether instances can be raised, and so may hold a traceback."""
+    return any(base is BaseException for base in _mro_of(cls))
+
+
 def attributes(one: object) -> dict[str, Any]:
     """Attributes of an instance by name. Asking makes Python give it a ``__dict__``: for a few objects only."""
     found: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from types import FrameType
 from typing import Any, Final
 
@@ -41,12 +42,31 @@ def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
         code = frame.f_code
         # Modules and class bodies have no locals of their own kind.
         if code.co_flags & inspect.CO_OPTIMIZED and is_user_file(code.co_filename):
-            found.setdefault(_function_name(frame), Locals(frame))
+            found.setdefault(function_name(frame), Locals(frame))
         frame = frame.f_back
     return found
 
 
-def _function_name(frame: FrameType) -> str:
+def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
+    """The program's own functions that run now, on whatever thread; those on the way to ``frame`` first.
+
+    Other threads are left alone while something traces or profiles them: before 3.13 that goes by the very
+    dictionaries that we would empty.
+    """
+    found = locals_by_function(frame)
+    if _KEEPS_A_COPY and (threading.gettrace() is not None or threading.getprofile() is not None):
+        return found
+    innermost = sys._current_frames()
+    # Our own frame in a local of ours would be a cycle, with all that was found in it.
+    innermost.pop(threading.get_ident(), None)
+    for other in innermost.values():
+        for name, variables in locals_by_function(other).items():
+            found.setdefault(name, variables)
+    return found
+
+
+def function_name(frame: FrameType) -> str:
+    """``module.function`` of a frame."""
     module = frame.f_globals.get("__name__")
     name = frame.f_code.co_qualname
     return f"{module}.{name}" if type(module) is str else name
@@ -56,7 +76,10 @@ def _local_variables(frame: FrameType) -> dict[str, Any]:
     if not _KEEPS_A_COPY:
         return dict(frame.f_locals)
     code = frame.f_code
-    if sys.gettrace() is not None or not _SEES_ITS_LOCALS.isdisjoint(code.co_names):
+    # A tracer or profiler writes back what is in the dictionary: an empty one would unbind every local.
+    if sys.gettrace() is not None or sys.getprofile() is not None or frame.f_trace is not None:
+        return {}
+    if not _SEES_ITS_LOCALS.isdisjoint(code.co_names):
         return {}
     kept = frame.f_locals
     variables = dict(kept)

@@ -1,35 +1,55 @@
 """From objects up to what holds them, and the path of names on the way.
 
-``gc.get_referrers`` is asked level by level, for all objects at once, for each call looks through the whole heap.
-What cannot be asked backwards (locals of running functions) is named forward beforehand. Paths hold names of modules,
-classes, functions and attributes only: an item of a container is ``[*]``, whatever its key.
+The climb goes level by level, for all objects at once: first among what is near the program's own roots, which costs
+nothing to speak of, then through the whole heap, where every level is one look at all objects. Paths hold names of
+modules, classes, functions and attributes only: an item of a container is ``[*]``, whatever its key.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import sys
 import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import ref
 
-from leakline.probes.attributes import attributes, class_attributes
+from leakline.probes.attributes import attributes, is_exception_class
+from leakline.probes.frames import Locals, function_name
 from leakline.probes.names import is_class, is_heap_type, module_name, type_name
-from leakline.probes.program import is_user_class, user_classes, user_modules
+from leakline.probes.native import native
+from leakline.probes.program import is_user_class
+from leakline.probes.roots import Near
 
 DEPTH: Final = 8  # a namespace (`__dict__`) is a level of its own: about six names
 # How many objects are climbed from at a level: those first that hold most.
-_WIDTH: Final = 64
+WIDTH: Final = 64
 _LONGEST_NAMESPACE: Final = 10_000
+# More referrers than this in all say nothing that the first do not.
+PAIRS: Final = 8_192
 
 # By address: a class of the program may hash and compare in its own way.
 _SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
 _MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
+_UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
+# Classes of the standard library that a path may start with, although they are not the program's.
+_KNOWN_ROOTS: Final = {
+    "threading.Thread": "threading.Thread",
+    "threading.Timer": "threading.Timer",
+    "_thread._localdummy": "threading.local",
+}
+# What a function holds; above it only hooks are worth a longer path.
+_OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
+HOOKS: Final = "_hooks[*]"
+
+# A target by its address, and what refers to it.
+Pair = tuple[int, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +64,35 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Node:
+class _Held:
+    """The one reference that a search has to an object, or a weak one between two steps."""
+
     one: Any
+    weak: ref[Any] | None = None
+
+    def let_go(self) -> None:
+        try:
+            self.weak = ref(self.one)
+        except TypeError:
+            # Lists, dicts and tuples have none: held until the search is over.
+            return
+        self.one = None
+
+    def take_up(self) -> bool:
+        """False when it is gone."""
+        if self.weak is not None:
+            self.one, self.weak = self.weak(), None
+        return self.one is not None
+
+
+@dataclass(slots=True)
+class _Node:
+    held: _Held
     steps: dict[Step, int] = field(default_factory=dict)  # -> the samples it leads to, a bit each
+
+    @property
+    def one(self) -> Any:
+        return self.held.one
 
     def samples(self) -> int:
         found = 0
@@ -73,86 +119,166 @@ class ReferrerSearch:
     """Climbs from samples to named roots. It holds objects of the program: drop it before returning to it.
 
     The place of a sample in the list is its bit in the answer; None is a place without a sample. ``groups`` are the
-    bits of the samples of each type.
+    bits of the samples of each type. Whoever drives it calls ``climb_near`` and then, again and again, ``wanted``,
+    ``give`` with what refers to those, and ``climb_near``. Between two steps ``let_go`` and ``take_up`` make it hold
+    weakly what can be held so.
     """
 
     def __init__(
-        self,
-        samples: list[Any],
-        named: Mapping[int, str],
-        is_over: Callable[[], bool],
-        groups: Sequence[int] = (),
+        self, samples: Iterable[Any], groups: Sequence[int] = (), width: int = WIDTH
     ) -> None:
-        self._samples = samples
         self._groups = groups or [-1]
-        self._named = named
-        self._is_over = is_over
-        # Nodes are kept, so that an address means the same object all along; so are the samples that came by it.
-        self._seen: dict[int, _Node] = {}
+        self._width = width
+        # What was met is kept, so that an address means the same object all along; so are the samples that came by it.
+        self._held: dict[int, _Held] = {}
         self._came_by: dict[int, int] = {}
+        self._samples: dict[int, int] = {}  # address -> its bits
         self._paths: dict[str, dict[int, int]] = {}  # path -> root -> samples
-        self._ours: set[int] = set()
-        self._present = 0
+        self._level: dict[int, _Node] = {}
+        for position, one in enumerate(samples):
+            if one is not None:
+                self._samples[id(one)] = self._samples.get(id(one), 0) | 1 << position
+                self._level[id(one)] = _Node(
+                    _hold(one, self._held), {Step(""): self._samples[id(one)]}
+                )
+        self._present = _union(self._samples.values())
+        self._asked: dict[int, _Node] = {}
+        self._depth = 0
         self._settled = 0
+        self._by_function = 0
+        # Their path starts at an object that may itself be unreachable.
+        self._doubtful = 0
+        # Whether every referrer of what was climbed from is known.
+        self._whole = True
 
-    def run(self) -> list[FoundPath]:
-        """All paths found, in no order."""
-        level = {
-            id(one): _Node(one, {Step(""): 1 << position})
-            for position, one in enumerate(self._samples)
-            if one is not None
-        }
-        for node in level.values():
-            self._present |= node.samples()
-        for node in level.values():
-            if self._note_if_named(node):
+    def climb_near(self, near: Near, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Climb among the objects near the program's roots; what is named there needs no look through the heap."""
+        climb = _Climb(near, True, dict(self._held), dict(self._came_by))
+        for node in self._level.values():
+            if self._note_if_named(node, near.named):
                 self._settled |= node.samples()
-        level = {key: node for key, node in level.items() if node.samples() & ~self._settled}
-        for _ in range(DEPTH):
-            if not level or self._is_over():
+        level = self._unsettled(self._level)
+        for _ in range(DEPTH - self._depth):
+            if not level or is_over():
                 break
-            for key, node in level.items():
-                self._seen[key] = node
-                self._came_by[key] = self._came_by.get(key, 0) | node.samples()
-            level = self._climb(level)
+            climb.pass_by(level)
+            pairs = pairs_among(near.objects, [node.one for node in level.values()])
+            level = self._above(pairs, level, climb)
+        self._settled |= self._by_function
+        self._level = self._unsettled(self._level)
+
+    def wanted(self) -> list[Any]:
+        """What to look for through the whole heap next; nothing when the climb is over."""
+        self._level = self._unsettled(self._level)
+        if self._depth >= DEPTH:
+            return []
+        chosen = sorted(self._level.values(), key=lambda node: -node.samples().bit_count())
+        self._whole = self._whole and len(chosen) <= self._width
+        self._asked = {id(node.one): node for node in chosen[: self._width]}
+        self._level = {}
+        return [node.one for node in self._asked.values()]
+
+    def give(self, pairs: Iterable[Pair], near: Near, is_whole: bool = True) -> None:
+        """What refers to the ``wanted``. ``is_whole``: that is all that does."""
+        self._whole = self._whole and is_whole
+        self._depth += 1
+        climb = _Climb(near, False, self._held, self._came_by)
+        asked, self._asked = self._asked, {}
+        climb.pass_by(asked)
+        self._level = self._above(pairs, asked, climb)
+        for node in self._level.values():
+            _hold(node.one, self._held)
+
+    def paths(self) -> list[FoundPath]:
+        """All paths found, in no order."""
         return [
-            FoundPath(path, functools.reduce(int.__or__, roots.values()), len(roots))
+            FoundPath(path, _union(roots.values()), len(roots))
             for path, roots in self._paths.items()
         ]
 
-    def _climb(self, level: dict[int, _Node]) -> dict[int, _Node]:
-        chosen = sorted(level.values(), key=lambda node: -node.samples().bit_count())[:_WIDTH]
-        asked = [node.one for node in chosen]
-        ids = frozenset(map(id, asked))
-        referrers = gc.get_referrers(*asked)
-        self._ours = {id(x) for x in (asked, referrers, self._samples, self.__dict__)}
+    def samples(self, bits: int) -> list[Any]:
+        """The samples of these bits that are alive."""
+        return [
+            self._held[key].one
+            for key, mask in self._samples.items()
+            if mask & bits and key in self._held
+        ]
+
+    def unreachable(self) -> int:
+        """The samples, a bit each, that nothing keeps alive but themselves: cycles the collector has not freed yet.
+
+        Told only when the climb ended because there is nothing above, and when every reference to everything met on
+        the way comes from there, too.
+        """
+        open_samples = self._present & ~self._settled
+        if not open_samples or self._level or self._asked or not self._whole:
+            return 0
+        nodes = {
+            key: held
+            for key, held in self._held.items()
+            if self._came_by.get(key, 0) & open_samples
+        }
+        # As the collector does it: the references from within are taken off, and what has some left is alive.
+        below = {
+            key: [id(one) for one in gc.get_referents(held.one) if id(one) in nodes]
+            for key, held in nodes.items()
+        }
+        within = Counter(key for keys in below.values() for key in keys)
+        ours = _references_of_ours()
+        alive = [
+            key for key, held in nodes.items() if sys.getrefcount(held.one) > ours + within[key]
+        ]
+        reached = set(alive)
+        while alive:
+            for key in below[alive.pop()]:
+                if key not in reached:
+                    reached.add(key)
+                    alive.append(key)
+        held_by_others = _union(self._samples.get(key, 0) for key in reached)
+        climbed = _union(self._samples.get(key, 0) for key in nodes)
+        return open_samples & climbed & ~held_by_others
+
+    def let_go(self) -> None:
+        """Hold weakly what can be held weakly, until ``take_up``."""
+        for held in self._held.values():
+            held.let_go()
+
+    def take_up(self) -> None:
+        """Hold again what is still alive, and forget the rest."""
+        for key in [key for key, held in self._held.items() if not held.take_up()]:
+            # Its address may belong to another object by now.
+            for known in (self._held, self._level, self._asked, self._came_by):
+                known.pop(key, None)
+            self._whole = False
+
+    def _unsettled(self, level: Mapping[int, _Node]) -> dict[int, _Node]:
+        return {key: node for key, node in level.items() if node.samples() & ~self._settled}
+
+    def _above(
+        self, pairs: Iterable[Pair], level: Mapping[int, _Node], climb: _Climb
+    ) -> dict[int, _Node]:
+        """The objects that refer to those of the level, without those where a path ends."""
+        met: dict[int, _Node] = {}
+        for key, one in pairs:
+            below = level.get(key)
+            if below is not None and not _is_ours(one):
+                node = met.get(id(one))
+                if node is None:
+                    node = met[id(one)] = _Node(climb.held.get(id(one)) or _Held(one))
+                self._link(node, below)
         above: dict[int, _Node] = {}
         named_here = 0
-        for one in referrers:
-            if self._is_ours(one):
-                continue
-            node = _Node(one)
-            for key in ids.intersection(map(id, gc.get_referents(one))):
-                self._link(node, level[key])
-            node.forget(self._came_by.get(id(one), 0) | self._settled)
-            if node.steps and self._ends_here(node):
+        for key, node in met.items():
+            node.forget(climb.came_by.get(key, 0) | self._settled)
+            if node.steps and self._ends_here(node, climb):
                 named_here |= node.samples()
             elif node.steps:
-                above[id(one)] = node
+                above[key] = node
         self._settled |= named_here
         for node in above.values():
             # What was named on this level needs no longer way.
             node.forget(self._settled)
         return {key: node for key, node in above.items() if node.steps}
-
-    def _is_ours(self, one: Any) -> bool:
-        kind = type(one)
-        return (
-            id(one) in self._ours
-            or kind is _Node
-            or kind is types.FrameType
-            or (module_name(kind) or "").partition(".")[0] == "leakline"
-        )
 
     def _link(self, above: _Node, below: _Node) -> None:
         how = _link_between(above.one, below.one)
@@ -162,24 +288,39 @@ class ReferrerSearch:
             new = how.prepend(step)
             above.steps[new] = above.steps.get(new, 0) | samples
 
-    def _ends_here(self, node: _Node) -> bool:
+    def _ends_here(self, node: _Node, climb: _Climb) -> bool:
         """Note the paths that start at this object; whether there is no need to climb on."""
-        if self._note_if_named(node):
+        if self._note_if_named(node, climb.near.named):
             return True
         root = _root_name(node.one)
         if root is None:
             return False
         for step, samples in node.steps.items():
             self._note(root + step.below, node, samples)
-        # One of many that hold a few samples each is a link of the chain; what holds most of them is above.
-        holds_most = any(
-            2 * (node.samples() & group).bit_count() > (self._present & group).bit_count() > 0
+        kind = type(node.one)
+        if climb.is_near and kind is types.FunctionType:
+            # Near the roots it costs nothing to see whether it is a hook of something.
+            self._by_function |= node.samples()
+            return False
+        if not is_heap_type(kind):
+            return True
+        if not self._holds_most(node.samples()):
+            # One of many that hold a few samples each is a link of the chain; what holds most of them is above.
+            return False
+        if climb.is_near or climb.reaches(node.one):
+            return True
+        # Nobody has said yet that this object is in use: climb on, but for that alone.
+        self._doubtful |= node.samples()
+        return False
+
+    def _holds_most(self, samples: int) -> bool:
+        return any(
+            2 * (samples & group).bit_count() > (self._present & group).bit_count() > 0
             for group in self._groups
         )
-        return holds_most or not is_heap_type(type(node.one))
 
-    def _note_if_named(self, node: _Node) -> bool:
-        name = self._named.get(id(node.one))
+    def _note_if_named(self, node: _Node, named: Mapping[int, str]) -> bool:
+        name = named.get(id(node.one))
         if name is None:
             return False
         for step, samples in node.steps.items():
@@ -187,8 +328,89 @@ class ReferrerSearch:
         return True
 
     def _note(self, path: str, node: _Node, samples: int) -> None:
+        samples &= ~self._doubtful
+        of_function = any(word in path for word in _OF_FUNCTIONS)
+        if not samples or (
+            of_function and type(node.one) is not types.FunctionType and HOOKS not in path
+        ):
+            return
         roots = self._paths.setdefault(path, {})
         roots[id(node.one)] = roots.get(id(node.one), 0) | samples
+
+
+class _Climb:
+    """Where a climb goes: near the roots or through the heap, what it holds and who came by."""
+
+    def __init__(
+        self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
+    ) -> None:
+        self.near, self.is_near, self.held, self.came_by = near, is_near, held, came_by
+
+    def pass_by(self, level: Mapping[int, _Node]) -> None:
+        for key, node in level.items():
+            self.came_by[key] = self.came_by.get(key, 0) | node.samples()
+
+    def reaches(self, one: Any) -> bool:
+        """Whether the program's roots lead to the object."""
+        return any(one is other for other in self.near.objects)
+
+
+def _hold(one: Any, held: dict[int, _Held]) -> _Held:
+    known = held.get(id(one))
+    if known is None:
+        known = held[id(one)] = _Held(one)
+    return known
+
+
+def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
+    """What refers to the targets, in one look at everything the collector lists, which cannot be interrupted."""
+    ids = frozenset(map(id, targets))
+    referrers = gc.get_referrers(*targets)
+    for one in referrers:
+        if one is not targets and one is not referrers:
+            for key in ids.intersection(map(id, gc.get_referents(one))):
+                yield key, one
+
+
+def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
+    """What of the objects refers to the targets, or holds a tuple or dict that does and the collector does not list."""
+    module = native()
+    if module is not None:
+        found, _ = module.referrers_among(objects, targets, True, PAIRS)
+        return [(id(targets[position]), one) for position, one in found]
+    ids = frozenset(map(id, targets))
+    untracked = not all(map(gc.is_tracked, targets))
+    pairs: list[Pair] = []
+    for one in objects:
+        referents = gc.get_referents(one)
+        pairs += ((key, one) for key in ids.intersection(map(id, referents)))
+        if untracked:
+            pairs += (
+                (key, inner)
+                for inner in referents
+                if id(type(inner)) in _UNTRACKABLE and not gc.is_tracked(inner)
+                for key in ids.intersection(map(id, gc.get_referents(inner)))
+            )
+        if len(pairs) > PAIRS:
+            break
+    return pairs
+
+
+def _union(masks: Iterable[int]) -> int:
+    return functools.reduce(int.__or__, masks, 0)
+
+
+def _references_of_ours() -> int:
+    """What ``sys.getrefcount(held.one)`` says of an object that only we refer to."""
+    held = _Held([])
+    return sys.getrefcount(held.one)
+
+
+def _is_ours(one: Any) -> bool:
+    kind = type(one)
+    if kind is types.FrameType:
+        return str(one.f_globals.get("__name__")).partition(".")[0] == "leakline"
+    return (module_name(kind) or "").partition(".")[0] == "leakline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,33 +448,12 @@ def _link_between(above: Any, below: Any) -> _Link | None:
     if kind is functools._lru_cache_wrapper:
         return _Link(".<cache>" if type(below) is dict else ".<cache>[*]")
     if id(kind) in _GENERATORS:
-        return _Link(".<locals>")
+        return _Link(_word_of_local(_frame_of(above), below))
+    if kind is types.FrameType:
+        return _frame_link(above, below)
+    if type(below) is types.TracebackType and is_exception_class(kind):
+        return _Link(".<traceback>")
     return _instance_link(above, below) if is_heap_type(kind) else _Link("")
-
-
-def forward_names(local_names: Mapping[str, Mapping[str, Any]]) -> dict[int, str]:
-    """Names of what the program's module globals, class attributes and given locals are bound to, by address."""
-    named: dict[int, str] = {}
-    spaces: list[tuple[str, Mapping[str, Any]]] = [
-        *((f"{function}.<locals>", names) for function, names in local_names.items()),
-        *((name, module.__dict__) for name, module in user_modules()),
-        *((type_name(cls), class_attributes(cls)) for cls in user_classes()),
-    ]
-    for space, names in spaces:
-        for key, value in list(names.items()):
-            if type(key) is str and not key.startswith("__") and _can_hold(value):
-                named.setdefault(id(value), f"{space}.{key}")
-    return named
-
-
-def _can_hold(value: Any) -> bool:
-    kind = type(value)
-    return not (
-        is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
-        or kind is str or kind is int or kind is float or kind is bool
-        # An object of the program is better known by its class than by the variable it is in.
-        or is_user_class(kind)
-    )  # fmt: skip
 
 
 def _key_of(mapping: Any, below: Any) -> str | None:
@@ -291,6 +492,39 @@ def _instance_link(above: Any, below: Any) -> _Link:
     return _Link("")
 
 
+def _frame_link(frame: types.FrameType, below: Any) -> _Link:
+    if type(below) is types.FrameType:
+        # The frame of the caller, on the way from an inner one.
+        return _Link("")
+    return _Link(f".{frame.f_code.co_qualname}{_word_of_local(frame, below)}")
+
+
+def _word_of_local(frame: types.FrameType | None, below: Any) -> str:
+    if type(below) is types.CellType:
+        below = _content_of(below)
+    for name, value in Locals(frame).read().items() if frame is not None else ():
+        if value is below:
+            return f".<locals>.{name}"
+    return ".<locals>"
+
+
+def _content_of(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        # Bound later, or not any more.
+        return cell
+
+
+def _frame_of(generator: Any) -> types.FrameType | None:
+    kind = type(generator)
+    if kind is types.GeneratorType:
+        return generator.gi_frame  # type: ignore[no-any-return]
+    if kind is types.CoroutineType:
+        return generator.cr_frame  # type: ignore[no-any-return]
+    return generator.ag_frame  # type: ignore[no-any-return]
+
+
 def _root_name(one: Any) -> str | None:
     """The name a path may start with at this object, if it has one."""
     kind = type(one)
@@ -299,12 +533,15 @@ def _root_name(one: Any) -> str | None:
         return name if type(name) is str else None
     if is_class(kind):
         return type_name(one)
-    if kind is types.FunctionType or id(kind) in _GENERATORS:
-        module = getattr(one, "__module__", None)
+    if kind is types.FunctionType:
+        module = one.__module__
         return f"{module}.{one.__qualname__}" if type(module) is str else str(one.__qualname__)
+    if id(kind) in _GENERATORS:
+        frame = _frame_of(one)
+        return str(one.__qualname__) if frame is None else function_name(frame)
     if kind is functools._lru_cache_wrapper:
         wrapped = attributes(one).get("__wrapped__")
         return _root_name(wrapped) if type(wrapped) is types.FunctionType else None
     if is_user_class(kind):
         return type_name(kind)
-    return None
+    return _KNOWN_ROOTS.get(type_name(kind)) if is_heap_type(kind) else None
