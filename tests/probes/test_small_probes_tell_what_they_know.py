@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from leakline.probes.allocator import read_allocator
-from leakline.probes.collector import CollectorStatistics
+from leakline.probes.collector import KEPT, TOLD_LIMIT, CollectorStatistics
 from leakline.probes.figures import read_figures
 from leakline.probes.system import read_system
 
@@ -28,6 +34,60 @@ def test_the_allocator_counts_what_is_handed_out() -> None:
     assert 31 * MIB < grown < 40 * MIB
     del block
     assert read_allocator()["allocator.in_use_bytes"] - before < 8 * MIB
+
+
+BLOCKS, BLOCK_BYTES = 1000, 30_000
+
+
+def _malloc() -> Any:
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def test_what_another_thread_has_from_the_allocator_counts_as_well() -> None:
+    library, blocks = _malloc(), list[int]()
+
+    def take() -> None:
+        # A thread that is not the first takes its small blocks from an arena of its own.
+        blocks.extend(library.malloc(BLOCK_BYTES) for _ in range(BLOCKS))
+
+    before = read_allocator()["allocator.in_use_bytes"]
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    grown = read_allocator()["allocator.in_use_bytes"] - before
+    for block in blocks:
+        library.free(block)
+    assert grown == pytest.approx(BLOCKS * BLOCK_BYTES, rel=0.1)
+    assert read_allocator()["allocator.in_use_bytes"] - before < grown / 10
+
+
+def test_blocks_freed_around_survivors_are_kept_not_in_use() -> None:
+    library = _malloc()
+    blocks = [library.malloc(BLOCK_BYTES) for _ in range(BLOCKS)]
+    full = read_allocator()
+    for block in blocks[::2]:
+        library.free(block)
+    freed = read_allocator()
+    for block in blocks[1::2]:
+        library.free(block)
+    half = BLOCKS * BLOCK_BYTES / 2
+    in_use, kept = (
+        freed[f"allocator.{name}_bytes"] - full[f"allocator.{name}_bytes"]
+        for name in ("in_use", "kept")
+    )
+    assert in_use == pytest.approx(-half, rel=0.1)
+    assert kept == pytest.approx(half, rel=0.1)
+
+
+def test_the_allocator_agrees_with_psutil() -> None:
+    block = bytearray(32 * MIB)
+    theirs = psutil.heap_info()
+    ours = read_allocator()["allocator.in_use_bytes"]
+    assert ours == pytest.approx(theirs.heap_used + theirs.mmap_used, abs=MIB)
+    assert len(block) < ours
 
 
 def test_a_machine_without_meminfo_is_read_by_psutil(tmp_path: Path) -> None:
@@ -93,6 +153,106 @@ def test_a_collector_that_is_switched_off_shows_with_what_waits(
         gc.enable()
     assert after["python.collector_enabled"] == 0
     assert after["python.collector_pending"] >= before["python.collector_pending"] + len(held)
+
+
+def test_each_full_collection_is_told_once_with_what_it_freed(
+    statistics: CollectorStatistics,
+) -> None:
+    class Loop:
+        def __init__(self) -> None:
+            self.me = self
+
+    gc.collect()
+    statistics.take()
+    gc.disable()
+    try:
+        for _ in range(50):
+            Loop()
+        started = time.time()
+        gc.collect()
+    finally:
+        gc.enable()
+    (told,) = statistics.take()
+    assert told.generation == 2
+    assert told.freed >= 50
+    assert 0 < told.seconds < 60
+    assert started <= told.time <= time.time()
+    assert statistics.take() == []
+
+
+def test_young_collections_are_only_counted(statistics: CollectorStatistics) -> None:
+    statistics.take()
+    gc.collect(0)
+    gc.collect(1)
+    assert statistics.take() == []
+
+
+def test_a_program_that_collects_all_the_time_is_told_in_short(
+    statistics: CollectorStatistics,
+) -> None:
+    def told_of_one(phase_seconds: float, freed: int) -> int:
+        statistics._on_collection("start", {})
+        assert statistics._started_at is not None
+        statistics._started_at -= phase_seconds
+        statistics._on_collection("stop", {"generation": 2, "collected": freed, "uncollectable": 0})
+        return len(statistics.take())
+
+    gc.disable()
+    try:
+        told = sum(told_of_one(0.5, 100) for _ in range(1000))
+        assert told == TOLD_LIMIT
+        assert told_of_one(0.5, 100_000) == 1, "the largest so far is still told"
+        assert told_of_one(5.0, 0) == 1, "the longest so far is still told"
+        for _ in range(1000):
+            statistics._on_collection("start", {})
+            statistics._on_collection("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
+        assert len(statistics._full) == KEPT
+    finally:
+        gc.enable()
+
+
+def test_the_hook_costs_next_to_nothing_beside_a_collection(
+    statistics: CollectorStatistics,
+) -> None:
+    info = {"generation": 2, "collected": 1, "uncollectable": 0}
+
+    def hooks() -> float:
+        started = time.process_time()
+        for _ in range(1000):
+            statistics._on_collection("start", info)
+            statistics._on_collection("stop", info)
+        return (time.process_time() - started) / 1000
+
+    def collection() -> float:
+        started = time.process_time()
+        gc.collect()
+        return time.process_time() - started
+
+    collection()
+    assert min(hooks() for _ in range(3)) < 0.01 * min(collection() for _ in range(3))
+
+
+def test_collections_on_many_threads_at_once_are_all_whole(
+    statistics: CollectorStatistics,
+) -> None:
+    threads = [threading.Thread(target=lambda: [gc.collect() for _ in range(5)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for told in statistics.take():
+        assert told.generation == 2
+        assert 0 <= told.seconds < 60
+
+
+def test_the_hook_is_silent_while_the_interpreter_ends() -> None:
+    code = (
+        "import gc, sys; from leakline.probes.collector import KEPT, TOLD_LIMIT, CollectorStatistics;"
+        "s = CollectorStatistics(); s.start();"
+        "x = []; x.append(x); sys.modules['keeps'] = x; del x"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_hook_is_there_once_and_goes_away() -> None:
