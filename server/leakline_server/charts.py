@@ -5,6 +5,7 @@ On walk one between the store and the page. Imports no web framework and speaks 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -250,26 +251,42 @@ def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Char
     return _chart("memory", "bytes", "memory", axis, [*areas, *lines])
 
 
+# What a device tells -> title, place in the colours, whether it waits in the legend.
 _GPU_WORDS: Final = {
-    "allocated_bytes": ("allocated", 0),
-    "reserved_bytes": ("reserved", 1),
-    "inactive_split_bytes": ("split and idle", 2),
-    "used_bytes": ("in use, driver", 3),
-    "process_bytes": ("this process, driver", 4),
+    "allocated_bytes": ("allocated", 0, False),
+    "reserved_bytes": ("reserved", 1, False),
+    "inactive_split_bytes": ("split and idle", 2, False),
+    "used_bytes": ("in use, driver", 3, False),
+    "driver_bytes": ("in use, driver", 3, False),
+    "process_bytes": ("this process, driver", 4, True),
+    "outside_bytes": ("outside torch", 5, False),
+    "active_bytes": ("active", 6, True),
 }
+GPU_SERIES: Final = ("cuda.*", "gpu.*", "mps.*")
+_DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<what>\w+)")
 
 
 def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """Allocated, reserved and used memory of every device."""
+    """What torch and the driver tell of every device that the process uses."""
+    told = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
+    used = {found["device"] for _, found in told if found["by"] == "cuda"}
     lines = []
-    for p in points:
-        _, device, what = p.name.split(".", 2)
-        if what in _GPU_WORDS and _measured(p):
-            title, place = _GPU_WORDS[what]
-            line = _named_line(
-                p, f"GPU {device} {title}", 1 + place % COLOURS, kind, dash=int(device) % 5
-            )
-            lines.append(line)
+    for p, found in told:
+        device, what = found["device"], found["what"]
+        if what not in _GPU_WORDS or (used and found["by"] == "gpu" and device not in used):
+            # Before torch wakes a device, the driver tells of all that the process may see.
+            continue
+        title, place, hidden = _GPU_WORDS[what]
+        name = "Metal" if device is None else f"GPU {device}"
+        line = _named_line(
+            p,
+            f"{name} {title}",
+            1 + place % COLOURS,
+            kind,
+            hidden=hidden,
+            dash=int(device or 0) % 5,
+        )
+        lines.append(line)
     return _chart("gpu", "bytes", "GPU memory", axis, lines)
 
 

@@ -17,6 +17,7 @@ from leakline_server.chart_parts import (
     join_attempts,
     to_script,
 )
+from leakline_server.web import sections
 
 GIB = 2**30
 AXIS = Axis("generation")
@@ -49,6 +50,46 @@ def test_a_series_that_was_never_measured_makes_no_chart() -> None:
     )
     assert charts.gpu_chart(AXIS, [], None) is None
     assert charts.books_chart(AXIS, Palette(), Books((), (), ())) is None
+
+
+def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
+    names = [
+        *(f"cuda.1.{n}" for n in ("allocated_bytes", "active_bytes", "reserved_bytes", "retries", "ooms")),
+        *(f"gpu.1.{n}" for n in ("used_bytes", "total_bytes", "process_bytes", "outside_bytes")),
+        "gpu.0.used_bytes",
+        "mps.allocated_bytes", "mps.driver_bytes", "mps.limit_bytes", "gpu.mine", "gpu.x.used_bytes",
+    ]  # fmt: skip
+    chart = charts.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names], None)
+    assert chart is not None
+    # Device 0 was seen before the program took device 1 into use.
+    assert [each.name for each in chart.lines] == [
+        "GPU 1 allocated", "GPU 1 active", "GPU 1 reserved",
+        "GPU 1 in use, driver", "GPU 1 this process, driver", "GPU 1 outside torch",
+        "Metal allocated", "Metal in use, driver",
+    ]  # fmt: skip
+    assert {each.name for each in chart.lines if each.hidden} == {
+        "GPU 1 active", "GPU 1 this process, driver",
+    }  # fmt: skip
+
+
+def test_a_device_that_no_torch_uses_shows_what_the_driver_tells() -> None:
+    chart = charts.gpu_chart(AXIS, [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])], None)
+    assert chart is not None
+    assert [each.name for each in chart.lines] == ["GPU 3 in use, driver"]
+
+
+def test_failed_allocations_are_told_beside_the_chart() -> None:
+    chart = charts.gpu_chart(AXIS, [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])], None)
+    last = {"cuda.0.retries": 7.0, "cuda.1.retries": None, "cuda.1.ooms": 1.0}
+    section = sections.gpu(chart, "generation", last)
+    assert section is not None
+    assert (
+        section.note
+        == "torch emptied its cache and tried again 7 times and ran out of memory once."
+    )
+    quiet = sections.gpu(chart, "generation", {"cuda.0.retries": 0.0, "cuda.0.ooms": 0.0})
+    assert quiet is not None and quiet.note == ""
+    assert sections.gpu(None, "generation", {}) is None
 
 
 def test_what_was_not_measured_stays_unknown_in_a_sum() -> None:

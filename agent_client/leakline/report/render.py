@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -11,6 +12,9 @@ from .build import ObjectChange, ProcessReport, Report, TrendRow
 WIDTH: Final = 78
 TREND_ROWS: Final = 60
 OBJECT_ROWS: Final = 24
+PEAK_ROWS: Final = 16
+EXACT_PEAKS: Final = "exact: the kernel's mark was reset at each snapshot"
+SEEN_PEAKS: Final = "as seen by background readings and new highs; exact_peaks=True sees all"
 _MEMORY_ROWS: Final = (
     ("RSS (actual RAM)", "process.rss_bytes"), ("anonymous", "process.anon_bytes"),
     ("file-backed", "process.file_bytes"), ("shared", "process.shared_bytes"),
@@ -21,6 +25,22 @@ _MEMORY_ROWS: Final = (
 _COUNT_ROWS: Final = (
     ("tensors", "tensors.count"), ("tensors with a graph", "tensors.graph_count"), ("arrays", "arrays.count"),
     ("open figures", "figures.open"), ("Python objects", "python.objects"),
+)  # fmt: skip
+
+_DEVICE: Final = re.compile(r"(?:cuda|gpu)\.(\d+)\.")
+_DEVICE_ROWS: Final = (
+    ("allocated, live tensors", "cuda.{}.allocated_bytes"),
+    ("active, streams included", "cuda.{}.active_bytes"),
+    ("reserved by torch", "cuda.{}.reserved_bytes"),
+    ("split and idle", "cuda.{}.inactive_split_bytes"),
+    ("this process, driver", "gpu.{}.process_bytes"),
+    ("outside torch", "gpu.{}.outside_bytes"),
+    ("in use by all, driver", "gpu.{}.used_bytes"), ("whole device", "gpu.{}.total_bytes"),
+    ("allocation retries", "cuda.{}.retries"), ("out of memory", "cuda.{}.ooms"),
+)  # fmt: skip
+_METAL_ROWS: Final = (
+    ("allocated, live tensors", "mps.allocated_bytes"),
+    ("this process, driver", "mps.driver_bytes"), ("recommended limit", "mps.limit_bytes"),
 )  # fmt: skip
 
 
@@ -41,6 +61,7 @@ def render(report: Report) -> str:
         lines += _snapshot(process)
         lines += _trend(process.trend)
         lines += _growth(process)
+        lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
     lines += _large(report.large_objects)
     lines += _verdict(report)
     return "\n".join(lines)
@@ -68,9 +89,27 @@ def _snapshot(process: ProcessReport) -> Iterator[str]:
 
 
 def _gpus(process: ProcessReport) -> Iterator[str]:
-    for series, value in sorted(process.snapshot.items()):
-        if series.startswith(("cuda.", "gpu.")) and series.endswith("_bytes"):
-            yield f"   {series + ':':<32}{gib(value):>14}"
+    values = process.snapshot
+    devices = {int(found[1]) for found in map(_DEVICE.match, values) if found}
+    rows = [
+        (f"GPU {device} {title}", series.format(device))
+        for device in sorted(devices)
+        for title, series in _DEVICE_ROWS
+    ]
+    rows += [(f"Metal {title}", series) for title, series in _METAL_ROWS]
+    told = (_gpu_row(title, series, values[series]) for title, series in rows if series in values)
+    shown = [row for row in told if row]
+    if shown:
+        yield "GPU memory:"
+        yield from shown
+        yield "   (torch sees only what its allocator took; the driver sees all, but not what of it is in use)"
+
+
+def _gpu_row(title: str, series: str, value: float) -> str:
+    """Empty for a count of failures that did not happen."""
+    if series.endswith("_bytes"):
+        return f"   {title + ':':<36}{gib(value):>14}"
+    return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
 
 
 def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
@@ -109,6 +148,15 @@ def _growth(process: ProcessReport) -> Iterator[str]:
         yield "   objects:"
     for row in changed[:OBJECT_ROWS]:
         yield _object_line(row)
+
+
+def _peaks(process: ProcessReport, *, exact: bool) -> Iterator[str]:
+    if not process.peaks:
+        return
+    yield from _banner("PEAK MEMORY BY PHASE")
+    yield f"   {EXACT_PEAKS if exact else SEEN_PEAKS}"
+    for phase, size in process.peaks[:PEAK_ROWS]:
+        yield f"   {phase if len(phase) <= 48 else phase[:45] + '...':<48}{gib(size):>14}"
 
 
 def _object_line(row: ObjectChange) -> str:

@@ -126,6 +126,7 @@ def _sections(data: RunData) -> list[Section | None]:
     end = "generation_end" if by_phase else None
     read_end = _at_ends(data.read, end)
     resident = charts.memory_chart(axis, read_end(charts.MEMORY_SERIES), end)
+    devices = read_end(charts.GPU_SERIES)
     titles = sections.type_lines(data.types)
     # A run that was uploaded later was last seen long after its end.
     wall = _unix(run["ended_at"] or run["last_seen_at"]) - _unix(run["started_at"])
@@ -138,7 +139,9 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.memory(
             resident, unit, {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))}
         ),
-        sections.gpu(charts.gpu_chart(axis, read_end(("cuda.*", "gpu.*")), end), unit),
+        sections.gpu(
+            charts.gpu_chart(axis, devices, end), unit, {p.name: _last(p) for p in devices}
+        ),
         sections.types(
             charts.counts_chart("types", axis, read_end(tuple(titles)), titles, end),
             data.types,

@@ -130,12 +130,33 @@ def memory(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> 
     return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
 
 
-def gpu(chart: Chart | None, unit: str) -> Section | None:
+def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
     how = (
-        "Allocated is what live tensors hold; reserved is what torch keeps from the driver for reuse; in use is the "
-        "driver's view of the whole device, other processes included. Reserved far above allocated: fragmentation."
+        "Allocated is what live tensors hold, active also what streams have not finished with, reserved what torch "
+        "keeps from the driver for reuse; split and idle is the part of it that cannot be given back. None of them "
+        "sees memory outside torch. The driver sees all of it, but not what is in use inside: outside torch are "
+        "contexts, NCCL and other libraries; in use counts other processes too. Reserved far above allocated: "
+        "fragmentation. A line that is missing is not known, as process memory in most containers."
     )
-    return _plain("gpu", "GPU memory", how, chart, unit, short="GPU")
+    return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last), short="GPU")
+
+
+def _failures(last: Mapping[str, float | None]) -> str:
+    """What torch's allocator could not give at the first try, and what not at all, over all devices."""
+    retries, ooms = (
+        sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
+        for what in (".retries", ".ooms")
+    )
+    told = []
+    if retries:
+        told.append(f"emptied its cache and tried again {_times(retries)}")
+    if ooms:
+        told.append(f"ran out of memory {_times(ooms)}")
+    return f"torch {' and '.join(told)}." if told else ""
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{formats.count(count)} times"
 
 
 def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Section:
