@@ -34,6 +34,7 @@
 
 /* -- module.c: every part registers its functions and types with the module; 0, or -1 with an exception set. */
 int ll_add_walk(PyObject *module);
+int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);
 int ll_add_garbage(PyObject *module);
 
