@@ -16,6 +16,7 @@ from typing import Any, Final
 from .budget import Governor
 from .looks import Measured
 from .phases import Frame, PhaseBooks, Reading, book_samples
+from .probes.peaks import PEAK
 from .recorder import Losses
 from .sampler import Sampler
 from .snapshot import Event, Number, Snapshot
@@ -147,6 +148,7 @@ class Loop:
                 if not frame.foreign and not frame.booked:
                     self._books.book(reading)
                 measured = self._exact(self.sampler.measure("phase_end", nested=nested), reading)
+                self._tell_peak(frame, measured.samples)
                 self._hand_over("phase_end", f"after {frame.path}", measured, phase=frame.path)
             if not frame.foreign:
                 self._book_own_work()
@@ -275,6 +277,7 @@ class Loop:
         phase: str | None = None,
     ) -> None:
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
+        self._note_peak(samples)
         # Measuring may leave less memory than it found; on the wire this series is a size.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
@@ -310,6 +313,18 @@ class Loop:
             )
             for each in self.sampler.take_collections()
         ]  # fmt: skip
+
+    def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
+        """``process.phase_peak_bytes``: the highest of all peaks told while this phase was open."""
+        frame.note_peak(samples.get(PEAK, 0))
+        if frame.peak_bytes:
+            samples["process.phase_peak_bytes"] = frame.peak_bytes
+
+    def _note_peak(self, samples: Mapping[str, Number]) -> None:
+        seen = samples.get(PEAK, 0)
+        # Copies: on the recorder's thread the training thread goes on meanwhile.
+        for frame in [*self._books.open, *self._books.open_elsewhere]:
+            frame.note_peak(seen)
 
     def _read(self) -> Reading:
         return Reading(self.sampler.read_private_bytes(), self._clock())

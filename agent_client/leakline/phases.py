@@ -49,6 +49,11 @@ class Frame:
     booked: bool
     # Opened beside the training thread: told; its bytes have a line of their own only while that thread has none.
     foreign: bool = False
+    # Highest resident memory told by any snapshot while it was open; 0: none yet.
+    peak_bytes: int = 0
+
+    def note_peak(self, seen_bytes: float) -> None:
+        self.peak_bytes = max(self.peak_bytes, int(seen_bytes))
 
 
 @dataclass(slots=True)

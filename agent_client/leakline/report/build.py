@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..analysis.results import Verdict
 
 MEMORY: Final = "process.rss_bytes"
+PEAK: Final = "process.peak_bytes"
+PHASE_PEAK: Final = "process.phase_peak_bytes"
 TREND_KINDS: Final = frozenset({"baseline", "phase_end", "generation_end", "manual"})
 
 
@@ -53,7 +55,7 @@ class ObjectChange:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """``snapshot`` holds the newest value of every series, ``trend`` the snapshots at phase ends."""
+    """``snapshot`` holds the newest value of every series (the highest of the peak), ``trend`` the phase ends."""
 
     title: str
     label: str
@@ -62,6 +64,8 @@ class ProcessReport:
     first: TrendRow | None
     last: TrendRow | None
     objects: tuple[ObjectChange, ...]
+    # (phase path, bytes), highest first
+    peaks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +136,12 @@ def _process(
     return ProcessReport(
         title=f"rank {who.rank}, process {who.pid} on {who.host}, attempt {who.attempt}",
         label=history.label[-1] if len(history) else "",
-        snapshot={name: value for name, column in history.series.items() if (value := newest(column)) is not None},
+        snapshot=_newest_values(history),
         trend=rows,
         first=first,
         last=rows[-1] if rows else None,
         objects=_objects(history, recording.history, start),
+        peaks=phase_peaks(history),
     )  # fmt: skip
 
 
@@ -164,6 +169,27 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
         if comparable:
             same[phase] = now
     return tuple(rows)
+
+
+def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
+    values = {
+        name: value
+        for name, column in history.series.items()
+        if (value := newest(column)) is not None
+    }
+    if PEAK in values:
+        # Each snapshot tells the peak since the one before.
+        values[PEAK] = max(value for value in history.series[PEAK] if value is not None)
+    return values
+
+
+def phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
+    """The highest resident memory of each phase over all its executions; of phases that a snapshot ended."""
+    found: dict[str, int] = {}
+    for phase, value in zip(history.phase, history.series.get(PHASE_PEAK, ()), strict=False):
+        if phase and value is not None:
+            found[phase] = max(found.get(phase, 0), int(value))
+    return tuple(sorted(found.items(), key=lambda row: (-row[1], row[0])))
 
 
 def newest(column: Sequence[Value]) -> int | float | None:
