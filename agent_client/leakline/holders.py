@@ -28,6 +28,7 @@ from leakline.probes.referrers import (
     WIDTH,
     FoundPath,
     ReferrerSearch,
+    are_untracked,
     pairs_through_heap,
 )
 from leakline.probes.roots import Near, look_near
@@ -109,7 +110,8 @@ class SlicedHolderSearch:
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
     on any thread until it says True, then ``result``. ``seeds`` are instances known already, by class and weakly
     (``BirthCohorts.instances``), and ``totals`` the counts by class: of classes that have both, no look through the
-    heap is needed to sample them. Between two steps neither classes nor their instances are held, but for instances
+    heap is needed to sample them. ``budget_seconds`` are CPU seconds of all steps together; when they are spent, what
+    was found by then is the result. Between two steps neither classes nor their instances are held, but for instances
     of types that cannot be referred to weakly, and lists, dicts and tuples on the way: those until the end.
 
     Raises RuntimeError without the native module.
@@ -118,15 +120,20 @@ class SlicedHolderSearch:
     def __init__(
         self,
         types: Sequence[type],
+        budget_seconds: float = 1.0,
         frame: FrameType | None = None,
         seeds: Mapping[type, Sequence[ref[Any]]] | None = None,
         totals: Mapping[type, int] | None = None,
+        clock: Callable[[], float] = thread_time,
     ) -> None:
         module = native()
         if module is None:
             raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
         self._native = module
+        self._left, self._clock = budget_seconds, clock
         self._names = [type_name(cls) for cls in types]
+        # A class that is gone leaves its address to another.
+        self._classes = [ref(cls) for cls in types]
         frames = locals_of_threads(frame or sys._getframe(1))
         near = _near(frames)
         # What locals are bound to, by address: their frames are not ours to read later.
@@ -151,27 +158,36 @@ class SlicedHolderSearch:
 
     def step(self, seconds: float) -> bool:
         """Go on for about ``seconds``; True when there is nothing left to do."""
-        if self._found is not None:
-            return True
-        if self._pass is not None and not self._pass.step(seconds):
-            return False
-        if self._search is None:
-            self._sample()
-        else:
-            self._search.take_up()
-            if self._pass is not None:
-                self._climb()
-            else:
-                self._go_on()
-        self._let_go()
+        started = self._clock()
+        if self._found is None:
+            self._step(seconds)
+            self._let_go()
+        self._left -= self._clock() - started
         return self._found is not None
+
+    def _step(self, seconds: float) -> None:
+        if self._pass is not None and not self._pass.step(seconds) and self._left > 0:
+            return
+        if self._search is not None:
+            self._search.take_up()
+        if self._left <= 0:
+            self._finish()
+        elif self._search is None:
+            self._sample()
+        elif self._pass is not None:
+            self._climb()
+        else:
+            self._go_on()
 
     def result(self) -> list[FoundHolder]:
         """What ``find_holders`` would have said; empty before the end."""
         return self._found or []
 
     def _sample(self) -> None:
-        rows = self._pass.result()
+        rows = [
+            row if cls() is not None else (0, [])
+            for cls, row in zip(self._classes, self._pass.result(), strict=True)
+        ]
         self._pass = None
         near = self._near()
         self._begin([count for count, _ in rows], [_spread(ones) for _, ones in rows], near)
@@ -197,15 +213,22 @@ class SlicedHolderSearch:
         targets = self._search.wanted()
         if targets:
             self._targets = [id(one) for one in targets]
-            self._pass = self._native.ReferrerPass(targets, PAIRS)
-            return
-        self._found = _told(
-            self._names,
-            self._totals,
-            self._search,
-            lambda ones: marginal_bytes(ones, objects_visited=_OBJECTS_SIZED),
+            self._pass = self._native.ReferrerPass(targets, PAIRS, are_untracked(targets))
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        search, self._search, self._pass = self._search, None, None
+        self._found = (
+            []
+            if search is None
+            else _told(
+                self._names,
+                self._totals,
+                search,
+                lambda ones: marginal_bytes(ones, objects_visited=_OBJECTS_SIZED),
+            )
         )
-        self._search = None
 
     def _near(self) -> Near:
         near = look_near({})
@@ -225,7 +248,7 @@ def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
     module = native()
     if module is None:
         return list(pairs_through_heap(targets)), True
-    look = module.ReferrerPass(targets, PAIRS)
+    look = module.ReferrerPass(targets, PAIRS, are_untracked(targets))
     look.step(-1.0)
     pairs, is_whole = look.result()
     return [(id(targets[place]), one) for place, one in pairs if one is not targets], is_whole

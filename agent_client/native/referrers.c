@@ -107,14 +107,16 @@ addresses_fill(addresses *set, PyObject *sequence)
 /* -- pairs of (target, referrer) */
 
 typedef struct {
-    PyObject *referrer;
+    PyObject *referrer; /* or a weak reference to it */
     int32_t target;
+    int32_t is_weak;
 } pair;
 
 typedef struct {
     addresses targets;
     pair *pairs;
     size_t count, limit;
+    size_t strong_from; /* the pairs before are held weakly, where their type allows it */
     int into_untracked;
     int overflow; /* there were more than `limit`, or no memory for them */
     int depth;
@@ -134,7 +136,7 @@ note_pair(finder *f, int32_t target)
         f->overflow = 1;
         return;
     }
-    f->pairs[f->count++] = (pair){Py_NewRef(f->current), target};
+    f->pairs[f->count++] = (pair){Py_NewRef(f->current), target, 0};
 }
 
 static inline int
@@ -205,6 +207,43 @@ finder_clear(finder *f)
     free(pairs);
 }
 
+/* What a weak reference leads to: a new reference, or NULL without an exception when it is gone. */
+static PyObject *
+still_there(PyObject *weak)
+{
+    PyObject *one = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(weak, &one) < 0) {
+        PyErr_Clear();
+    }
+#else
+    one = PyWeakref_GetObject(weak);
+    one = one == NULL || one == Py_None ? NULL : Py_NewRef(one);
+#endif
+    return one;
+}
+
+/* After a slice: neither a class nor an instance lives longer because it was found. -1 with an exception set. */
+static int
+hold_weakly(finder *f)
+{
+    for (; f->strong_from < f->count; f->strong_from++) {
+        pair *found = &f->pairs[f->strong_from];
+        PyObject *one = found->referrer;
+        if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(one))) {
+            continue;
+        }
+        PyObject *weak = PyWeakref_NewRef(one, NULL);
+        if (weak == NULL) {
+            return -1;
+        }
+        found->referrer = weak;
+        found->is_weak = 1;
+        Py_DECREF(one);
+    }
+    return 0;
+}
+
 static PyObject *
 pairs_as_list(finder *f)
 {
@@ -214,7 +253,12 @@ pairs_as_list(finder *f)
     }
     /* No room may be handed out half filled: a collection can run in between. */
     for (size_t i = 0; i < f->count; i++) {
-        PyObject *row = Py_BuildValue("iO", (int)f->pairs[i].target, f->pairs[i].referrer);
+        PyObject *held = f->pairs[i].referrer;
+        PyObject *one = f->pairs[i].is_weak ? still_there(held) : Py_NewRef(held);
+        if (one == NULL) {
+            continue;
+        }
+        PyObject *row = Py_BuildValue("iN", (int)f->pairs[i].target, one);
         if (row == NULL || PyList_Append(list, row) < 0) {
             Py_XDECREF(row);
             Py_DECREF(list);
@@ -346,7 +390,7 @@ referrer_pass_step(referrer_pass *self, PyObject *argument)
     }
     if (!self->is_over) {
         int over = walk_on(&self->walk, seconds, look_into, &self->found, &self->is_whole, &self->visited);
-        if (over < 0) {
+        if (over < 0 || hold_weakly(&self->found) < 0) {
             return NULL;
         }
         self->is_over = over;
@@ -644,17 +688,7 @@ kept_as_list(sample *s)
             one = Py_NewRef(s->kept[k]);
         }
         else {
-#if PY_VERSION_HEX >= 0x030D0000
-            if (PyWeakref_GetRef(s->kept[k], &one) < 0) {
-                Py_CLEAR(list);
-                break;
-            }
-#else
-            one = Py_XNewRef(PyWeakref_GetObject(s->kept[k]));
-            if (one == Py_None) {
-                Py_CLEAR(one);
-            }
-#endif
+            one = still_there(s->kept[k]);
         }
         if (one != NULL && PyList_Append(list, one) < 0) {
             Py_CLEAR(list);

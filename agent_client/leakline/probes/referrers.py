@@ -376,10 +376,10 @@ def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
     """What of the objects refers to the targets, or holds a tuple or dict that does and the collector does not list."""
     module = native()
     if module is not None:
-        found, _ = module.referrers_among(objects, targets, True, PAIRS)
+        found, _ = module.referrers_among(objects, targets, are_untracked(targets), PAIRS)
         return [(id(targets[position]), one) for position, one in found]
     ids = frozenset(map(id, targets))
-    untracked = not all(map(gc.is_tracked, targets))
+    untracked = are_untracked(targets)
     pairs: list[Pair] = []
     for one in objects:
         referents = gc.get_referents(one)
@@ -394,6 +394,11 @@ def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
         if len(pairs) > PAIRS:
             break
     return pairs
+
+
+def are_untracked(targets: list[Any]) -> bool:
+    """Whether any may be held by a tuple or dict that the collector does not list: only what it lists not may."""
+    return not all(map(gc.is_tracked, targets))
 
 
 def _union(masks: Iterable[int]) -> int:
