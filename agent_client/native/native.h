@@ -34,6 +34,7 @@
 
 /* -- module.c: every part registers its functions and types with the module; 0, or -1 with an exception set. */
 int ll_add_walk(PyObject *module);
+int ll_add_census(PyObject *module);
 int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);
 int ll_add_garbage(PyObject *module);
@@ -48,8 +49,10 @@ int ll_add_garbage(PyObject *module);
    permanent generation (`gc.freeze`) is not walked. */
 typedef struct ll_walk ll_walk;
 /* Must not run Python code, allocate objects that the collector tracks, or drop the last reference to anything.
-   0 goes on, anything else ends the slice after this object. */
+   0 goes on, LL_AGAIN ends the slice and comes to this object once more first thing in the next (if it lives and has
+   not been moved), anything else ends the slice after this object. */
 typedef int (*ll_visit)(PyObject *op, void *ctx);
+#define LL_AGAIN 2
 
 ll_walk *ll_walk_new(void); /* NULL with an exception set */
 /* 1 finished, 0 more, -1 error with an exception set; with `nanoseconds` below zero to the end, in one piece.
@@ -58,7 +61,15 @@ int ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
 int ll_walk_collections(const ll_walk *walk); /* collections that ran since the walk began */
 int ll_walk_is_whole(const ll_walk *walk);    /* after the end: 0 when something may be missing or counted twice */
 Py_ssize_t ll_walk_visited(const ll_walk *walk);
+int ll_walk_has_visited(const ll_walk *walk, PyObject *op); /* in a walk in slices; else 0 */
+size_t ll_walk_bytes(const ll_walk *walk);
 void ll_walk_free(ll_walk *walk);
+
+/* Everything in one piece and in no order, for a third of the price. `seeds`, a list or NULL, are objects from which
+   long containers of the program can be reached: the lists are cut at what is found below them, so that their pieces
+   can be walked side by side. Ends when `visit` returns other than 0 or at the deadline, and counts the rest to
+   `*left_out`. 1 when all objects were visited, 0 when not, -1 error with an exception set. */
+int ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_ssize_t *left_out);
 
 /* Backwards from the newest object, in one piece; stops when `visit` returns other than 0, or at the deadline (below
    zero: none). 1 when all objects were visited, 0 when it stopped, -1 error with an exception set. */

@@ -74,8 +74,7 @@ is_head(const gc_state *state, const PyGC_Head *gc)
 int
 ll_is_tracked(PyObject *op)
 {
-    return PyType_IS_GC(Py_TYPE(op)) && (Py_TYPE(op)->tp_is_gc == NULL || Py_TYPE(op)->tp_is_gc(op))
-           && gc_of(op)->_gc_next != 0;
+    return PyObject_IS_GC(op) && gc_of(op)->_gc_next != 0;
 }
 
 int64_t
@@ -155,6 +154,7 @@ enum { PASSES = 3 };
 struct ll_walk {
     PyObject *place; /* before the object to visit next, while the program runs */
     PyObject *end;   /* behind the last object to visit of the list: those made later are not waited for */
+    PyObject *again; /* an address to compare with, never followed */
     ll_seen *seen;
     int order[LISTS];
     int list; /* of `order`; -1: not begun */
@@ -224,6 +224,18 @@ Py_ssize_t
 ll_walk_visited(const ll_walk *walk)
 {
     return walk->visited;
+}
+
+int
+ll_walk_has_visited(const ll_walk *walk, PyObject *op)
+{
+    return walk->seen != NULL && ll_seen_has(walk->seen, op);
+}
+
+size_t
+ll_walk_bytes(const ll_walk *walk)
+{
+    return walk->seen == NULL ? 0 : ll_seen_bytes(walk->seen);
 }
 
 /* In the direction in which the collector moves objects, so that those it moves meanwhile are still ahead of us. */
@@ -314,6 +326,9 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
         gc = next_of(gc_of(walk->place));
         unlink_bookmark(walk->place);
     }
+    if (gc == NULL || object_of(gc) != walk->again) {
+        walk->again = NULL;
+    }
     PyGC_Head *end = gc_of(walk->end);
     int stopped = 0;
     for (unsigned steps = 0;; steps++) {
@@ -338,16 +353,205 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
         if (Py_TYPE(op) == &bookmark_type) {
             continue;
         }
-        if (in_slices) {
-            int is_new = ll_seen_add(walk->seen, op);
-            if (is_new == 0) {
-                continue;
-            }
-            walk->is_full |= is_new < 0;
+        if (op == walk->again) {
+            walk->again = NULL;
         }
-        walk->visited++;
+        else {
+            if (in_slices) {
+                int is_new = ll_seen_add(walk->seen, op);
+                if (is_new == 0) {
+                    continue;
+                }
+                walk->is_full |= is_new < 0;
+            }
+            walk->visited++;
+        }
         stopped = visit(op, ctx);
+        if (stopped == LL_AGAIN) {
+            walk->again = op;
+            gc = gc_of(op);
+        }
     }
+}
+
+/* -- the walk in one piece
+
+   One link after the other means waiting for memory at each. So the lists are cut at objects that are known to be on
+   them, and the pieces are walked in turns, while the next objects of all of them come into the cache. */
+
+enum { LANES = 12, CUTS = 512, CUT_SLOTS = 2048, HOPS = 6, ITEMS_LOOKED_AT = 4096 };
+
+typedef struct {
+    PyGC_Head *slots[CUT_SLOTS]; /* open addressing */
+    PyGC_Head *starts[CUTS];
+    unsigned count, taken;
+    uint64_t random;
+} cuts;
+
+static inline unsigned
+slot_of(const PyGC_Head *gc)
+{
+    return (unsigned)(((uint64_t)(uintptr_t)gc * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - 11));
+}
+
+static inline int
+is_cut(const cuts *at, const PyGC_Head *gc)
+{
+    for (unsigned i = slot_of(gc); at->slots[i] != NULL; i = (i + 1) % CUT_SLOTS) {
+        if (at->slots[i] == gc) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void
+cut_at(cuts *at, PyGC_Head *gc)
+{
+    if (at->count < CUTS && !is_cut(at, gc)) {
+        unsigned i = slot_of(gc);
+        while (at->slots[i] != NULL) {
+            i = (i + 1) % CUT_SLOTS;
+        }
+        at->slots[i] = at->starts[at->count++] = gc;
+    }
+}
+
+static inline uint64_t
+any_number(cuts *at)
+{
+    at->random ^= at->random << 13;
+    at->random ^= at->random >> 7;
+    at->random ^= at->random << 17;
+    return at->random;
+}
+
+typedef struct {
+    cuts *at;
+    PyObject *chosen;
+    unsigned met;
+} choice;
+
+static int
+choose(PyObject *op, void *arg)
+{
+    choice *of = arg;
+    if (any_number(of->at) % ++of->met == 0) {
+        of->chosen = op;
+    }
+    return of->met == ITEMS_LOOKED_AT;
+}
+
+/* Something that an object refers to, any of them; NULL when there is nothing. */
+static PyObject *
+any_referent(cuts *at, PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (type == &PyList_Type || type == &PyTuple_Type) {
+        PyObject **items = type == &PyList_Type ? ((PyListObject *)op)->ob_item : ((PyTupleObject *)op)->ob_item;
+        return Py_SIZE(op) > 0 ? items[any_number(at) % (uint64_t)Py_SIZE(op)] : NULL;
+    }
+    if (type == &PyDict_Type && ((PyDictObject *)op)->ma_used > 0) {
+        Py_ssize_t position = (Py_ssize_t)(any_number(at) % (uint64_t)((PyDictObject *)op)->ma_used);
+        PyObject *key, *value;
+        return PyDict_Next(op, &position, &key, &value) ? value : NULL;
+    }
+    if (!PyObject_IS_GC(op)) {
+        return NULL;
+    }
+    choice made = {.at = at};
+    type->tp_traverse(op, choose, &made);
+    return made.chosen;
+}
+
+/* Go down from something to what it refers to, and on: long containers lead everywhere. */
+static void
+cut_below(cuts *at, PyObject *from, int times)
+{
+    for (int i = 0; i < times; i++) {
+        PyObject *op = from;
+        for (int hop = 0; hop < HOPS && op != NULL; hop++) {
+            if (ll_is_tracked(op) && Py_TYPE(op) != &bookmark_type && !PyType_Check(op)) {
+                cut_at(at, gc_of(op));
+            }
+            op = any_referent(at, op);
+        }
+    }
+}
+
+static void
+cut_lists(cuts *at, gc_state *state, PyObject *seeds)
+{
+    for (int i = 0; i < LISTS; i++) {
+        PyGC_Head *head = head_of(state, i);
+        if (next_of(head) != head) {
+            cut_at(at, next_of(head));
+        }
+    }
+    /* Elsewhere there may be objects that are tracked and on none of the three. */
+    PyGC_Head *permanent = &state->permanent_generation.head;
+    if (seeds == NULL || state->collecting || next_of(permanent) != permanent) {
+        return;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(seeds);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        cut_below(at, PyList_GET_ITEM(seeds, i), (int)(1 + 4 * CUTS / (HOPS * count)));
+    }
+}
+
+int
+ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_ssize_t *left_out)
+{
+    gc_state *state = state_of_collector();
+    int64_t deadline = nanoseconds < 0 ? INT64_MAX : ll_now() + nanoseconds;
+    cuts *at = PyMem_RawCalloc(1, sizeof *at);
+    if (at == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    at->random = UINT64_C(88172645463325252);
+    cut_lists(at, state, seeds);
+    PyGC_Head *lanes[LANES];
+    int open = 0, is_over = 0;
+    for (; open < LANES && at->taken < at->count; open++) {
+        lanes[open] = at->starts[at->taken++];
+    }
+    *left_out = 0;
+    for (unsigned rounds = 0; open > 0; rounds++) {
+        for (int i = 0; i < open; i++) {
+            PyGC_Head *gc = lanes[i], *next = next_of(gc);
+            ll_prefetch(next);
+            ll_prefetch((char *)next + 16);
+            PyObject *op = object_of(gc);
+            if (Py_TYPE(op) != &bookmark_type) {
+                if (is_over) {
+                    ++*left_out;
+                }
+                else if (visit(op, ctx)) {
+                    is_over = 1;
+                }
+            }
+            if (is_head(state, next) || is_cut(at, next)) {
+                if (at->taken < at->count) {
+                    next = at->starts[at->taken++];
+                }
+                else {
+                    next = lanes[--open];
+                    if (i == open) {
+                        break;
+                    }
+                    lanes[i--] = next;
+                    continue;
+                }
+            }
+            lanes[i] = next;
+        }
+        if ((rounds & 15) == 15 && deadline != INT64_MAX && ll_now() > deadline) {
+            is_over = 1;
+        }
+    }
+    PyMem_RawFree(at);
+    return !is_over;
 }
 
 int

@@ -1,0 +1,1219 @@
+/* The census: every live object once, by exact type, with shallow bytes and the buffers of arrays.
+
+   One pass over the collector's lists. What is on them is counted by the walk; what is not (tuples and dictionaries
+   of plain values, arrays, byte strings, numbers) is met as a referent of what is. A referent to which one reference
+   exists is met once; only those with more are remembered, by address, in bounded memory. When that is full, a
+   referent counts each time it is met for the part that one of its references is of all: an estimate, and told.
+
+   Types are keyed by address and never referred to: a reference more to a class looks like an instance more. */
+
+#define Py_BUILD_CORE 1
+#include "native.h"
+
+#include "internal/pycore_dict.h"
+#if PY_VERSION_HEX < 0x030C0000
+#include "internal/pycore_long.h"
+#endif
+
+#include <string.h>
+
+/* How the bytes of an object are read from its struct; names for Python in `roles`. */
+typedef enum {
+    PLAIN, LIST, TUPLE, DICT, ODICT, SET, DEQUE, BYTES, BYTEARRAY, INT, STR, ARRAY, ROLES
+} role;
+
+/* What a referent of a type is for us. */
+typedef enum { NOTHING, COUNTED, FOLLOWED } meaning;
+
+typedef struct {
+    PyTypeObject *type; /* an address: the type may be gone */
+    int64_t count;      /* tracked ones and referents */
+    int64_t bytes;
+    double estimated;   /* more of them, by parts */
+    int32_t picked, limit; /* how many to hand over; 0: none */
+    int16_t pick;       /* number of the list they go to */
+    uint8_t role, as_referent, is_entered, is_elsewhere;
+} kind;
+
+enum { WAITING = 64, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
+/* Of one container that the collector does not track, a look in slices follows this many items in one piece. */
+#define ITEMS_AT_ONCE ((Py_ssize_t)200000)
+#define BUFFERS_BYTES ((size_t)4 << 20)
+
+typedef struct {
+    int64_t bytes;
+    PyObject *object; /* a reference of ours */
+} large_object;
+
+typedef struct {
+    PyObject_HEAD
+    ll_walk *walk;
+    ll_seen *seen;
+    kind *kinds;
+    size_t kind_bits, kind_count;
+
+    /* Referents on their way into the cache. */
+    PyObject *waiting[WAITING];
+    unsigned head, tail;
+    /* Tracked objects whose contents are on their way into the cache. */
+    PyObject *entering[ENTERING];
+    uint8_t entering_as[ENTERING];
+    unsigned entering_at;
+    /* Containers that are not tracked and still to be entered. */
+    PyObject **stack;
+    size_t depth, stack_room;
+    int nesting;
+    Py_ssize_t followed, skipped;
+
+    /* A long container that is visited in several slices: an address to compare with. */
+    PyObject *big;
+    Py_ssize_t big_position;
+    int64_t deadline;
+    int in_slices;
+
+    PyTypeObject *array_type;
+    int array_layout; /* 1: NumPy 1.x, 2: 2.x */
+    int64_t array_bytes;
+    double array_bytes_estimated;
+    ll_table *owners;  /* data address -> bytes, of arrays that something else refers to as well */
+    ll_table *foreign; /* address of an object that owns memory under arrays -> bytes of the largest */
+
+    int64_t floor;
+    large_object large[LARGE];
+    int large_count;
+
+    PyObject *lists; /* picked objects, one list each */
+    Py_ssize_t found, found_most;
+    int failed; /* no memory */
+} census;
+
+/* -- types */
+
+static kind *
+kind_at(const census *self, const void *type)
+{
+    size_t mask = ((size_t)1 << self->kind_bits) - 1;
+    size_t i = (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - self->kind_bits));
+    while (self->kinds[i].type != NULL && self->kinds[i].type != type) {
+        i = (i + 1) & mask;
+    }
+    return &self->kinds[i];
+}
+
+static void
+learn(kind *one, PyTypeObject *type)
+{
+    one->type = type;
+    one->is_entered = 1;
+    if (type == &_PyNone_Type || type == &_PyNotImplemented_Type || type == &PyEllipsis_Type || type == &PyBool_Type
+        || type == &PyRange_Type || type == &PySlice_Type || type == &PyCode_Type) {
+        one->as_referent = NOTHING;
+    }
+    else if (type == &PyTuple_Type || type == &PyDict_Type) {
+        one->as_referent = FOLLOWED;
+    }
+    else {
+        /* What the collector can track, it does, but for those two. */
+        one->as_referent = PyType_IS_GC(type) ? NOTHING : COUNTED;
+    }
+}
+
+static int
+more_kinds(census *self)
+{
+    size_t room = (size_t)1 << self->kind_bits;
+    kind *old = self->kinds;
+    kind *larger = ll_map(2 * room * sizeof(kind));
+    if (larger == NULL) {
+        return -1;
+    }
+    self->kinds = larger;
+    self->kind_bits++;
+    for (size_t i = 0; i < room; i++) {
+        if (old[i].type != NULL) {
+            *kind_at(self, old[i].type) = old[i];
+        }
+    }
+    ll_unmap(old, room * sizeof(kind));
+    return 0;
+}
+
+/* Good until the next call. */
+static inline kind *
+kind_of(census *self, PyTypeObject *type)
+{
+    kind *one = kind_at(self, type);
+    if (ll_likely(one->type != NULL)) {
+        return one;
+    }
+    if (self->kind_count >= (size_t)1 << (self->kind_bits - 1)) {
+        if (more_kinds(self) < 0) {
+            self->failed = 1;
+        }
+        one = kind_at(self, type);
+    }
+    self->kind_count++;
+    learn(one, type);
+    return one;
+}
+
+/* -- bytes */
+
+static Py_ssize_t
+dict_bytes(PyObject *op)
+{
+    PyDictObject *dict = (PyDictObject *)op;
+    PyDictKeysObject *keys = dict->ma_keys;
+    size_t bytes = 0;
+    if (dict->ma_values != NULL) {
+        bytes += (size_t)(keys->dk_usable + keys->dk_nentries) * sizeof(PyObject *);
+    }
+    /* Keys that several share are nobody's. */
+    if (keys->dk_refcnt == 1) {
+        size_t entry = keys->dk_kind == DICT_KEYS_GENERAL ? sizeof(PyDictKeyEntry) : sizeof(PyDictUnicodeEntry);
+        size_t usable = ((size_t)DK_SIZE(keys) << 1) / 3;
+        bytes += sizeof(PyDictKeysObject) + ((size_t)1 << keys->dk_log2_index_bytes) + usable * entry;
+    }
+    return (Py_ssize_t)bytes;
+}
+
+/* The struct of `collections.deque` up to what is read. */
+typedef struct deque_block {
+    struct deque_block *left;
+    PyObject *items[64];
+    struct deque_block *right;
+} deque_block;
+
+typedef struct {
+    PyObject_VAR_HEAD
+    deque_block *left_block, *right_block;
+    Py_ssize_t left_index, right_index;
+} deque;
+
+static Py_ssize_t
+str_bytes(PyObject *op)
+{
+    if (PyUnicode_IS_COMPACT_ASCII(op)) {
+        return (Py_ssize_t)sizeof(PyASCIIObject) + PyUnicode_GET_LENGTH(op) + 1;
+    }
+    if (PyUnicode_IS_COMPACT(op)) {
+        return (Py_ssize_t)sizeof(PyCompactUnicodeObject) + (PyUnicode_GET_LENGTH(op) + 1) * (Py_ssize_t)PyUnicode_KIND(op);
+    }
+    return (Py_ssize_t)sizeof(PyUnicodeObject);
+}
+
+static Py_ssize_t
+int_bytes(PyObject *op)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    Py_ssize_t digits = (Py_ssize_t)(((PyLongObject *)op)->long_value.lv_tag >> 3);
+    size_t header = offsetof(PyLongObject, long_value.ob_digit);
+#else
+    Py_ssize_t digits = Py_ABS(Py_SIZE(op));
+    size_t header = offsetof(PyLongObject, ob_digit);
+#endif
+    return (Py_ssize_t)(header + (size_t)(digits ? digits : 1) * sizeof(digit));
+}
+
+/* Shallow bytes without what every object of the type has; items in `*length` where it is a container. */
+static inline Py_ssize_t
+variable_bytes(PyObject *op, role as, Py_ssize_t *length)
+{
+    switch (as) {
+    case LIST:
+        *length = Py_SIZE(op);
+        return ((PyListObject *)op)->allocated * (Py_ssize_t)sizeof(PyObject *);
+    case TUPLE:
+        *length = Py_SIZE(op);
+        return Py_SIZE(op) * (Py_ssize_t)sizeof(PyObject *);
+    case ODICT: {
+        PyDictObject *dict = (PyDictObject *)op;
+        *length = dict->ma_used;
+        /* A node of four words for each entry, and a table of nodes as long as that of the keys. */
+        return dict_bytes(op) + (Py_ssize_t)DK_SIZE(dict->ma_keys) * (dict->ma_used ? 8 : 0) + dict->ma_used * 32;
+    }
+    case DICT:
+        *length = ((PyDictObject *)op)->ma_used;
+        return dict_bytes(op);
+    case SET: {
+        PySetObject *set = (PySetObject *)op;
+        *length = set->used;
+        return set->table == set->smalltable ? 0 : (set->mask + 1) * (Py_ssize_t)sizeof(setentry);
+    }
+    case DEQUE: {
+        deque *one = (deque *)op;
+        *length = Py_SIZE(op);
+        return (one->left_index + Py_SIZE(op) + 63) / 64 * (Py_ssize_t)sizeof(deque_block);
+    }
+    case BYTES:
+        return Py_SIZE(op);
+    case BYTEARRAY:
+        return ((PyByteArrayObject *)op)->ob_alloc;
+    case INT:
+        return int_bytes(op) - Py_TYPE(op)->tp_basicsize;
+    case STR:
+        return str_bytes(op) - Py_TYPE(op)->tp_basicsize;
+    default:
+        return 0;
+    }
+}
+
+static inline Py_ssize_t
+fixed_bytes(PyTypeObject *type)
+{
+    return type->tp_basicsize + (PyType_IS_GC(type) ? (Py_ssize_t)sizeof(PyGC_Head) : 0);
+}
+
+/* -- what is handed over */
+
+static void
+sift_down(large_object *heap, int count)
+{
+    for (int i = 0, child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && heap[child + 1].bytes < heap[child].bytes) {
+            child++;
+        }
+        if (heap[i].bytes <= heap[child].bytes) {
+            break;
+        }
+        large_object lower = heap[i];
+        heap[i] = heap[child];
+        heap[child] = lower;
+    }
+}
+
+/* The largest, in a heap whose first is the smallest of them. */
+static void
+keep_large(census *self, PyObject *op, int64_t bytes)
+{
+    large_object *heap = self->large;
+    if (self->large_count == LARGE) {
+        if (bytes <= heap[0].bytes) {
+            return;
+        }
+        /* Never the last reference: nothing has run since it was taken. */
+        Py_DECREF(heap[0].object);
+        heap[0] = (large_object){bytes, Py_NewRef(op)};
+        sift_down(heap, LARGE);
+        return;
+    }
+    int i = self->large_count++;
+    heap[i] = (large_object){bytes, Py_NewRef(op)};
+    for (int parent; i > 0 && heap[parent = (i - 1) / 2].bytes > heap[i].bytes; i = parent) {
+        large_object upper = heap[parent];
+        heap[parent] = heap[i];
+        heap[i] = upper;
+    }
+}
+
+static void
+pick(census *self, kind *one, PyObject *op)
+{
+    if (one->picked >= one->limit) {
+        return;
+    }
+    one->picked++;
+    self->found++;
+    if (PyList_Append(PyList_GET_ITEM(self->lists, one->pick), op) < 0) {
+        PyErr_Clear();
+        self->failed = 1;
+    }
+}
+
+/* -- arrays: the struct that NumPy has shown to extensions since 1.7, checked against arrays made for that */
+
+typedef struct {
+    PyObject_HEAD
+    char *data;
+    int dimensions;
+    Py_ssize_t *shape, *strides;
+    PyObject *base;
+    PyObject *dtype;
+} array;
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *scalar;
+    char kind, type, byteorder, flags;
+    int number;
+    int item_bytes;
+} dtype_1;
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *scalar;
+    char kind, type, byteorder, unused;
+    int number;
+    uint64_t flags;
+    Py_ssize_t item_bytes;
+} dtype_2;
+
+enum { OBJECTS_NUMBER = 17 };
+
+static inline int64_t
+array_bytes(const array *one, int layout)
+{
+    int64_t bytes = layout == 2 ? ((dtype_2 *)one->dtype)->item_bytes : ((dtype_1 *)one->dtype)->item_bytes;
+    for (int i = 0; i < one->dimensions; i++) {
+        bytes *= one->shape[i];
+    }
+    return bytes;
+}
+
+static inline int
+holds_objects(const array *one)
+{
+    /* The number of a dtype stands at the same place in both. */
+    return ((dtype_1 *)one->dtype)->number == OBJECTS_NUMBER;
+}
+
+/* For `follow_stack`: what is met itself refers to nothing further while it is met. */
+static void
+stack_up(census *self, PyObject *container)
+{
+    if (self->depth == self->stack_room) {
+        size_t room = self->stack_room ? 2 * self->stack_room : 1024;
+        PyObject **larger = ll_map(room * sizeof(PyObject *));
+        if (larger == NULL) {
+            self->skipped++;
+            self->failed = 1;
+            return;
+        }
+        if (self->depth) {
+            memcpy(larger, self->stack, self->depth * sizeof(PyObject *));
+        }
+        ll_unmap(self->stack, self->stack_room * sizeof(PyObject *));
+        self->stack = larger;
+        self->stack_room = room;
+    }
+    self->stack[self->depth++] = container;
+}
+
+static void
+note_foreign(census *self, PyObject *owner, int64_t bytes)
+{
+    if (PyMemoryView_Check(owner) && PyMemoryView_GET_BASE(owner) != NULL) {
+        owner = PyMemoryView_GET_BASE(owner);
+    }
+    int64_t *largest = ll_table_at(self->foreign, owner);
+    if (largest != NULL && *largest < bytes) {
+        *largest = bytes;
+    }
+}
+
+static void
+enter_array(census *self, PyObject *op, double part)
+{
+    array *one = (array *)op;
+    int64_t bytes = array_bytes(one, self->array_layout);
+    if (one->base != NULL) {
+        if (Py_TYPE(one->base) == self->array_type) {
+            /* Its owner may be known to this view only. */
+            stack_up(self, op);
+        }
+        else if (!kind_of(self, Py_TYPE(one->base))->is_elsewhere) {
+            note_foreign(self, one->base, bytes);
+        }
+        return;
+    }
+    if (part < 1) {
+        self->array_bytes_estimated += part * (double)bytes;
+        return;
+    }
+    self->array_bytes += bytes;
+    if (bytes >= self->floor) {
+        keep_large(self, op, bytes);
+    }
+    if (Py_REFCNT(op) > 1 && bytes > 0) {
+        int64_t *known = ll_table_at(self->owners, one->data);
+        if (known != NULL) {
+            *known = bytes;
+        }
+    }
+    if (holds_objects(one)) {
+        stack_up(self, op);
+    }
+}
+
+/* -- referents */
+
+static void
+meet(census *self, PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    kind *one = kind_of(self, type);
+    if (one->as_referent == NOTHING) {
+        return;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    if (_Py_IsImmortal(op)) {
+        return;
+    }
+#endif
+    double part = 1;
+    if (one->as_referent == FOLLOWED) {
+        if (((PyGC_Head *)op - 1)->_gc_next != 0) {
+            return;
+        }
+        /* Between two slices the collector may have taken off its list what the walk has counted there. */
+        if (self->in_slices && ll_walk_has_visited(self->walk, op)) {
+            return;
+        }
+    }
+    if (Py_REFCNT(op) > 1) {
+        int is_new = ll_seen_add(self->seen, op);
+        if (is_new == 0) {
+            return;
+        }
+        if (is_new < 0) {
+            part = 1.0 / (double)Py_REFCNT(op);
+        }
+    }
+    if (ll_likely(part == 1)) {
+        one->count++;
+    }
+    else {
+        one->estimated += part;
+    }
+    if (one->limit) {
+        pick(self, one, op);
+    }
+    if (one->role == PLAIN) {
+        return;
+    }
+    if (one->role == ARRAY) {
+        enter_array(self, op, part);
+        return;
+    }
+    Py_ssize_t length = 0;
+    Py_ssize_t bytes = variable_bytes(op, one->role, &length);
+    one->bytes += part == 1 ? bytes : (Py_ssize_t)((double)bytes * part);
+    if (bytes >= self->floor) {
+        keep_large(self, op, bytes + fixed_bytes(type));
+    }
+    if (one->as_referent == FOLLOWED) {
+        stack_up(self, op);
+    }
+}
+
+static inline void
+meet_oldest(census *self)
+{
+    PyObject *op = self->waiting[self->tail];
+    self->tail = (self->tail + 1) % WAITING;
+    meet(self, op);
+}
+
+static void follow_stack(census *self);
+
+/* Also a visitproc. The referent is looked at some pushes later, when it has come into the cache. */
+static int
+push(PyObject *op, void *ctx)
+{
+    census *self = ctx;
+    ll_prefetch(op);
+    self->waiting[self->head] = op;
+    self->head = (self->head + 1) % WAITING;
+    if (self->head == self->tail) {
+        meet_oldest(self);
+    }
+    if (ll_unlikely(self->depth > STACKED) && self->nesting < NESTING) {
+        self->nesting++;
+        follow_stack(self);
+        self->nesting--;
+    }
+    return 0;
+}
+
+static inline void
+push_items(census *self, PyObject **items, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (items[i] != NULL) {
+            push(items[i], self);
+        }
+    }
+}
+
+/* Of a view its owner, of an array of objects those. */
+static void
+enter_items(census *self, array *one)
+{
+    if (one->base != NULL) {
+        push(one->base, self);
+        return;
+    }
+    Py_ssize_t count = (Py_ssize_t)(array_bytes(one, self->array_layout) / (int64_t)sizeof(PyObject *));
+    if (self->in_slices && count > ITEMS_AT_ONCE) {
+        self->skipped += count - ITEMS_AT_ONCE;
+        count = ITEMS_AT_ONCE;
+    }
+    self->followed += count;
+    push_items(self, (PyObject **)one->data, count);
+}
+
+static void
+push_entries(census *self, PyObject *dict, Py_ssize_t *position, Py_ssize_t most)
+{
+    PyObject *key, *value;
+    while (most-- > 0 && PyDict_Next(dict, position, &key, &value)) {
+        push(key, self);
+        push(value, self);
+    }
+}
+
+/* What an untracked container refers to. */
+static void
+enter_untracked(census *self, PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (type == self->array_type) {
+        enter_items(self, (array *)op);
+        return;
+    }
+    Py_ssize_t length = type == &PyTuple_Type ? Py_SIZE(op) : ((PyDictObject *)op)->ma_used;
+    self->followed++;
+    if (self->in_slices && length > ITEMS_AT_ONCE) {
+        self->skipped += length - ITEMS_AT_ONCE;
+        self->followed += ITEMS_AT_ONCE;
+        length = ITEMS_AT_ONCE;
+    }
+    if (type == &PyTuple_Type) {
+        push_items(self, ((PyTupleObject *)op)->ob_item, length);
+    }
+    else if (length == ITEMS_AT_ONCE) {
+        Py_ssize_t position = 0;
+        push_entries(self, op, &position, length);
+    }
+    else {
+        type->tp_traverse(op, push, self);
+    }
+}
+
+/* Until nothing waits. */
+static void
+follow_stack(census *self)
+{
+    for (;;) {
+        while (self->head != self->tail) {
+            meet_oldest(self);
+        }
+        if (self->depth == 0) {
+            return;
+        }
+        /* Several in a row, so that their referents wait together. */
+        for (unsigned i = 0; i < WAITING / 2 && self->depth; i++) {
+            enter_untracked(self, self->stack[--self->depth]);
+        }
+    }
+}
+
+/* -- tracked objects */
+
+static Py_ssize_t
+push_set(census *self, PySetObject *set, Py_ssize_t position, Py_ssize_t most)
+{
+    Py_ssize_t end = position + most;
+    if (end > set->mask + 1) {
+        end = set->mask + 1;
+    }
+    for (; position < end; position++) {
+        setentry *entry = &set->table[position];
+        /* Of an entry that was removed the hash is -1, and its key a constant. */
+        if (entry->key != NULL && entry->hash != -1) {
+            push(entry->key, self);
+        }
+    }
+    return position <= set->mask ? position : -1;
+}
+
+static Py_ssize_t
+push_deque(census *self, deque *one, Py_ssize_t position, Py_ssize_t most)
+{
+    Py_ssize_t end = position + most < Py_SIZE(one) ? position + most : Py_SIZE(one);
+    Py_ssize_t at = one->left_index + position;
+    deque_block *block = one->left_block;
+    for (Py_ssize_t i = 0; i < at / 64; i++) {
+        block = block->right;
+    }
+    for (Py_ssize_t i = position; i < end; i++, at++) {
+        if (i > position && at % 64 == 0) {
+            block = block->right;
+            ll_prefetch(block->right);
+        }
+        push(block->items[at % 64], self);
+    }
+    return end < Py_SIZE(one) ? end : -1;
+}
+
+/* The items from a position on, at most so many; the position of the rest, -1 when there is none. */
+static Py_ssize_t
+push_some(census *self, PyObject *op, role as, Py_ssize_t position, Py_ssize_t most)
+{
+    switch (as) {
+    case LIST:
+    case TUPLE: {
+        PyObject **items = as == LIST ? ((PyListObject *)op)->ob_item : ((PyTupleObject *)op)->ob_item;
+        Py_ssize_t end = position + most < Py_SIZE(op) ? position + most : Py_SIZE(op);
+        if (position < end) {
+            push_items(self, items + position, end - position);
+        }
+        return end < Py_SIZE(op) ? end : -1;
+    }
+    case SET:
+        return push_set(self, (PySetObject *)op, position, most);
+    case DEQUE:
+        return push_deque(self, (deque *)op, position, most);
+    default: {
+        Py_ssize_t begun = position;
+        push_entries(self, op, &position, most);
+        return position - begun < most ? -1 : position;
+    }
+    }
+}
+
+static int
+visit_big(census *self, PyObject *op, role as)
+{
+    while (self->big_position >= 0) {
+        self->big_position = push_some(self, op, as, self->big_position, BIG_ITEMS);
+        follow_stack(self);
+        if (self->big_position >= 0 && (ll_now() > self->deadline || self->found >= self->found_most)) {
+            return LL_AGAIN;
+        }
+    }
+    self->big = NULL;
+    return self->found >= self->found_most;
+}
+
+static inline void
+note_bytes(census *self, kind *one, PyObject *op, Py_ssize_t *length)
+{
+    Py_ssize_t bytes = variable_bytes(op, one->role, length);
+    one->bytes += bytes;
+    if (bytes >= self->floor) {
+        keep_large(self, op, bytes + fixed_bytes(one->type));
+    }
+}
+
+/* What an object will be asked for when it is entered, a few objects from now. */
+static inline void
+prefetch_contents(PyObject *op, role as)
+{
+    switch (as) {
+    case LIST:
+        ll_prefetch(((PyListObject *)op)->ob_item);
+        break;
+    case DICT:
+    case ODICT:
+        ll_prefetch(((PyDictObject *)op)->ma_keys);
+        ll_prefetch((char *)((PyDictObject *)op)->ma_keys + 64);
+        ll_prefetch(((PyDictObject *)op)->ma_values);
+        break;
+    case SET:
+        ll_prefetch(((PySetObject *)op)->table);
+        ll_prefetch((char *)op + 128);
+        break;
+    case DEQUE:
+        ll_prefetch(((deque *)op)->left_block);
+        break;
+    case PLAIN: {
+        PyTypeObject *type = Py_TYPE(op);
+#ifdef Py_TPFLAGS_MANAGED_DICT
+        if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+            /* Attributes or the dictionary of them; the lowest bit may be a flag. */
+            ll_prefetch((void *)((uintptr_t *)op)[-3]);
+#if PY_VERSION_HEX < 0x030C0000
+            ll_prefetch((void *)((uintptr_t *)op)[-4]);
+#endif
+        }
+#endif
+        ll_prefetch((char *)op + type->tp_basicsize);
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+static void
+enter(census *self, PyObject *op, role as)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    Py_ssize_t length = 0;
+    if (as == DICT || as == ODICT) {
+        /* Not before: their size stands in their keys. */
+        note_bytes(self, kind_of(self, type), op, &length);
+    }
+    if (as == LIST) {
+        push_items(self, ((PyListObject *)op)->ob_item, Py_SIZE(op));
+    }
+    else if (as == TUPLE) {
+        push_items(self, ((PyTupleObject *)op)->ob_item, Py_SIZE(op));
+    }
+    else {
+        type->tp_traverse(op, push, self);
+    }
+    if (self->depth > WAITING) {
+        follow_stack(self);
+    }
+}
+
+/* Take the oldest out of the ring and put another in its place; NULL for none. */
+static inline void
+turn(census *self, PyObject *op, role as)
+{
+    unsigned at = self->entering_at;
+    PyObject *oldest = self->entering[at];
+    role oldest_as = self->entering_as[at];
+    self->entering[at] = op;
+    self->entering_as[at] = (uint8_t)as;
+    self->entering_at = (at + 1) % ENTERING;
+    if (oldest != NULL) {
+        enter(self, oldest, oldest_as);
+    }
+}
+
+static void
+finish(census *self)
+{
+    for (int i = 0; i < ENTERING; i++) {
+        turn(self, NULL, PLAIN);
+    }
+    follow_stack(self);
+}
+
+static int
+visit(PyObject *op, void *ctx)
+{
+    census *self = ctx;
+    PyTypeObject *type = Py_TYPE(op);
+    kind *one = kind_of(self, type);
+    role as = one->role;
+    if (ll_unlikely(self->big != NULL)) {
+        if (op == self->big) {
+            return visit_big(self, op, as);
+        }
+        /* It went away between two slices. */
+        self->big = NULL;
+    }
+    one->count++;
+    if (one->limit) {
+        pick(self, one, op);
+    }
+    if (as != PLAIN) {
+        Py_ssize_t length = as == DICT || as == ODICT ? ((PyDictObject *)op)->ma_used : 0;
+        if (as != DICT && as != ODICT) {
+            note_bytes(self, one, op, &length);
+        }
+        if (self->in_slices && length > BIG_ITEMS && one->is_entered) {
+            if (as == DICT || as == ODICT) {
+                note_bytes(self, one, op, &length);
+            }
+            self->big = op;
+            self->big_position = 0;
+            return visit_big(self, op, as);
+        }
+    }
+    if (one->is_entered) {
+        prefetch_contents(op, as);
+        turn(self, op, as);
+    }
+    return self->found >= self->found_most || self->failed;
+}
+
+/* -- the Python object */
+
+static void
+clear_large(census *self)
+{
+    while (self->large_count) {
+        Py_DECREF(self->large[--self->large_count].object);
+    }
+}
+
+static void
+dealloc(PyObject *op)
+{
+    census *self = (census *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    ll_walk_free(self->walk);
+    ll_seen_free(self->seen);
+    ll_table_free(self->owners);
+    ll_table_free(self->foreign);
+    if (self->kinds != NULL) {
+        ll_unmap(self->kinds, ((size_t)1 << self->kind_bits) * sizeof(kind));
+    }
+    ll_unmap(self->stack, self->stack_room * sizeof(PyObject *));
+    clear_large(self);
+    Py_XDECREF(self->lists);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int
+read_roles(census *self, PyObject *roles)
+{
+    PyObject *type, *number;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(roles, &position, &type, &number)) {
+        long as = PyLong_AsLong(number);
+        if (as < 0 || as >= ROLES || !PyType_Check(type)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "a role is a type and one of the numbers of `roles`");
+            }
+            return -1;
+        }
+        kind_of(self, (PyTypeObject *)type)->role = (uint8_t)as;
+        if (as == ARRAY) {
+            self->array_type = (PyTypeObject *)type;
+        }
+    }
+    return 0;
+}
+
+static int
+read_picks(census *self, PyObject *picks)
+{
+    PyObject *type, *limit;
+    Py_ssize_t position = 0;
+    self->lists = PyList_New(0);
+    if (self->lists == NULL) {
+        return -1;
+    }
+    while (PyDict_Next(picks, &position, &type, &limit)) {
+        PyObject *list = PyList_New(0);
+        if (list == NULL || PyList_Append(self->lists, list) < 0) {
+            Py_XDECREF(list);
+            return -1;
+        }
+        Py_DECREF(list);
+        kind *one = kind_of(self, (PyTypeObject *)type);
+        one->limit = (int32_t)PyLong_AsLong(limit);
+        one->pick = (int16_t)(PyList_GET_SIZE(self->lists) - 1);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+read_types(census *self, PyObject *types, size_t field, uint8_t value)
+{
+    PyObject *sequence = PySequence_Fast(types, "types are given as a sequence");
+    if (sequence == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); i++) {
+        kind *one = kind_of(self, (PyTypeObject *)PySequence_Fast_GET_ITEM(sequence, i));
+        *((uint8_t *)one + field) = value;
+    }
+    Py_DECREF(sequence);
+    return 0;
+}
+
+static PyObject *
+new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"roles", "picks", "not_entered", "elsewhere", "array_layout", "floor", "in_slices", NULL};
+    PyObject *roles, *picks, *not_entered, *elsewhere;
+    int layout, in_slices;
+    long long floor;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOiLp", names, &PyDict_Type, &roles, &PyDict_Type, &picks,
+                                     &not_entered, &elsewhere, &layout, &floor, &in_slices)) {
+        return NULL;
+    }
+    census *self = (census *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->kind_bits = 12;
+    self->kinds = ll_map(((size_t)1 << self->kind_bits) * sizeof(kind));
+    self->seen = ll_seen_new(LL_SEEN_BYTES);
+    self->owners = ll_table_new(BUFFERS_BYTES);
+    self->foreign = ll_table_new(BUFFERS_BYTES);
+    self->array_layout = layout;
+    self->floor = floor;
+    self->in_slices = in_slices;
+    self->found_most = PY_SSIZE_T_MAX;
+    if (self->kinds == NULL || self->seen == NULL || self->owners == NULL || self->foreign == NULL) {
+        PyErr_NoMemory();
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (read_roles(self, roles) < 0 || read_picks(self, picks) < 0
+        || read_types(self, not_entered, offsetof(kind, is_entered), 0) < 0
+        || read_types(self, elsewhere, offsetof(kind, is_elsewhere), 1) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->walk = ll_walk_new();
+    if (self->walk == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+step(PyObject *op, PyObject *args)
+{
+    census *self = (census *)op;
+    long long nanoseconds;
+    Py_ssize_t most = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "L|n", &nanoseconds, &most)) {
+        return NULL;
+    }
+    self->deadline = nanoseconds < 0 ? INT64_MAX : ll_now() + nanoseconds;
+    self->found = 0;
+    self->found_most = most;
+    int done = ll_walk_slice(self->walk, nanoseconds, visit, self);
+    finish(self);
+    if (self->failed) {
+        return PyErr_NoMemory();
+    }
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+/* All in one piece; objects that were left out at the deadline. */
+static PyObject *
+run(PyObject *op, PyObject *args)
+{
+    census *self = (census *)op;
+    long long nanoseconds;
+    PyObject *seeds;
+    if (!PyArg_ParseTuple(args, "LO!", &nanoseconds, &PyList_Type, &seeds)) {
+        return NULL;
+    }
+    self->found = 0;
+    self->found_most = PY_SSIZE_T_MAX;
+    Py_ssize_t left_out;
+    int done = ll_walk_all(nanoseconds, visit, self, seeds, &left_out);
+    finish(self);
+    if (self->failed) {
+        return PyErr_NoMemory();
+    }
+    return done < 0 ? NULL : PyLong_FromSsize_t(left_out);
+}
+
+static PyObject *
+follow(PyObject *op, PyObject *objects)
+{
+    census *self = (census *)op;
+    if (!PyList_CheckExact(objects)) {
+        PyErr_SetString(PyExc_TypeError, "follow() takes a list");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        push(PyList_GET_ITEM(objects, i), self);
+    }
+    follow_stack(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+take_picked(PyObject *op, PyObject *Py_UNUSED(nothing))
+{
+    census *self = (census *)op;
+    PyObject *taken = self->lists;
+    PyObject *fresh = PyList_New(PyList_GET_SIZE(taken));
+    if (fresh == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(taken); i++) {
+        PyObject *list = PyList_New(0);
+        if (list == NULL) {
+            Py_DECREF(fresh);
+            return NULL;
+        }
+        PyList_SET_ITEM(fresh, i, list);
+    }
+    self->lists = fresh;
+    return taken;
+}
+
+static PyObject *
+take_large(PyObject *op, PyObject *Py_UNUSED(nothing))
+{
+    census *self = (census *)op;
+    PyObject *taken = PyList_New(0);
+    for (int i = 0; taken != NULL && i < self->large_count; i++) {
+        PyObject *pair = Py_BuildValue("(LO)", (long long)self->large[i].bytes, self->large[i].object);
+        if (pair == NULL || PyList_Append(taken, pair) < 0) {
+            Py_CLEAR(taken);
+        }
+        Py_XDECREF(pair);
+    }
+    clear_large(self);
+    return taken;
+}
+
+static PyObject *
+rows(PyObject *op, PyObject *Py_UNUSED(nothing))
+{
+    census *self = (census *)op;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < (size_t)1 << self->kind_bits; i++) {
+        const kind *one = &self->kinds[i];
+        long long count = one->count + (long long)(one->estimated + 0.5);
+        if (one->type == NULL || count == 0) {
+            continue;
+        }
+        PyObject *row = one->role == PLAIN || one->role == ARRAY
+                            ? Py_BuildValue("(KLO)", (unsigned long long)(uintptr_t)one->type, count, Py_None)
+                            : Py_BuildValue("(KLL)", (unsigned long long)(uintptr_t)one->type, count, (long long)one->bytes);
+        if (row == NULL || PyList_Append(list, row) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+/* (bytes of arrays, of which on memory in `shared`: address -> bytes) */
+static PyObject *
+arrays(PyObject *op, PyObject *shared)
+{
+    census *self = (census *)op;
+    int64_t bytes = self->array_bytes + (int64_t)self->array_bytes_estimated;
+    if (!PyDict_CheckExact(shared)) {
+        PyErr_SetString(PyExc_TypeError, "arrays() takes a dict");
+        return NULL;
+    }
+    PyObject *address, *size;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(shared, &position, &address, &size)) {
+        uintptr_t at = (uintptr_t)PyLong_AsUnsignedLongLong(address);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        int64_t *known = at == 0 ? NULL : ll_table_find(self->owners, (const void *)at);
+        if (known != NULL) {
+            bytes -= *known;
+        }
+    }
+    const void *owner;
+    int64_t largest;
+    size_t place = 0;
+    while (ll_table_next(self->foreign, &place, &owner, &largest)) {
+        /* Byte strings that were met are in their own row. */
+        if (!ll_seen_has(self->seen, owner)) {
+            bytes += largest;
+        }
+    }
+    return PyLong_FromLongLong(bytes);
+}
+
+static PyObject *
+facts(PyObject *op, PyObject *Py_UNUSED(nothing))
+{
+    census *self = (census *)op;
+    double counted = 0, estimated = 0;
+    for (size_t i = 0; i < (size_t)1 << self->kind_bits; i++) {
+        counted += (double)self->kinds[i].count;
+        estimated += self->kinds[i].estimated;
+    }
+    return Py_BuildValue("{s:n,s:i,s:N,s:n,s:n,s:d,s:d,s:n}",
+                         "visited", ll_walk_visited(self->walk),
+                         "collections", ll_walk_collections(self->walk),
+                         "is_whole", PyBool_FromLong(ll_walk_is_whole(self->walk)),
+                         "followed", self->followed,
+                         "skipped", self->skipped,
+                         "counted", counted,
+                         "estimated", estimated,
+                         "bytes", (Py_ssize_t)(sizeof *self + ll_walk_bytes(self->walk) + ll_seen_bytes(self->seen)
+                                               + ll_table_bytes(self->owners) + ll_table_bytes(self->foreign)
+                                               + self->stack_room * sizeof(PyObject *)
+                                               + ((size_t)1 << self->kind_bits) * sizeof(kind)));
+}
+
+static PyMethodDef census_methods[] = {
+    {"step", step, METH_VARARGS, "step(nanoseconds, most=...): go on; below zero to the end. True when all is done."},
+    {"run", run, METH_VARARGS, "run(nanoseconds, seeds): all in one piece; how many were left out at the deadline."},
+    {"follow", follow, METH_O, "Count what is not tracked among the objects of a list, and what that refers to."},
+    {"take_picked", take_picked, METH_NOARGS, "Lists of the objects found, in the order of `picks`; forgets them."},
+    {"take_large", take_large, METH_NOARGS, "[(bytes, object)] of the largest; forgets them."},
+    {"rows", rows, METH_NOARGS, "[(address of the type, count, variable bytes or None)]"},
+    {"arrays", arrays, METH_O, "Bytes of arrays, each buffer once, without those at the addresses given with bytes."},
+    {"facts", facts, METH_NOARGS, "How the walk went."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot census_slots[] = {
+    {Py_tp_doc, "A census under way. No reference to a type or an object outlives what is taken from it."},
+    {Py_tp_new, new_census},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, census_methods},
+    {0, NULL},
+};
+
+static PyType_Spec census_spec = {
+    .name = "leakline._native.Census",
+    .basicsize = sizeof(census),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = census_slots,
+};
+
+/* -- for the self-tests */
+
+static PyObject *
+shallow_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *op;
+    int as;
+    if (!PyArg_ParseTuple(args, "Oi", &op, &as)) {
+        return NULL;
+    }
+    Py_ssize_t length = 0;
+    return PyLong_FromSsize_t(variable_bytes(op, (role)as, &length) + fixed_bytes(Py_TYPE(op)));
+}
+
+/* (bytes, base, whether it holds objects) as the struct says; for arrays only. */
+static PyObject *
+array_facts(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *op;
+    int layout;
+    if (!PyArg_ParseTuple(args, "Oi", &op, &layout)) {
+        return NULL;
+    }
+    array *one = (array *)op;
+    return Py_BuildValue("(LKKO)", (long long)array_bytes(one, layout), (unsigned long long)(uintptr_t)one->base,
+                         (unsigned long long)(uintptr_t)one->data, holds_objects(one) ? Py_True : Py_False);
+}
+
+static PyMethodDef functions[] = {
+    {"shallow_bytes", shallow_bytes, METH_VARARGS, "shallow_bytes(object, role): what sys.getsizeof should say."},
+    {"array_facts", array_facts, METH_VARARGS, "array_facts(array, layout): (bytes, id of base, data address, objects)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static const char *const role_names[ROLES] = {
+    "plain", "list", "tuple", "dict", "odict", "set", "deque", "bytes", "bytearray", "int", "str", "array",
+};
+
+int
+ll_add_census(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&census_spec);
+    if (type == NULL || PyModule_AddObjectRef(module, "Census", type) < 0) {
+        Py_XDECREF(type);
+        return -1;
+    }
+    Py_DECREF(type);
+    PyObject *roles = PyDict_New();
+    for (int i = 0; roles != NULL && i < ROLES; i++) {
+        PyObject *number = PyLong_FromLong(i);
+        if (number == NULL || PyDict_SetItemString(roles, role_names[i], number) < 0) {
+            Py_CLEAR(roles);
+        }
+        Py_XDECREF(number);
+    }
+    if (roles == NULL || PyModule_AddObjectRef(module, "roles", roles) < 0) {
+        Py_XDECREF(roles);
+        return -1;
+    }
+    Py_DECREF(roles);
+    return PyModule_AddFunctions(module, functions);
+}
