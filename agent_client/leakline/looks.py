@@ -8,9 +8,10 @@ end is told at the following.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,10 @@ from .guard import Guard
 from .holders import find_holders
 from .probes.census import CensusResult, look_at_tensors, take_census
 from .probes.containers import ContainerWatch
-from .slices import Outcome, SliceThread
+from .probes.garbage import OBJECTS_TOLD, GarbageProbe
+from .probes.sampled import take_sample
+from .sampled_growth import SampledGrowth
+from .slices import SliceThread
 from .snapshot import Census, Holder, LargeObject, Number
 
 # TEMP until the pieces are there
@@ -51,8 +55,15 @@ TENSORS_PART_OF_CENSUS: Final = 0.5
 TENSORS_SECONDS: Final = 0.05
 # A search looks through the heap about as often as this.
 LOOKS_OF_A_SEARCH: Final = 3
+# The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
+GARBAGE_PART_OF_PAUSE: Final = 0.4
+GARBAGE_GAP: Final = 16
+# One pool of the allocator's in so many, fewer where that would take longer than this: 10 ns per allocated block.
+SAMPLED_EVERY: Final = 16
+SAMPLED_SECONDS: Final = 0.01
+SAMPLED_SECONDS_PER_BLOCK: Final = 10e-9
 # At the end of a run, how long what is under way is waited for.
-LAST_LOOK_SECONDS: Final = 1.0
+LAST_LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -77,6 +88,10 @@ class Looks:
         self._references: Mapping[int, int] = {}
         self._was_rising = False
         self._census: SlicedResult | None = None
+        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
+        self._garbage_gap = self._since_garbage = 1
+        self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
+        self._samples_rise = False
 
     @property
     def bytes_beside(self) -> int:
@@ -102,15 +117,18 @@ class Looks:
         """What is due and has room in the budget."""
         self.fetch(measured)
         self._tell_census(measured)
+        rising = rising or self._samples_rise
         way = self.plan.due(rising)
         if way == "whole":
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
         else:
+            self._take_sample()
             if rising:
                 self._look_at_tensors(measured)
             if way == "slices" and self._beside.is_free:
                 self._beside.offer("census", self._begin_census(rising))
+        self._look_at_garbage(measured)
         self._find_holders(measured)
 
     def fetch(self, measured: Measured, timeout_seconds: float = 0.0) -> None:
@@ -179,6 +197,33 @@ class Looks:
             with self._guard, self._governor.measuring("tensors"):
                 measured.samples.update(look_at_tensors())
 
+    def _take_sample(self) -> None:
+        """Between two censuses: whether something rises that no reference count tells."""
+        every, expected = SAMPLED_EVERY, sys.getallocatedblocks() * SAMPLED_SECONDS_PER_BLOCK
+        while expected > SAMPLED_SECONDS:
+            every, expected = every * 2, expected / 2
+        if native() is None or not self._governor.allows("sampled", expected):
+            return
+        with self._sampled_guard, self._governor.measuring("sampled"):
+            sample = take_sample(every)
+            self._samples_rise = sample is not None and self._sampled.note(sample.rows())
+
+    def _look_at_garbage(self, measured: Measured) -> None:
+        """What waits for the collector, without letting it run: at once while it is off, else by and by."""
+        seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
+        self._since_garbage += 1
+        if native() is None or (gc.isenabled() and self._since_garbage < self._garbage_gap):
+            return
+        if self._governor.allows("garbage", seconds):
+            with self._garbage_guard, self._governor.measuring("garbage"):
+                found = self._garbage.read(seconds)
+                few = found is None or found.objects < OBJECTS_TOLD
+                self._garbage_gap = min(self._garbage_gap * 2, GARBAGE_GAP) if few else 1
+                self._since_garbage = 0
+                if found is not None:
+                    measured.samples.update(found.samples())
+                    measured.holders += found.holders(0)
+
     def _find_holders(self, measured: Measured) -> None:
         classes = self._types.to_search(CLASSES_PER_SEARCH)
         way = self.plan.way()
@@ -196,7 +241,9 @@ class Looks:
     def _search_beside(self, classes: list[type]) -> None:
         if self._beside.is_free and self._governor.allows("holders", SLICED_HOLDER_SECONDS):
             with self._holder_guard, self._governor.measuring("holders_begun"):
-                search = SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
+                counts = {cls: self._types.count_of(id(cls)) for cls in classes}
+                totals = {cls: count for cls, count in counts.items() if count}
+                search = SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS, totals=totals)
                 self._types.searched(classes)
                 self._beside.offer("holders", search)
 

@@ -19,6 +19,7 @@ from .probes.collector import Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
+from .probes.mps import read_mps
 from .probes.names import type_name
 from .probes.nvml import read_nvml
 from .probes.peaks import PeakMemory
@@ -28,10 +29,10 @@ from .probes.tracked import TrackedContainer
 from .snapshot import Number
 
 # Which probes are asked at which moment.
-NESTED: Final = ("process", "cuda", "types")
+NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
-SAMPLE: Final = ("process", "cgroup", "cuda")
+SAMPLE: Final = ("process", "cgroup", "cuda", "mps")
 # A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
@@ -81,7 +82,7 @@ class Sampler:
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
-                ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
+                ("mps", read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
                 ("types", self._types.read), ("containers", self._containers.read),
                 ("tracked", self._read_tracked),
             )
