@@ -70,6 +70,8 @@ class Loop:
         self._last_exception = 0
         self.generation: int | None = None
         self._generation_started: float | None = None
+        # How long the newest generation took, while its end has no snapshot yet.
+        self._untold_seconds: float | None = None
         self.listeners: list[Callable[[Snapshot], None]] = []
 
     @property
@@ -101,17 +103,20 @@ class Loop:
         with self._lock:
             if error is not None:
                 self._note_exception(error, None)
-            if self._generation_started is None:
+            if self._generation_started is not None:
+                self._untold_seconds = self._clock() - self._generation_started
+                self._generation_started = None
+                if not (last or self.governor.allows("generation")):
+                    # The books stay open: their next closing covers this generation as well.
+                    self.losses.count("thinned")
+                    return
+            elif not (last and self._untold_seconds is not None):
                 return
-            started, self._generation_started = self._generation_started, None
-            if not (last or self.governor.allows("generation")):
-                # The books stay open: their next closing covers this generation as well.
-                self.losses.count("thinned")
-                return
+            seconds, self._untold_seconds = self._untold_seconds, None
             with self.governor.measuring("generation"):
                 reading = self._read()
                 books = book_samples(self._books.close_generation(reading))
-                books["generation.seconds"] = round(reading.seconds - started, 6)
+                books["generation.seconds"] = round(seconds, 6)
                 measured = self._exact(self.sampler.measure("generation_end"), reading)
                 self._resolve_types()
                 self._tell_when_too_large()

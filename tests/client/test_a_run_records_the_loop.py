@@ -228,15 +228,15 @@ def test_a_recursive_decorated_function_is_one_phase(
 def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(
     offline: leakline.Run, recorded: Recorded
 ) -> None:
-    for name in ("between", "leakline", "", "two\nlines", "x" * 500):
+    for name in ("between", "leakline", "other_threads", "", "two\nlines", "x" * 500):
         with offline.phase(name):
             pass
     offline.finish()
     phases = [s.phase for s in recorded() if s.kind == "phase_end"]
-    assert phases == ["between_", "leakline_", "unnamed", "two lines", "x" * 128]
+    assert phases == ["between_", "leakline_", "other_threads_", "unnamed", "two lines", "x" * 128]
 
 
-def test_a_phase_on_another_thread_is_told_but_not_booked(
+def test_a_phase_on_another_thread_is_told_and_booked_only_beside_an_idle_training_thread(
     offline: leakline.Run, recorded: Recorded
 ) -> None:
     offline.generation(0)

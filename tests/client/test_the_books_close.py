@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 import leakline
 from leakline.budget import ENTRIES_PER_SECOND
-from leakline.phases import BETWEEN, OWN, PATHS_LIMIT, Frame, PhaseBooks, Reading, book_samples
+from leakline.phases import (
+    BETWEEN,
+    OTHER_THREADS,
+    OWN,
+    PATHS_LIMIT,
+    Frame,
+    PhaseBooks,
+    Reading,
+    book_samples,
+)
 from leakline.snapshot import Snapshot
 
 
@@ -120,11 +129,56 @@ def test_a_generation_that_starts_inside_a_phase_splits_its_bytes() -> None:
     assert (first["train"].bytes, second["train"].bytes) == (4, 6)
 
 
+def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line() -> None:
+    memory = Memory()
+    books = PhaseBooks(memory.read())
+    memory.bytes += 1
+    elsewhere = books.enter_elsewhere("load", memory.read())
+    memory.bytes += 20
+    train = books.enter("train", memory.read())
+    memory.bytes += 300
+    books.exit(train, memory.read())
+    memory.bytes += 4000
+    books.exit_elsewhere(elsewhere, memory.read())
+    memory.bytes += 50_000
+    lines = books.close_generation(memory.read())
+    assert lines[OTHER_THREADS].bytes == 4020
+    assert lines["train"].bytes == 300, (
+        "both open: nobody can tell, so the training thread's gets it"
+    )
+    assert lines[BETWEEN].bytes == 50_001
+
+
+def test_the_line_of_other_threads_is_absent_until_one_opens_a_phase() -> None:
+    memory = Memory()
+    books = PhaseBooks(memory.read())
+    assert OTHER_THREADS not in books.close_generation(memory.read())
+    books.enter_elsewhere("load", memory.read())
+    assert OTHER_THREADS in books.close_generation(memory.read())
+
+
+def test_phases_of_several_threads_overlap_and_the_last_one_closes_the_line() -> None:
+    memory = Memory()
+    books = PhaseBooks(memory.read())
+    first = books.enter_elsewhere("load", memory.read())
+    second = books.enter_elsewhere("load", memory.read())
+    unread = books.enter_elsewhere("save", None)
+    memory.bytes += 5
+    books.exit_elsewhere(first, memory.read())
+    memory.bytes += 6
+    books.exit_elsewhere(second, memory.read())
+    memory.bytes += 7
+    books.exit_elsewhere(unread, None)
+    lines = books.close_generation(memory.read())
+    assert (lines[OTHER_THREADS].bytes, lines[BETWEEN].bytes) == (11, 7)
+    assert books.open_elsewhere == []
+
+
 # A random loop: what happens next is one of these, with a change of memory before it.
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["enter a", "enter b", "enter c", "enter unread", "exit", "exit outer", "exit old",
-                         "own work", "generation"]),
+                         "own work", "generation", "other thread enters", "other thread exits"]),
         st.integers(-10_000, 10_000),
     ),
     max_size=60,
@@ -136,6 +190,7 @@ def test_the_lines_sum_to_the_whole_whatever_happens(steps: list[tuple[str, int]
     memory = Memory()
     books = PhaseBooks(memory.read())
     opened: list[Frame] = []
+    elsewhere: list[Frame] = []
     before = memory.read()
     books.close_generation(before)
     for what, change in [*steps, ("generation", 0)]:
@@ -152,6 +207,10 @@ def test_the_lines_sum_to_the_whole_whatever_happens(steps: list[tuple[str, int]
             opened.clear()
         elif what == "exit old" and opened:
             books.exit(opened.pop(0), memory.read())
+        elif what == "other thread enters":
+            elsewhere.append(books.enter_elsewhere("load", memory.read()))
+        elif what == "other thread exits" and elsewhere:
+            books.exit_elsewhere(elsewhere.pop(0), memory.read())
         elif what == "own work":
             books.book_own_work(memory.read())
         elif what == "generation":
