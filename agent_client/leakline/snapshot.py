@@ -40,6 +40,9 @@ LARGEST_INTEGER: Final = 2**53
 # What a snapshot stands for. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")
 
+# The holder path of objects that nothing but each other refers to: the collector alone can free them.
+CYCLIC_GARBAGE: Final = "<cyclic garbage>"
+
 # What an event can be. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations: they travel as
 # events so that a run without a server loses none of them.
 EVENT_KINDS: Final = (

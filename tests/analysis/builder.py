@@ -29,6 +29,9 @@ STEPS = (EPISODE, EVALUATE, TRAIN, EVOLVE)
 HEAP = ("trading.TradingEnvironment", "agents.DDPGAgent", "torch.Tensor", "torch.nn.parameter.Parameter",
         "matplotlib.figure.Figure", "agents.Actor")  # fmt: skip
 
+_OFTEN_READ = ("container.", "allocator.", "python.")
+_NO_TYPES = (*_OFTEN_READ, "tensors.", "arrays.", "figures.")
+
 
 @dataclass
 class Leak:
@@ -190,8 +193,8 @@ class _Recorder:
         if t.collections:
             samples["python.collections_full"] = self.collected
         for name, value in self.counts.items():
-            if name.startswith(("container.", "tensors.", "arrays.", "figures.", "allocator.")):
-                if census or name.startswith(("container.", "allocator.")):
+            if name.startswith(_NO_TYPES):
+                if census or name.startswith(_OFTEN_READ):
                     samples[name] = round(value)
             elif name in HEAP or census:
                 samples[f"type.{name}.count"] = round(value)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from leakline.probes.garbage import CYCLIC_GARBAGE, GarbageProbe, GarbageResult, proves_itself
+from leakline.probes.garbage import GarbageProbe, GarbageResult, proves_itself
 from leakline.probes.names import type_name
 from leakline.probes.native import native, why_not_native
+from leakline.snapshot import CYCLIC_GARBAGE
 
 pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
 

@@ -23,7 +23,11 @@ def advice_for(a: Assessed, holder: str | None) -> tuple[str, ...]:
         lines.append(
             "Drop batch and result tensors at the end of the phase; keep numbers, not tensors."
         )
-    if owner is not None and owner.family == "object":
+    if a.waiting is not None and a.waiting.collector_off:
+        lines.append(
+            "The collector is switched off: gc.enable(), or gc.collect() once a generation."
+        )
+    if owner is not None and owner.family == "object" and cause.kind != "cyclic_garbage":
         lines.append(_for_objects(short_name(owner.name), owner.growth.each, holder))
     if owner is not None:
         kept = [m.name for m in cause.members if m.role == "container" and holds(m, owner)]

@@ -14,14 +14,16 @@ from .budgets import with_budgets
 from .candidates import Candidate, find_candidates
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
-from .outside import native_growth, other_channels
+from .outside import native_growth, other_channels, retained, with_garbage
 from .study import Assessed, LaneStudy, Moment, Start, bend_of, memory_since, window_since
 
 _MIN_FOR_NATIVE: Final = 8
 
 
 def assess(study: LaneStudy, upto: int) -> Moment:
-    """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. the other channels."""
+    """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. what the allocator keeps and
+    what waits for the collector, 5. the other channels.
+    """
     rise, scale, residual = study.rise(upto), study.scale(upto), study.residual(upto)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
     candidates = [*find_candidates(study.facts, upto)]
@@ -32,10 +34,15 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     rising = bool(rise.window) or (rise.visible and upto >= _MIN_FOR_NATIVE)
     window = window_since(study, start, upto)
     matters = rising or scale.is_material(memory.total.estimate, window)
-    causes, left = share_out(find_causes(candidates, memory), memory, rising, matters)
+    causes = find_causes(candidates, memory)
+    kept = retained(study, memory, causes, upto) if rising else 0.0
+    live = memory.without(kept)
+    causes, left = share_out(causes, live, rising, matters)
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
+    left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        found.append(native_growth(study, memory, left, rise, scale, start, upto))
+        found.append(native_growth(study, memory, left, kept, rise, scale, start, upto))
+    found = with_garbage(study, found)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)

@@ -57,6 +57,14 @@ class Memory:
             return self.phases.get(OTHER_THREADS_LINE, 0.0)
         return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
 
+    def without(self, kept: float) -> Memory:
+        """What is left when ``kept`` bytes per generation are accounted for, wherever they were gained."""
+        if kept <= 0 or self.total.estimate <= 0:
+            return self
+        share = max(0.0, 1 - kept / self.total.estimate)
+        phases = {name: size * share for name, size in self.phases.items()}
+        return Memory(self.total.scaled(share), phases)
+
     def place(self) -> Place:
         """The phase that keeps most of the growth, if one does."""
         kept = {name: size for name, size in self.phases.items() if size > 0}

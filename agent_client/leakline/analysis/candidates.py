@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
-from ..snapshot import Holder
+from ..snapshot import CYCLIC_GARBAGE, Holder
 from .books import without_give_and_take
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
@@ -41,6 +42,8 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
+# Of what a type gained, the share that must be garbage before garbage is what it grows by.
+_MOST_OF_A_RISE: Final = 0.5
 # With this share of the new tensors holding a graph, graphs are what is kept.
 _GRAPH_SHARE: Final = 0.3
 
@@ -79,12 +82,33 @@ class Facts:
     def __init__(self, history: RunHistory, lane: Lane) -> None:
         self.history = history
         self.lane = lane
-        self.holders = _best_holders(history.holders)
+        self.holders = _best_holders(self._lasting(history.holders))
         self.bytes_each = _bytes_each(history.holders)
         self.watched = frozenset(
             short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
         ) | {short_name(e.type) for e in history.expectations}
         self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+
+    def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
+        """Without garbage that is little of what grew: some of any class may wait for the collector for a while."""
+        newest: dict[str, Holder] = {}
+        for holder in holders:
+            known = newest.get(holder.type)
+            if holder.path == CYCLIC_GARBAGE and (not known or holder.sequence >= known.sequence):
+                newest[holder.type] = holder
+        passing = {name for name, holder in newest.items() if self._is_passing(holder)}
+        return [h for h in holders if h.path != CYCLIC_GARBAGE or h.type not in passing]
+
+    def _is_passing(self, holder: Holder) -> bool:
+        process = next(
+            (p for p in self.history.processes if p.instance == self.lane.instance), None
+        )
+        if process is None:
+            return False
+        upto = bisect_right(process.sequence, holder.sequence)
+        counts = process.series.get(f"type.{holder.type}.count", ())[:upto]
+        known = [count for count in counts if count is not None]
+        return bool(known) and holder.count < _MOST_OF_A_RISE * (known[-1] - min(known))
 
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
@@ -161,7 +185,7 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     if growth is None and tensors is not None:
         rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
         if rate >= _GRAPH_SHARE * tensors.growth.slope:
-            growth = _scaled(tensors.growth, min(1.0, rate / tensors.growth.slope))
+            growth = scaled(tensors.growth, min(1.0, rate / tensors.growth.slope))
     if growth is None:
         return None
     size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
@@ -201,12 +225,13 @@ def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candid
             left = 1 - graph.growth.slope / candidate.growth.slope
             if left < _PART:
                 continue
-            candidate = replace(candidate, growth=_scaled(candidate.growth, left))
+            candidate = replace(candidate, growth=scaled(candidate.growth, left))
         rest.append(candidate)
     return rest
 
 
-def _scaled(growth: CountGrowth, share: float) -> CountGrowth:
+def scaled(growth: CountGrowth, share: float) -> CountGrowth:
+    """A part of a growth, of the same pattern."""
     return replace(
         growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
         each=growth.each * share,
@@ -230,7 +255,7 @@ def _by_phase(facts: Facts, candidate: Candidate, upto: int) -> list[Candidate]:
     size = candidate.bytes_rate
     return [
         replace(
-            candidate, growth=_scaled(candidate.growth, share), place=Place(phase, phase, 1.0),
+            candidate, growth=scaled(candidate.growth, share), place=Place(phase, phase, 1.0),
             bytes_rate=None if size is None else size * share,
         )
         for phase, share in parts.items()
@@ -247,7 +272,7 @@ def describe(
     violation: Violation | None = None,
 ) -> Candidate:
     """A candidate with its family, its place and its measured bytes."""
-    family = _family(name, role)
+    family = family_of(name, role)
     rate, deep = _bytes_rate(facts, name, role, family, growth, upto)
     declared = short_name(name) in facts.watched
     place = place_of(facts.lane, series, growth.start, upto)
@@ -256,7 +281,8 @@ def describe(
     )  # fmt: skip
 
 
-def _family(name: str, role: str) -> Family:
+def family_of(name: str, role: str) -> Family:
+    """What kind of thing a type or container is, by its name alone."""
     if role == "container":
         return "container"
     if name in _TENSORS or name == "Tensor":
@@ -364,7 +390,7 @@ def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:
     return rates
 
 
-def _best_holders(holders: tuple[Holder, ...]) -> dict[str, str]:
+def _best_holders(holders: Iterable[Holder]) -> dict[str, str]:
     """type -> the path that held most of its objects when last looked for."""
     best: dict[str, Holder] = {}
     for holder in holders:

@@ -121,6 +121,8 @@ def _confidence(standing: Standing) -> float:
 def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     a = standing.assessed
     lines = [a.note] if a.note else []
+    if a.waiting is not None:
+        lines.append(a.waiting.told())
     lines += [*_contract_lines(a), *_count_lines(a), *_memory_lines(a, standing.confirmations)]
     lines.extend(_explained_lines(a))
     lines.extend(_phase_lines(a))

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from .attribution import Cause, Memory
 from .candidates import NOWHERE, Candidate, Place, place_of
 from .channels import Channel, allocator_rate, garbage_per_generation
 from .evidence import Rise, Scale
+from .garbage import garbage_of, members_of, no_growth, together
 from .results import Kind
 from .series import Lane
 from .study import Assessed, LaneStudy, Start, bend_of, first_generation, position_of, window_since
 from .trend import NO_GROWTH, floor_slope
+
+# The share of a growth from which it is called after what the allocator keeps.
+_MOSTLY: Final = 0.5
+
+
+def retained(study: LaneStudy, memory: Memory, causes: Sequence[Cause], upto: int) -> float:
+    """Bytes per generation that the C allocator keeps unused, when that is most of what memory gains; else 0.
+
+    What was measured of live objects is not kept by the allocator, whatever it says.
+    """
+    total = memory.total.estimate
+    bend = bend_of(study.lane, study.residual(upto), upto)
+    begin = bend[0] if bend else float(first_generation(study.lane))
+    kept = allocator_rate(study.lane, begin, upto) or 0.0
+    kept = min(kept, total - sum(cause.measured or 0.0 for cause in causes))
+    return kept if kept >= _MOSTLY * total > 0 else 0.0
 
 
 def native_growth(
     study: LaneStudy,
     memory: Memory,
     left: float,
+    kept: float,
     rise: Rise,
     scale: Scale,
     start: Start | None,
     upto: int,
 ) -> Assessed:
-    """Growth that no Python object accounts for."""
+    """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
     bend = bend_of(study.lane, study.residual(upto), upto) or start
-    begin = bend[0] if bend else float(first_generation(study.lane))
-    kept = allocator_rate(study.lane, begin, upto)
-    kind: Kind = "allocator_retained" if kept is not None and kept >= 0.5 * left else "native"
+    kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
     cause = Cause(kind, memory.place(), (), None, rate)
@@ -68,8 +86,9 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             )
         )
     garbage = garbage_per_generation(lane, upto)
-    if garbage is not None:
-        cause = Cause("cyclic_garbage", NOWHERE, (), None, NO_GROWTH)
+    if garbage is not None and study.waiting.objects is None:
+        members = members_of(study.history.holders, NOWHERE, no_growth(garbage), 0.0)
+        cause = Cause("cyclic_garbage", NOWHERE, members, None, NO_GROWTH)
         found.append(
             Assessed(
                 cause, None, float(upto), Rise(), frozenset(), study.scale(upto), lane.name,
@@ -77,6 +96,28 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             )
         )  # fmt: skip
     return found
+
+
+def with_garbage(study: LaneStudy, found: Sequence[Assessed]) -> list[Assessed]:
+    """The same, with what grows by objects that wait for the collector as what it is: one for each phase."""
+    result: list[Assessed] = []
+    garbage: dict[str | None, int] = {}
+    for a in found:
+        cause = garbage_of(a.cause, study.facts, study.waiting)
+        if cause is None:
+            result.append(a)
+            continue
+        counted = not a.cause.members and study.waiting.growth is not None
+        witnesses = a.witnesses | {"counts"} if counted else a.witnesses
+        position = garbage.setdefault(cause.place.phase, len(result))
+        if position < len(result):
+            first = result[position]
+            result[position] = replace(
+                first, cause=together(first.cause, cause), witnesses=first.witnesses | witnesses
+            )
+        else:
+            result.append(replace(a, cause=cause, witnesses=witnesses, waiting=study.waiting))
+    return result
 
 
 def _channel_place(

@@ -13,6 +13,7 @@ from .bounds import without_bounded
 from .candidates import Facts
 from .channels import Channel, channels_of
 from .evidence import Rise, Scale, baseline_of, lasting_rise
+from .garbage import Waiting, waiting_of
 from .history import RunHistory
 from .limits import limit_of
 from .series import Lane
@@ -40,6 +41,7 @@ class Assessed:
     channel: str = "private"
     garbage: float | None = None
     note: str | None = None
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ class LaneStudy:
     @cached_property
     def booked(self) -> tuple[Mapping[str, float], ...]:
         return booked_bytes(self.lane)
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        return waiting_of(self.lane)
 
     @cached_property
     def channels(self) -> tuple[Channel, ...]:

@@ -33,9 +33,12 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
             else f"{what} broke its bound"
         )
         return f"{broken}{f', after {where}' if where and ' after ' not in broken else ''}{since}"
-    if finding.kind == "cyclic_garbage":
+    if finding.kind == "cyclic_garbage" and rate <= 0:
         return "Reference cycles wait for the collector, and memory swings with them"
     subject = where or "The run"
+    if finding.kind == "cyclic_garbage":
+        of = f" of {short_name(finding.suspects[0].name)}" if finding.suspects else ""
+        return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"

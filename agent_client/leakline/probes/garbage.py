@@ -15,10 +15,8 @@ from typing import Any, Final
 from leakline.probes.arrays import array_types
 from leakline.probes.names import type_name
 from leakline.probes.native import native
-from leakline.snapshot import Holder, Number
+from leakline.snapshot import CYCLIC_GARBAGE, Holder, Number
 
-# The path that stands for "only each other": no holder has brackets of this kind in its name.
-CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 TYPES_TOLD: Final = 16
 # Fewer wait at any time in any program.
 OBJECTS_TOLD: Final = 1_000
@@ -29,7 +27,11 @@ OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
 # A look that finds this much more than any before it names the types; others would say the same again.
 _MORE: Final = 1.1
+# Types with less than this share of the objects say nothing of where they come from.
+_PART: Final = 0.02
 _FORGET: Final = 0.8
+# What a look that was given up must have cost at least.
+_DEARER: Final = 1.5
 _TESTED: Final = 8
 _TEST_OBJECTS: Final = 512
 _TEST_NANOSECONDS: Final = 50_000_000
@@ -50,11 +52,14 @@ class GarbageResult:
     types: tuple[tuple[str, int, int], ...]
 
     def samples(self) -> dict[str, Number]:
-        """``python.garbage_objects``, ``.garbage_bytes``, and ``.garbage_looked_at``, the objects looked at."""
+        """``python.garbage_objects`` and ``.garbage_bytes``; ``.garbage_looked_at``, of how many objects, and whether
+        those were all (``.garbage_is_whole``: 0 or 1).
+        """
         return {
             "python.garbage_objects": self.objects,
             "python.garbage_bytes": self.bytes,
             "python.garbage_looked_at": self.looked_at,
+            "python.garbage_is_whole": int(self.is_whole),
         }
 
     def holders(self, sequence: int) -> tuple[Holder, ...]:
@@ -94,22 +99,21 @@ class GarbageProbe:
         arrays = next(iter(array_types()), None)
         found = module.garbage(min(fitting, OBJECTS_AT_MOST), int(nanoseconds), TYPES_TOLD, arrays)
         if found is None:
-            # Twice as dear as thought, as the next look will assume.
-            self._nanoseconds_per_object *= 2
+            self._nanoseconds_per_object *= _DEARER
             return None
         looked_at, is_whole, objects, size, taken, rows = found
-        self._learn(taken / max(1, looked_at))
+        self._nanoseconds_per_object = (
+            self._nanoseconds_per_object + taken / max(1, looked_at)
+        ) / 2
         told = objects >= max(OBJECTS_TOLD, self._most * _MORE)
         if told:
             self._most = objects
-        types = tuple((type_name(cls), n, held) for cls, n, held in rows) if told else ()
+        if not told:
+            rows = ()
+        types = tuple(
+            (type_name(cls), count, held) for cls, count, held in rows if count >= _PART * objects
+        )
         return GarbageResult(looked_at, is_whole, objects, size, taken / 1e9, types)
-
-    def _learn(self, nanoseconds_per_object: float) -> None:
-        """Dearer at once, cheaper slowly: an aged heap is not read as fast as a fresh one."""
-        before = self._nanoseconds_per_object
-        smoothed = 0.7 * before + 0.3 * nanoseconds_per_object
-        self._nanoseconds_per_object = max(nanoseconds_per_object, smoothed)
 
 
 class _Cycle:

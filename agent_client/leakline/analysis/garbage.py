@@ -1,0 +1,160 @@
+"""Reference cycles that wait for the collector: whether they are what grows, told apart from what is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from ..snapshot import CYCLIC_GARBAGE, Holder
+from .attribution import Cause
+from .candidates import Candidate, Facts, Place, family_of, scaled
+from .counts import CountGrowth, count_growth
+from .series import Lane
+from .trend import Slope, floor_slope
+from .wording import format_count
+
+_OBJECTS: Final = "python.garbage_objects"
+_BYTES: Final = "python.garbage_bytes"
+_LOOKED_AT: Final = "python.garbage_looked_at"
+_WHOLE: Final = "python.garbage_is_whole"
+_ENABLED: Final = "python.collector_enabled"
+_PENDING: Final = "python.collector_pending"
+# Fewer wait at any time in any program.
+_MATTERS: Final = 1_000
+_LOOKS: Final = 4
+# Garbage that falls below this share of what it was has been collected.
+_COLLECTED: Final = 0.5
+# A look at the newest objects alone sees no more than those; what it sees is what grows when it is this much of them.
+_MOSTLY: Final = 0.5
+# Bytes of garbage that are at least this share of a growth explain it.
+_EXPLAINS: Final = 0.30
+_WINDOW: Final = 64
+_TYPES_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Garbage that is not being collected: ``objects`` at the newest look, and how they grow.
+
+    ``objects`` is None where nobody looked, or what was seen does not grow; then a holder path alone may tell.
+    """
+
+    objects: float | None = None
+    growth: CountGrowth | None = None
+    bytes_rate: float = 0.0  # per generation; 0 where it is not known
+    mostly: bool = False  # most of the newest objects are garbage
+    collector_off: bool = False
+
+    def told(self) -> str:
+        """One line of evidence."""
+        off = " The collector is switched off." if self.collector_off else ""
+        if self.objects is None:
+            return f"Nothing but each other refers to them: only the collector can free them.{off}"
+        more = f", {format_count(self.growth.slope)} more per generation" if self.growth else ""
+        least = "At least " if self.mostly else ""
+        return (
+            f"{least}{format_count(self.objects)} objects wait for the collector{more}: "
+            f"nothing but each other refers to them.{off}"
+        )
+
+
+def waiting_of(lane: Lane) -> Waiting:
+    """What is known of the garbage of a lane; without ``objects`` when no look says that it grows."""
+    off = _newest(lane, _ENABLED) == 0
+    nothing = Waiting(collector_off=off)
+    if not lane.has(_OBJECTS):
+        return nothing
+    x, counts = lane.points(_OBJECTS, newest=_WINDOW)
+    recent = counts[-_LOOKS:]
+    fell = any(b < _COLLECTED * a for a, b in pairwise(recent))
+    if len(recent) < _LOOKS or recent[-1] < _MATTERS or fell:
+        return nothing
+    if _newest(lane, _WHOLE) != 0:
+        growth = count_growth(x, counts)
+        rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
+        return nothing if growth is None else Waiting(recent[-1], growth, rate, False, off)
+    share = recent[-1] / max(1.0, _newest(lane, _LOOKED_AT) or 0.0)
+    return _by_share(lane, recent[-1], share, off) if share >= _MOSTLY else nothing
+
+
+def _by_share(lane: Lane, objects: float, share: float, off: bool) -> Waiting:
+    """Where only the newest objects are looked at: while the collector is off, what waits for it is counted apart."""
+    pending = off and lane.has(_PENDING)
+    found = count_growth(*lane.points(_PENDING, newest=_WINDOW)) if pending else None
+    if found is None:
+        return Waiting(objects, None, 0.0, True, off)
+    growth = scaled(found, share)
+    each = (_newest(lane, _BYTES) or 0.0) / objects
+    return Waiting(objects, growth, growth.slope * each, True, off)
+
+
+def _newest(lane: Lane, series: str) -> float | None:
+    known = [float(v) for v in lane.series.get(series, ()) if v is not None]
+    return known[-1] if known else None
+
+
+def garbage_types(holders: Iterable[Holder]) -> dict[str, int]:
+    """type -> objects that only each other kept, when last looked; most first."""
+    newest: dict[str, Holder] = {}
+    for holder in holders:
+        known = newest.get(holder.type)
+        if holder.path == CYCLIC_GARBAGE and (known is None or holder.sequence >= known.sequence):
+            newest[holder.type] = holder
+    ranked = sorted(newest.values(), key=lambda h: (-h.count, h.type))
+    return {holder.type: holder.count for holder in ranked}
+
+
+def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
+    """The same cause as what it is when garbage is what grows; None when it is not."""
+    owner = cause.owner
+    if owner is not None:
+        in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
+            waiting.mostly and owner.name in garbage_types(facts.history.holders)
+        )
+        if owner.role == "type" and owner.violation is None and in_cycles:
+            return replace(cause, kind="cyclic_garbage")
+        return None
+    if cause.kind != "native" or waiting.objects is None:
+        return None
+    if not (waiting.mostly or waiting.bytes_rate >= _EXPLAINS * cause.rate.estimate):
+        return None
+    growth = waiting.growth or no_growth(0.0)
+    members = members_of(facts.history.holders, cause.place, growth, waiting.bytes_rate)
+    measured = min(waiting.bytes_rate, cause.rate.estimate) or None
+    return replace(cause, kind="cyclic_garbage", members=members, measured=measured)
+
+
+def together(first: Cause, second: Cause) -> Cause:
+    """Two causes that are one: what lies in cycles drags along what it refers to."""
+    a, b = first.rate, second.rate
+    rate = Slope(a.estimate + b.estimate, a.low + b.low, a.high + b.high, max(a.points, b.points))
+    measured = (first.measured or 0.0) + (second.measured or 0.0)
+    names = {member.name for member in first.members}
+    more = tuple(member for member in second.members if member.name not in names)
+    return replace(first, members=(*first.members, *more), measured=measured or None, rate=rate)
+
+
+def no_growth(each: float) -> CountGrowth:
+    """So many in each generation, without anything known of a beginning or a pattern."""
+    return CountGrowth("irregular", each, each, each, 0, 0, 0, 0, 1, each)
+
+
+def members_of(
+    holders: Sequence[Holder], place: Place, growth: CountGrowth, bytes_rate: float
+) -> tuple[Candidate, ...]:
+    """The most frequent types of the garbage, each with its share of the growth."""
+    types = garbage_types(holders)
+    total = sum(types.values())
+    found = []
+    for name, count in list(types.items())[:_TYPES_NAMED]:
+        share = count / total
+        own = scaled(growth, share)
+        family = family_of(name, "type")
+        found.append(
+            Candidate(
+                name, "type", family, own, place, bytes_rate * share or None, False, False, CYCLIC_GARBAGE
+            )
+        )  # fmt: skip
+    return tuple(found)

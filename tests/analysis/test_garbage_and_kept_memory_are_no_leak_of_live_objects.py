@@ -1,0 +1,132 @@
+"""Live objects, garbage in cycles and what the allocator keeps are three different growths, with three kinds."""
+
+from __future__ import annotations
+
+import pytest
+from builder import EVALUATE, MIB, TRAIN, Leak, Training
+
+from leakline.analysis import examine
+from leakline.analysis.results import Finding, Verdict
+from leakline.snapshot import CYCLIC_GARBAGE, Holder
+
+ENVIRONMENT = "trading.TradingEnvironment"
+
+
+def examined(*leaks: Leak, generations: int = 28, **counts: float) -> Verdict:
+    training = Training(leaks=leaks, generations=generations, noise=0.5 * MIB)
+    training.counts |= counts
+    return examine(training.history())
+
+
+def first(verdict: Verdict) -> Finding:
+    assert verdict.status in ("suspected", "confirmed"), verdict.summary
+    return verdict.findings[0]
+
+
+def environments(garbage: int, path: str = CYCLIC_GARBAGE) -> Leak:
+    holder = Holder(0, ENVIRONMENT, path, garbage)
+    return Leak(EVALUATE, 6 * MIB, {ENVIRONMENT: 16}, holders=(holder,))
+
+
+def looks(objects: float, size: float = 6 * MIB, **more: float) -> dict[str, float]:
+    return {
+        "python.garbage_objects": objects,
+        "python.garbage_bytes": size,
+        "python.garbage_looked_at": objects,
+        **{f"python.{name}": value for name, value in more.items()},
+    }
+
+
+WHOLE = {"python.garbage_is_whole": 1.0, "python.garbage_looked_at": 40_000.0}
+PART = {"python.garbage_is_whole": 0.0}
+OFF = {"python.collector_enabled": 0.0}
+
+
+def test_a_class_that_only_its_own_cycles_hold_is_garbage() -> None:
+    finding = first(examined(environments(16 * 25)))
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
+    assert finding.suspects[0].name == ENVIRONMENT
+    assert (finding.suspects[1].name, finding.suspects[1].role) == (CYCLIC_GARBAGE, "holder")
+    assert not any("keeps TradingEnvironment alive" in line for line in finding.advice)
+
+
+def test_a_few_of_a_class_in_cycles_do_not_make_the_others_garbage() -> None:
+    finding = first(examined(environments(16 * 3)))
+    assert finding.kind == "objects"
+    assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
+
+
+def test_the_holder_found_before_stands_beside_a_little_garbage() -> None:
+    leak = environments(200, "trainer.Trainer.kept[*]")
+    few = Holder(0, ENVIRONMENT, CYCLIC_GARBAGE, 40)
+    verdict = examined(
+        Leak(leak.phase, leak.bytes, leak.counts, holders=(*leak.holders, few)),
+    )
+    finding = first(verdict)
+    assert finding.kind == "objects"
+    assert finding.suspects[1].name == "trainer.Trainer.kept[*]"
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) -> None:
+    holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 3_000))
+    leak = Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders)
+    verdict = examined(leak, **WHOLE, **(OFF if off else {"python.collector_enabled": 1.0}))
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
+    assert [s.name for s in finding.suspects if s.role == "type"] == ["list", "dict"]
+    assert finding.suspects[0].count_per_generation == pytest.approx(1_500, rel=0.05)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
+    assert any("2,000 more per generation" in line for line in finding.evidence)
+    assert any("gc.enable()" in line for line in finding.advice) is off
+    assert "that only the collector can free" in verdict.summary
+
+
+def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
+    """The newest 20,000 objects alone are looked at, all of them garbage: their number says nothing of the growth."""
+    leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
+    sizes = {"python.garbage_objects": 19_000.0, "python.garbage_looked_at": 20_000.0}
+    verdict = examined(leak, **sizes, **{"python.garbage_bytes": 19_000 * 2_000.0}, **PART, **OFF)
+    finding = first(verdict)
+    assert finding.kind == "cyclic_garbage"
+    assert any("At least 19,000 objects wait" in line for line in finding.evidence)
+    assert any("2,850 more per generation" in line for line in finding.evidence)
+
+
+def test_live_objects_that_grow_while_the_collector_is_off_are_not_garbage() -> None:
+    leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
+    sizes = {"python.garbage_objects": 1_200.0, "python.garbage_looked_at": 20_000.0}
+    assert first(examined(leak, **sizes, **PART, **OFF)).kind == "native"
+
+
+def test_garbage_that_is_collected_now_and_then_is_no_leak_of_its_own() -> None:
+    training = Training(leaks=(Leak(TRAIN, 6 * MIB),), generations=28, noise=0.5 * MIB)
+    training.counts |= {**WHOLE, "python.garbage_bytes": 3e6}
+    swings = Leak(TRAIN, 0, {"python.garbage_objects": 1.0})
+    swings.times = lambda generation: 9_000 if generation % 3 else -18_000
+    training.leaks += (swings,)
+    training.counts["python.garbage_objects"] = 20_000
+    assert first(examine(training.history())).kind == "native"
+
+
+def test_garbage_that_stays_what_it_is_explains_no_growth() -> None:
+    sizes = {"python.garbage_objects": 30_000.0, "python.garbage_bytes": 9e6}
+    assert first(examined(Leak(TRAIN, 6 * MIB), **sizes, **WHOLE, **OFF)).kind == "native"
+
+
+def test_a_guessed_class_does_not_take_what_the_allocator_keeps() -> None:
+    leak = Leak(TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 5.4 * MIB})
+    verdict = examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("allocator_retained", TRAIN)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(5.4 * MIB, rel=0.25)
+    rest = [f for f in verdict.findings[1:] if f.kind == "objects"]
+    assert sum(f.growth_bytes_per_generation.estimate for f in rest) < 1.2 * MIB
+
+
+def test_measured_live_objects_are_not_kept_by_the_allocator() -> None:
+    holder = Holder(0, ENVIRONMENT, "trainer.Trainer.kept[*]", 400, round(5.5 * MIB / 16))
+    leak = Leak(
+        TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 4 * MIB}, holders=(holder,)
+    )
+    assert first(examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})).kind == "objects"
