@@ -24,7 +24,7 @@ from leakline.probes.native import native
 from leakline.probes.program import is_user_class
 from leakline.probes.roots import Near
 
-DEPTH: Final = 8  # a namespace (`__dict__`) is a level of its own: about six names
+DEPTH: Final = 10  # a namespace (`__dict__`) is a level of its own: about eight names
 # How many objects are climbed from at a level: those first that hold most.
 WIDTH: Final = 64
 _LONGEST_NAMESPACE: Final = 10_000
@@ -43,6 +43,7 @@ _KNOWN_ROOTS: Final = {
     "threading.Thread": "threading.Thread",
     "threading.Timer": "threading.Timer",
     "_thread._localdummy": "threading.local",
+    "logging.handlers.MemoryHandler": "logging.handlers.MemoryHandler",
 }
 # What a function holds; above it only hooks are worth a longer path.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
@@ -220,7 +221,7 @@ class ReferrerSearch:
         }
         # As the collector does it: the references from within are taken off, and what has some left is alive.
         below = {
-            key: [id(one) for one in gc.get_referents(held.one) if id(one) in nodes]
+            key: [each for each in _referents_of(held.one) if each in nodes]
             for key, held in nodes.items()
         }
         within = Counter(key for keys in below.values() for key in keys)
@@ -403,6 +404,18 @@ def are_untracked(targets: list[Any]) -> bool:
 
 def _union(masks: Iterable[int]) -> int:
     return functools.reduce(int.__or__, masks, 0)
+
+
+def _referents_of(one: Any) -> list[int]:
+    """Addresses of what an object refers to, itself or by a namespace that nobody else knows."""
+    found: list[int] = []
+    for each in gc.get_referents(one):
+        found.append(id(each))
+        # We made Python give it a `__dict__` when we asked for its attributes. Beside the object's own reference there
+        # are that of the list, of the name `each` and of the call.
+        if type(each) is dict and is_heap_type(type(one)) and sys.getrefcount(each) <= 4:
+            found += map(id, gc.get_referents(each))
+    return found
 
 
 def _references_of_ours() -> int:

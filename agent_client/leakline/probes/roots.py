@@ -33,6 +33,10 @@ _ENTERED: Final = frozenset(map(id, (
     types.CellType, types.MethodType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
     types.TracebackType, types.FrameType, functools.partial, functools._lru_cache_wrapper,
 )))  # fmt: skip
+# A suspended function says more than the variable it is in.
+_GENERATORS: Final = frozenset(
+    map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
+)
 _PASSED_OVER: Final = frozenset({"weakref", "_weakref", "_weakrefset", "leakline"})
 
 
@@ -140,5 +144,5 @@ def _can_hold(value: Any) -> bool:
         is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
         or kind is str or kind is int or kind is float or kind is bool
         # An object of the program is better known by its class than by the variable it is in.
-        or is_user_class(kind)
+        or id(kind) in _GENERATORS or is_user_class(kind)
     )  # fmt: skip
