@@ -565,10 +565,11 @@ done:
 #define MOST_GUESSES 512 /* classes made since we last looked */
 #define GUESS_SLOTS 4096
 #define MOST_QUESTIONS 4096 /* words a scan looks at whether they are classes: half a microsecond each */
-#define FEWEST_POOLS 8 /* of a size class, so that its error can be told */
+#define FEWEST_POOLS 16 /* of a size class: 2 ms in all, and the rare ones are counted better */
 #define POOLS_AT_ONCE 16
 #define MOST_ARENAS (1 << 16)
 #define NO_POOL 0xFF
+#define BYTES_OF_ARENA (sizeof(uint64_t) + POOLS_OF_ARENA * (sizeof(uint16_t) + sizeof(uint8_t)))
 
 typedef struct {
     uint32_t here, before; /* in this pool, in the one looked at before it */
@@ -580,6 +581,7 @@ typedef struct {
 typedef struct {
     /* From the heads of all pools. */
     uint64_t *arenas;
+    uint16_t *taken_in; /* blocks in use in each pool of each arena */
     uint8_t *classes; /* size class of each pool of each arena */
     uint32_t arena_count, arena_room;
     uint64_t pools[SIZE_CLASSES], taken[SIZE_CLASSES];
@@ -588,7 +590,7 @@ typedef struct {
     uint32_t *chosen; /* pools by size class, arena * 64 + pool */
     uint32_t chosen_from[SIZE_CLASSES], chosen_to[SIZE_CLASSES];
     size_t chosen_bytes;
-    uint64_t pools_read, pools_torn, blocks_read;
+    uint64_t pools_read, pools_gone, blocks_read;
     tally *tallies;
     uint32_t *here, *before, *touched; /* rows */
     uint32_t here_count, before_count, touched_count, rows, row_room;
@@ -612,7 +614,7 @@ free_scan(scan *s)
     ll_unmap(s->memory, s->memory_bytes);
     ll_unmap(s->chosen, s->chosen_bytes);
     if (s->arenas != NULL) {
-        ll_unmap(s->arenas, s->arena_room * (sizeof(uint64_t) + POOLS_OF_ARENA));
+        ll_unmap(s->arenas, s->arena_room * BYTES_OF_ARENA);
     }
 }
 
@@ -740,7 +742,7 @@ object_in(scan *s, const uint8_t *block, uint32_t size)
     return UINT32_MAX;
 }
 
-/* Counts the objects of a copied pool; how many of its blocks are taken, or -1 when it is not what we expect. */
+/* Counts the objects of a copied pool; 0, or -1 when it is no longer what its head said. */
 static int
 look_at_pool(scan *s, const uint8_t *pool, uint64_t address, uint32_t size_class)
 {
@@ -749,9 +751,9 @@ look_at_pool(scan *s, const uint8_t *pool, uint64_t address, uint32_t size_class
     if (!is_sound_pool(&head) || head.size_class != size_class) {
         return -1;
     }
-    uint32_t size = block_bytes(size_class), end = head.next_offset, freed = 0;
+    uint32_t size = block_bytes(size_class), end = head.next_offset;
     uint64_t is_free[POOL_BYTES / 16 / 64] = {0};
-    for (uint64_t at = head.free_block; at != 0; freed++) {
+    for (uint64_t at = head.free_block; at != 0;) {
         uint64_t offset = at - address;
         uint64_t bit = UINT64_C(1) << ((offset >> 4) & 63);
         /* A list that the program changed while it was copied may lead anywhere, or round. */
@@ -770,13 +772,10 @@ look_at_pool(scan *s, const uint8_t *pool, uint64_t address, uint32_t size_class
             s->here[s->here_count++] = row;
         }
     }
-    int taken = (int)((end - sizeof(head)) / size) - (int)freed;
-    s->pools_read++;
-    s->blocks_read += (uint64_t)taken;
-    return taken;
+    return 0;
 }
 
-/* Books the pool that was just looked at, with how its counts differ from those of the one before it. */
+/* Books the pool that was looked at last, with how its counts differ from those of the one before it. */
 static void
 book_pool(scan *s, double change_of_taken, int is_first)
 {
@@ -814,9 +813,9 @@ book_pool(scan *s, double change_of_taken, int is_first)
     s->here_count = 0;
 }
 
-/* The counts of a size class, scaled to all its taken blocks. Pools of a class lie beside each other in groups of
-   which one is looked at, so that the variance comes from the changes between neighbours, of what the share of the
-   taken blocks does not explain. */
+/* The counts of a size class, scaled by how many of its blocks were taken in all pools and in those looked at, both as
+   their heads said: what the program does afterwards must not change the scale. Of neighbouring pools one is looked
+   at, so that the variance comes from the changes between those, of what their taken blocks do not explain. */
 static void
 close_size_class(scan *s, uint32_t size_class, uint64_t looked_at, uint64_t taken, double taken_squares)
 {
@@ -894,23 +893,24 @@ scan_size_class(scan *s, uint32_t size_class)
             wanted++;
         }
         int got = read_pieces(s->buffer, addresses, wanted, POOL_BYTES);
-        for (int i = 0; i < got; i++) {
-            int now = look_at_pool(s, s->buffer + (size_t)i * POOL_BYTES, addresses[i], size_class);
-            if (now < 0) {
-                s->pools_torn++;
-                continue;
+        /* The first that could not be read went away, and what was in it; so did what another size class has now. */
+        int done = got < wanted ? got + 1 : got;
+        for (int i = 0; i < done; i++) {
+            if (i == got || look_at_pool(s, s->buffer + (size_t)i * POOL_BYTES, addresses[i], size_class) < 0) {
+                s->pools_gone++;
             }
+            uint32_t now = s->taken_in[s->chosen[at + (uint32_t)i]];
             double change = looked_at == 0 ? 0 : (double)now - taken_before;
             book_pool(s, change, looked_at == 0);
             taken_squares += change * change;
             taken_before = now;
-            taken += (uint64_t)now;
+            taken += now;
             looked_at++;
         }
-        /* The one that could not be read went away. */
-        s->pools_torn += got < wanted;
-        at += (uint32_t)(got < wanted ? got + 1 : got);
+        at += (uint32_t)done;
     }
+    s->pools_read += looked_at;
+    s->blocks_read += taken;
     if (taken > 0) {
         close_size_class(s, size_class, looked_at, taken, taken_squares);
     }
@@ -929,11 +929,12 @@ read_heads(scan *s, int prefer_file)
     if (s->arena_room > MOST_ARENAS) {
         return "there are more arenas than a scan has memory for";
     }
-    s->arenas = ll_map(s->arena_room * (sizeof(uint64_t) + POOLS_OF_ARENA));
+    s->arenas = ll_map(s->arena_room * BYTES_OF_ARENA);
     if (s->arenas == NULL) {
         return "there is no memory for a scan";
     }
-    s->classes = (uint8_t *)(s->arenas + s->arena_room);
+    s->taken_in = (uint16_t *)(s->arenas + s->arena_room);
+    s->classes = (uint8_t *)(s->taken_in + (size_t)s->arena_room * POOLS_OF_ARENA);
     int64_t started = ll_now();
     for (uint32_t i = 0; i < s->arena_room; i++) {
         if (i % 16 == 15 && ll_now() - started > 1000000) {
@@ -958,12 +959,14 @@ read_heads(scan *s, int prefer_file)
         s->arenas[arena] = entry->address;
         used = (uint32_t)((entry->next_pool_address - first) / POOL_BYTES);
         uint8_t *classes = s->classes + (size_t)arena * POOLS_OF_ARENA;
+        uint16_t *taken_in = s->taken_in + (size_t)arena * POOLS_OF_ARENA;
         memset(classes, NO_POOL, POOLS_OF_ARENA);
         for (uint32_t k = 0; k < used; k++) {
             ll_prefetch((const void *)(first + (k + 12) % used * POOL_BYTES));
             const pool_head *head = (const pool_head *)(first + k * POOL_BYTES);
             if (head->taken > 0 && head->size_class < SIZE_CLASSES) {
                 classes[k] = (uint8_t)head->size_class;
+                taken_in[k] = (uint16_t)head->taken;
                 s->pools[head->size_class]++;
                 s->taken[head->size_class] += head->taken;
             }
@@ -1039,7 +1042,7 @@ result_of(scan *s)
     }
     return Py_BuildValue("(NKKKKK)", rows, (unsigned long long)s->pools_read, (unsigned long long)pools,
                          (unsigned long long)s->blocks_read, (unsigned long long)blocks,
-                         (unsigned long long)s->pools_torn);
+                         (unsigned long long)s->pools_gone);
 }
 
 /* 0 and everything ready to look at pools, or -1 with an exception set. */
@@ -1077,7 +1080,7 @@ end_scan(scan *s)
 }
 
 PyDoc_STRVAR(scan_arenas_doc,
-"scan_arenas(every, salt, by_file=False) -> (rows, pools_read, pools, blocks_read, blocks, pools_torn)\n\n"
+"scan_arenas(every, salt, by_file=False) -> (rows, pools_read, pools, blocks_read, blocks, pools_gone)\n\n"
 "Objects of up to 512 bytes by class, from one pool in `every`: rows of (class, count, variance of the count).\n"
 "OSError with the reason where there is nothing to scan, RuntimeError while another scan is on.");
 
