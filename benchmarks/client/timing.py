@@ -17,7 +17,7 @@ from typing import Any, Final
 
 REPEATS: Final = int(os.environ.get("REPEATS", "5"))
 # A look that takes longer than this is not repeated for the sake of its median.
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.0005
 MB: Final = 1e6
 # Two-sided 95 % of Student's t, by degrees of freedom.

@@ -92,11 +92,11 @@ def example(run: Any, generations: int) -> None:
     trainer.Trainer(run, market.make_market(0), no_leaks, POPULATION).train(generations)
 
 
-# Each loop, with generations that take two to ten seconds.
+# Each loop, with generations for two to ten seconds of CPU.
 LOOPS: Final[dict[str, tuple[Loop, int]]] = {
-    "allocations": (allocations, 16),
-    "network": (network, 24),
-    "example": (example, 5),
+    "allocations": (allocations, 10),
+    "network": (network, 20),
+    "example": (example, 4),
 }
 
 
