@@ -367,10 +367,15 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
     """What refers to the targets, in one look at everything the collector lists, which cannot be interrupted."""
     ids = frozenset(map(id, targets))
     referrers = gc.get_referrers(*targets)
+    ours = list(map(id, targets))
     for one in referrers:
-        if one is not targets and one is not referrers:
-            for key in ids.intersection(map(id, gc.get_referents(one))):
-                yield key, one
+        if one is targets or one is referrers:
+            continue
+        # The arguments of the call, which 3.13 packs twice.
+        if type(one) is tuple and len(one) == len(ours) and list(map(id, one)) == ours:
+            continue
+        for key in ids.intersection(map(id, gc.get_referents(one))):
+            yield key, one
 
 
 def pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
