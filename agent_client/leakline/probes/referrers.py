@@ -366,13 +366,11 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
     """What refers to the targets, in one look at everything the collector lists, which cannot be interrupted."""
     ids = frozenset(map(id, targets))
-    referrers = gc.get_referrers(*targets)
-    ours = list(map(id, targets))
+    # By it we know the arguments of our call again, which 3.13 packs twice.
+    mark = object()
+    referrers = gc.get_referrers(*targets, mark)
     for one in referrers:
-        if one is targets or one is referrers:
-            continue
-        # The arguments of the call, which 3.13 packs twice.
-        if type(one) is tuple and len(one) == len(ours) and list(map(id, one)) == ours:
+        if one is targets or one is referrers or (type(one) is tuple and one and one[-1] is mark):
             continue
         for key in ids.intersection(map(id, gc.get_referents(one))):
             yield key, one
