@@ -6,19 +6,26 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Final
 
 from leakline.budget import Governor
+from leakline.holders import SlicedHolderSearch
+from leakline.looks import SAMPLED_EVERY
 from leakline.probes.census import take_census
 from leakline.probes.classes import ClassCounts
+from leakline.probes.native import why_not_native
+from leakline.probes.sampled import take_sample, why_no_sample
 from leakline.sampler import Sampler
 from leakline.slices import BREAK_SECONDS, SLICE_SECONDS
 
-from .heaps import Suspect
+from .heaps import Kept, Suspect, tracked_counts
 
 # Targets for ratios are for heaps of a million objects and more: on smaller ones what a look costs at least shows.
 LARGE: Final = 900_000
 HUGE: Final = 4_500_000
+# Classes of fewer instances are met too seldom in a sample to judge it by.
+OFTEN: Final = 1_000
 # What a search may cost on a huge heap.
 HOLDER_SECONDS: Final = 1.0
 
@@ -35,6 +42,8 @@ class Look:
     why: str = ""
     # What the answer says, for the last column.
     says: Callable[[Any], str] | None = None
+    # Whether the answer is right, for a look that gives no counts.
+    is_right: Callable[[Any], bool] | None = None
     # Gives (arrays, instances by class) of what `run` returned, where it counts everything.
     counts: Callable[[Any], tuple[int, Mapping[type, int]]] | None = None
 
@@ -89,18 +98,18 @@ def looks(objects: int) -> Iterator[Look]:
 
 
 def _sampled(objects: int) -> Look:
-    name = "tier 1: sampled census"
-    try:
-        from leakline.probes.sampled import take_sample
-    except ImportError:
-        return Look(name, None, why="no sampled census")
-    return Look(name, take_sample, 0.06 if objects >= LARGE else None, 10.0)
+    name = f"tier 1: sampled census, one pool in {SAMPLED_EVERY}"
+    why = why_no_sample()
+    if why is not None:
+        return Look(name, None, why=why)
+    ratio = 0.06 if objects >= LARGE else None
+    return Look(name, lambda: take_sample(SAMPLED_EVERY), ratio, 10.0, says=_how_near)
 
 
 def _native(objects: int) -> Iterator[Look]:
     names = ("tier 2: full census, native", "tier 2: full census, in slices")
-    why = _why_not_native()
-    if why:
+    why = why_not_native()
+    if why is not None:
         for name in names:
             yield Look(name, None, why=why)
         return
@@ -116,28 +125,17 @@ def _native(objects: int) -> Iterator[Look]:
 
 def _holders(objects: int) -> Look:
     name = f"tier 3: holders of {Suspect.__name__}, in slices"
-    why = _why_not_native()
-    if why:
+    why = why_not_native()
+    if why is not None:
         return Look(name, None, why=why)
-    try:
-        from leakline.holders import SlicedHolderSearch
-    except ImportError:
-        return Look(name, None, why="no search in slices")
     return Look(
         name,
         lambda: in_slices(SlicedHolderSearch([Suspect], HOLDER_SECONDS)),
         pause_at_most_ms=50.0,
         cpu_at_most_ms=HOLDER_SECONDS * 1e3 if objects >= HUGE else None,
         says=_first_path,
+        is_right=lambda holders: "Registry.finished" in _first_path(holders),
     )
-
-
-def _why_not_native() -> str:
-    try:
-        from leakline.probes.native import native, why_not_native
-    except ImportError:
-        return "no native module"
-    return "" if native() is not None else str(why_not_native())
 
 
 def in_slices(work: Any) -> Any:
@@ -153,3 +151,15 @@ def _census_counts(result: Any) -> tuple[int, Mapping[type, int]]:
 
 def _first_path(holders: Any) -> str:
     return holders[0].path if holders else "no path"
+
+
+def _how_near(sample: Any) -> str:
+    """How far the sampled counts are from those of brute force, over the classes of the heap."""
+    off = [
+        abs(sample.counts.get(cls, 0) - count) / count
+        for cls, count in tracked_counts().items()
+        if count >= OFTEN and issubclass(cls, Kept)
+    ]
+    if not off:
+        return ""
+    return f"classes of {OFTEN:,} and more: {median(off):.1%} off, at most {max(off):.1%}"

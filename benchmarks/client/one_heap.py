@@ -113,6 +113,8 @@ class Bench:
             arrays, counts = look.counts(first.answer)
             figures |= {"arrays_found": arrays - self.arrays_before, "classes_off": _off(counts)}
             exactly = {"arrays_found": self.planted.arrays, "classes_off": 0}
+        if look.is_right is not None:
+            figures["holder_named"], exactly["holder_named"] = look.is_right(first.answer), 1
         note = "" if look.says is None else look.says(first.answer)
         raw = {"wall_ms": first.wall_ms, "repeats": cost.repeats}
         return Row(self.table, look.name, figures, at_most, exactly, note=note, raw=raw)

@@ -15,6 +15,7 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "peak_mb": ("peak MB", "{:.1f}"),
     "arrays_found": ("arrays found", "{:,.0f}"),
     "classes_off": ("classes off", "{:.0f}"),
+    "holder_named": ("holder named", "{:.0f}"),
     "cpu_ratio": ("CPU ratio", "{:.4f}"),
     "cpu_low": ("from", "{:.4f}"),
     "cpu_high": ("to", "{:.4f}"),
