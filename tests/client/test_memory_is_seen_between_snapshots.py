@@ -1,0 +1,123 @@
+"""The background readings: how often, what they tell, and that they can be left out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.background import TOLD_EVERY_SECONDS, BackgroundFold
+from leakline.snapshot import Number, Snapshot
+
+MIB = 2**20
+
+
+class _Sampler:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def look(self) -> None:
+        self.calls.append("look")
+
+    def sample(self) -> dict[str, Number]:
+        self.calls.append("sample")
+        return {"process.rss_bytes": len(self.calls)}
+
+
+@pytest.mark.parametrize(("interval", "looks"), [(1.0, 9), (0.5, 19), (10.0, 0), (60.0, 0)])
+def test_a_snapshot_is_told_every_ten_seconds_or_at_each_rarer_reading(
+    interval: float, looks: int
+) -> None:
+    sampler, told = _Sampler(), list[Mapping[str, Number]]()
+    fold = BackgroundFold(sampler, told.append, interval)  # type: ignore[arg-type]
+    for _ in range(2 * (looks + 1)):
+        fold.tick()
+    assert sampler.calls == (["look"] * looks + ["sample"]) * 2
+    assert len(told) == 2
+    assert (looks + 1) * interval == max(TOLD_EVERY_SECONDS, interval)
+
+
+def test_a_reading_that_falls_into_a_rise_tells_it(
+    monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0.01")
+    # A peak from before, so that the kernel's own mark has nothing to say.
+    before = bytearray(600 * MIB)
+    del before
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    memory, looked = run._loop.sampler._memory, threading.Event()
+    look = memory.look
+
+    def tell() -> None:
+        look()
+        looked.set()
+
+    memory.look = tell  # type: ignore[method-assign]
+    with run.phase("train"):
+        block = bytearray(200 * MIB)
+        looked.clear()
+        assert looked.wait(20)
+        del block
+    run.finish()
+    (end,) = [s for s in recorded() if s.kind == "phase_end"]
+    above = end.samples["process.peak_bytes"] - end.samples["process.rss_bytes"]
+    assert above == pytest.approx(200 * MIB, rel=0.15)
+
+
+def test_without_background_readings_nobody_wakes_between_two_snapshots(
+    monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    recorder: Any = run._chain.recorder
+    assert recorder._tick is None, (
+        "the recorder's thread waits for snapshots, for as long as it takes"
+    )
+    with run.phase("train"):
+        pass
+    run.finish()
+    assert [s.kind for s in recorded()] == ["baseline", "phase_end", "finish"]
+
+
+def test_the_longest_pause_that_was_set_reaches_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "0.002")
+    run = leakline.init(mode="offline", quiet=True)
+    assert run._loop is not None
+    assert run._loop.governor.max_pause_seconds == 0.002
+
+
+def test_full_collections_of_the_program_are_events_with_what_they_freed(
+    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    import gc
+
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+
+    offline.generation(0)
+    gc.collect()
+    with offline.phase("warm"):
+        pass
+    gc.disable()
+    try:
+        with offline.phase("train"):
+            for _ in range(1000):
+                Ring()
+            gc.collect()
+    finally:
+        gc.enable()
+    offline.finish()
+    (after,) = [s for s in recorded() if s.phase == "train"]
+    (told,) = [event for event in after.events if event.kind == "collection"]
+    assert told.name == "full"
+    assert told.generation == 0
+    assert told.data["generation"] == 2
+    assert told.data["freed"] >= 1000
+    assert told.data["seconds"] > 0
+    assert told.time <= after.time
