@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, SupportsFloat
 
 from .errors import BadArgument
+from .probes.names import type_name
 from .settings import checked_name, checked_type, plain_json, unicode_text
 from .snapshot import LARGEST_INTEGER, Number
 
@@ -32,6 +33,12 @@ def expectation(target: object, count: object, after: object) -> tuple[type | st
         raise BadArgument("count", count, "a range goes from low to high")
     where = None if after is None else checked_name(after, "after")
     return wanted, {"low": low, "high": high, "after": where}
+
+
+def searched(target: object) -> str:
+    """The name of a class; never the class, which would be held while its instances are counted."""
+    wanted = checked_type(target, "target")
+    return type_name(wanted) if isinstance(wanted, type) else wanted
 
 
 def _count(bound: object, given: object) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,10 @@ from .holders import find_holders
 from .probes.census import CensusResult, look_at_tensors, take_census
 from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
+from .probes.names import type_name
+from .probes.program import all_classes
 from .probes.sampled import take_sample
+from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import Census, Holder, LargeObject, Number
@@ -74,6 +77,7 @@ class Measured:
     census: Census | None = None
     large_objects: tuple[LargeObject, ...] = ()
     holders: tuple[Holder, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
 
 class Looks:
@@ -92,6 +96,8 @@ class Looks:
         self._garbage_gap = self._since_garbage = 1
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._samples_rise = False
+        # Asked for, and under way beside the training thread.
+        self._asked: Request | None = None
 
     @property
     def bytes_beside(self) -> int:
@@ -137,6 +143,10 @@ class Looks:
         if outcome is None:
             return
         self._governor.charge_beside(outcome.name, outcome.seconds, outcome.longest_slice)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            told = FAILED if outcome.result is None else DONE if outcome.result else NOTHING_FOUND
+            measured.answers += (Answer(asked, told),)
         if outcome.result is None:
             return
         if outcome.name == "holders":
@@ -237,6 +247,57 @@ class Looks:
                 self._types.searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
                 measured.holders += tuple(holder.to_holder(0) for holder in found)
+
+    def serve(self, request: Request, measured: Measured) -> str | None:
+        """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
+
+        What a person asks goes before the budget, which is charged all the same, and never beyond the longest pause.
+        """
+        way = self.plan.way()
+        if way is None:
+            return f"{REFUSED}: too many objects for one look at all of them"
+        if request.kind == "census":
+            return self._serve_census(request, measured, way == "whole")
+        name = self._types.resolve(request.type) or request.type
+        classes = [cls for cls in all_classes() if type_name(cls) == name]
+        if not classes:
+            return NOTHING_FOUND
+        return self._serve_search(request, measured, classes[:CLASSES_PER_SEARCH])
+
+    def _serve_census(self, request: Request, measured: Measured, whole: bool) -> str | None:
+        if not (request.by_person or self._governor.allows("census")):
+            return None
+        if not whole:
+            return self._begin(request, "census", lambda: self._begin_census(rising=False))
+        if measured.census is None:
+            with self._guard, self._governor.measuring("census"):
+                self._take_census(measured, rising=False)
+        return FAILED if measured.census is None else DONE
+
+    def _serve_search(
+        self, request: Request, measured: Measured, classes: list[type]
+    ) -> str | None:
+        if not (request.by_person or self._governor.allows("holders", HOLDER_SECONDS)):
+            return None
+        expected = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
+        if native() is not None and not self._governor.fits_pause(expected):
+            return self._begin(
+                request, "holders", lambda: SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
+            )
+        with self._holder_guard, self._governor.measuring("holders"):
+            found = find_holders(classes, HOLDER_SECONDS)
+            measured.holders += tuple(holder.to_holder(0) for holder in found)
+            return DONE if found else NOTHING_FOUND
+        return FAILED
+
+    def _begin(self, request: Request, name: str, make: Callable[[], Any]) -> str | None:
+        if not self._beside.is_free:
+            return None
+        with self._holder_guard, self._governor.measuring(f"{name}_begun"):
+            self._beside.offer(name, make())
+            self._asked = request
+            return ""
+        return FAILED
 
     def _search_beside(self, classes: list[type]) -> None:
         if self._beside.is_free and self._governor.allows("holders", SLICED_HOLDER_SECONDS):

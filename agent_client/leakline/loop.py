@@ -281,6 +281,8 @@ class Loop:
         more: Mapping[str, Number] | None = None,
         phase: str | None = None,
     ) -> None:
+        for answer in measured.answers:
+            self.note("mark", answer.text[:LABEL_LIMIT], answer.data)
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
         # Measuring may leave less memory than it found; on the wire this series is a size.

@@ -169,6 +169,19 @@ class Run:
         """Measure what a cleanup frees: ``with run.cleanup("agent"): ...``, also as a decorator."""
         return Cleanup(self, name)
 
+    def find_holders(self, target: type | str) -> None:
+        """At the next phase end look for what keeps instances of a class (or of its name) alive. Raises BadArgument."""
+        if self._loop is not None:
+            wanted = declarations.searched(target)
+            with self._guard:
+                self._chain.requests.ask("find_holders", wanted)
+
+    def census(self) -> None:
+        """At the next phase end count all objects by type."""
+        if self._loop is not None:
+            with self._guard:
+                self._chain.requests.ask("census")
+
     def mark(self, name: str) -> None:
         """An event on the charts."""
         self._declare("mark", name, dict)

@@ -26,6 +26,7 @@ from .probes.peaks import PeakMemory
 from .probes.process import read_private_bytes
 from .probes.system import read_system
 from .probes.tracked import TrackedContainer
+from .requests import Answer, RequestBox
 from .snapshot import Number
 
 # Which probes are asked at which moment.
@@ -68,9 +69,11 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         *,
         exact_peaks: bool = False,
+        requests: RequestBox | None = None,
     ) -> None:
         self._governor, self._clock = governor, clock
         self._memory = PeakMemory(exact=exact_peaks)
+        self._requests = requests or RequestBox()
         self._collector = CollectorStatistics()
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
@@ -136,6 +139,8 @@ class Sampler:
         if kind == "phase_end":
             measured = Measured(self._ask(NESTED if nested else PHASE, kind))
             self._looks.fetch(measured)
+            if not nested:
+                self._serve(measured)
             return measured
         rising = kind == "generation_end" and self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
@@ -144,11 +149,22 @@ class Sampler:
         elif kind == "generation_end":
             rising = self._containers_grew(measured.samples) or rising
             self._looks.at_generation_end(measured, rising)
+            self._serve(measured)
         elif kind == "finish":
             self._looks.at_finish(measured)
         # A census rises above what the program uses: that peak is ours.
         self._memory.restart()
         return measured
+
+    def _serve(self, measured: Measured) -> None:
+        """What people and the server asked for since."""
+        for request, times in self._requests.take():
+            outcome = self._looks.serve(request, measured)
+            if outcome is None:
+                self._requests.put_back(request, times)
+            elif outcome:
+                measured.answers += (Answer(request, outcome),)
+        measured.answers += tuple(self._requests.refusals())
 
     def look(self) -> None:
         """Note how high memory is now, for the peak of the next snapshot."""

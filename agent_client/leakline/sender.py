@@ -48,6 +48,7 @@ class Sender:
         losses: Losses,
         notices: Notices,
         where: str = "",
+        requested: Callable[[object], None] = lambda wishes: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: int.from_bytes(os.urandom(2)) / 65536,
     ) -> None:
@@ -58,6 +59,7 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
+        self._requested = requested
         # From the system, not from `random`: importing that costs a training job ten times what this does.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
@@ -155,6 +157,8 @@ class Sender:
         """Is what was sent done with (accepted, or refused for good)?"""
         if isinstance(outcome, Accepted):
             self._succeeded()
+            # What the server would like to be looked at; `requests.py` decides.
+            self._requested(outcome.body.get("requests"))
             return True
         if isinstance(outcome, RetryLater):
             self._pause(outcome)

@@ -54,6 +54,8 @@ class Settings:
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     # Reset the kernel's high-water mark after each reading: it belongs to the program, so only when asked.
     exact_peaks: bool = False
+    # Look when the server asks for it (`requests.py`).
+    requests: bool = True
     rank: int = 0
     world_size: int = 1
     # TORCHELASTIC_RESTART_COUNT: how often the launcher has restarted its workers.
@@ -102,6 +104,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         max_pause_seconds=env.max_pause(),
         sample_seconds=env.sample_interval(),
         exact_peaks=_flag(env, arguments, "exact_peaks", "LEAKLINE_EXACT_PEAKS"),
+        requests=env.flag("LEAKLINE_REQUESTS", "1"),
         rank=rank,
         world_size=world_size,
         restarts=env.count("TORCHELASTIC_RESTART_COUNT", 0),
@@ -125,8 +128,8 @@ class _Environment:
         value = self.get(variable)
         return (default, "default") if value is None else (value, f"{variable} ->")
 
-    def flag(self, name: str) -> bool:
-        value = (self.get(name) or "0").lower()
+    def flag(self, name: str, default: str = "0") -> bool:
+        value = (self.get(name) or default).lower()
         if value not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
             raise BadArgument(name, value, "use 1 or 0", "environment")
         return value in ("1", "true", "yes", "on")

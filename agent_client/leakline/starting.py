@@ -19,6 +19,7 @@ from .names import readable_name
 from .notices import Notices
 from .outbox import SafeOutbox, SpoolFile
 from .recorder import Losses, Recorder
+from .requests import RequestBox
 from .sampler import Sampler
 from .sender import Sender
 from .settings import Settings
@@ -46,7 +47,8 @@ class Chain:
         process = _identity(settings)
         losses = Losses()
         governor = Governor(settings.max_overhead, max_pause_seconds=settings.max_pause_seconds)
-        sampler = Sampler(governor, exact_peaks=settings.exact_peaks)
+        self.requests = RequestBox(refuse=not settings.requests)
+        sampler = Sampler(governor, exact_peaks=settings.exact_peaks, requests=self.requests)
         self.header = _header(settings, sampler)
         self.spool_path: Path | None = None
         self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool)
@@ -140,7 +142,7 @@ class Chain:
         where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
         return Sender(
             self.outbox, Delivery(settings.server, settings.token), self.header, process, losses,
-            self._notices, where,
+            self._notices, where, requested=self.requests.put,
         )  # fmt: skip
 
 

@@ -1,0 +1,145 @@
+"""What people and the server ask of a run: a fixed list of looks, no code. Put from any thread, taken at phase ends.
+
+A request, as the answer to a batch carries it: ``{"id": str, "kind": "find_holders", "type": str}`` or
+``{"id": str, "kind": "census"}``; ``"asked_by": "person"`` goes before the share of time that measuring may take, and
+never beyond the longest pause. What came of it travels as an event of kind ``mark`` named ``find_holders
+pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; what was found travels as it always does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+KINDS: Final = ("find_holders", "census")
+WAITING_LIMIT: Final = 16
+# Ids remembered: the server sends a request with every answer until it has seen what came of it.
+KNOWN_LIMIT: Final = 256
+TEXT_LIMIT: Final = 256
+# A request that found no room in the budget at so many looks is refused.
+PATIENCE: Final = 256
+
+DONE: Final = "done"
+NOTHING_FOUND: Final = "nothing found"
+REFUSED: Final = "refused"
+NO_ROOM: Final = "no room in the budget"
+FAILED: Final = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for what the program asks itself."""
+
+    kind: str
+    type: str = ""
+    id: str = ""
+    by_person: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.type}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    request: Request
+    outcome: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.request.name}: {self.outcome}"
+
+    @property
+    def data(self) -> dict[str, str]:
+        named = {"request": self.request.id} if self.request.id else {}
+        return {**named, "outcome": self.outcome}
+
+
+class RequestBox:
+    """Where requests wait. ``refuse``: those of the server are answered with a refusal."""
+
+    def __init__(self, *, refuse: bool = False) -> None:
+        self._refuse = refuse
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Request, int]] = deque()
+        self._answers: list[Answer] = []
+        self._known: dict[str, None] = {}
+        # Malformed, of an unknown kind, or more than there is room for.
+        self.ignored = 0
+
+    def put(self, wishes: object) -> None:
+        """What a server asks; anything that is not as described above is ignored and counted."""
+        if not isinstance(wishes, list):
+            return
+        for wish in wishes[:KNOWN_LIMIT]:
+            request = _checked(wish)
+            with self._lock:
+                if request is None:
+                    self.ignored += 1
+                elif request.id not in self._known:
+                    self._take_in(request)
+
+    def ask(self, kind: str, type_name: str = "") -> None:
+        """What the program itself asks, for its next phase end."""
+        request = Request(kind, type_name, by_person=True)
+        with self._lock:
+            if any(request == waiting for waiting, _ in self._waiting):
+                return
+            self._add(request)
+
+    def take(self) -> list[tuple[Request, int]]:
+        """All that wait, each with how often it was put back."""
+        if not self._waiting:
+            return []
+        with self._lock:
+            taken, self._waiting = list(self._waiting), deque()
+        return taken
+
+    def put_back(self, request: Request, times: int) -> None:
+        """There was no room for it now; after PATIENCE times it is refused."""
+        with self._lock:
+            if times < PATIENCE:
+                self._waiting.append((request, times + 1))
+            else:
+                self._answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
+
+    def refusals(self) -> list[Answer]:
+        """Answers to what will not be looked at; once each."""
+        if not self._answers:
+            return []
+        with self._lock:
+            answers, self._answers = self._answers, []
+        return answers
+
+    def _take_in(self, request: Request) -> None:
+        self._known[request.id] = None
+        while len(self._known) > KNOWN_LIMIT:
+            del self._known[next(iter(self._known))]
+        if self._refuse:
+            self._answers.append(Answer(request, REFUSED))
+        else:
+            self._add(request)
+
+    def _add(self, request: Request) -> None:
+        if len(self._waiting) < WAITING_LIMIT:
+            self._waiting.append((request, 0))
+        else:
+            self.ignored += 1
+
+
+def _checked(wish: Any) -> Request | None:
+    if not isinstance(wish, dict):
+        return None
+    kind, number, name = wish.get("kind"), wish.get("id"), wish.get("type", "")
+    if kind not in KINDS or not (_is_text(number) and number):
+        return None
+    if kind == "find_holders" and not (_is_text(name) and name):
+        return None
+    by_person = wish.get("asked_by") == "person"
+    return Request(kind, name if kind == "find_holders" else "", number, by_person)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= TEXT_LIMIT and value.isprintable()
