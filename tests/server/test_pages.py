@@ -14,7 +14,7 @@ from jinja2 import nodes
 from starlette.testclient import TestClient
 
 from leakline_server.paths import STATIC, TEMPLATES
-from leakline_server.web import contexts, formats
+from leakline_server.web import contexts, formats, inventory
 from leakline_server.web.runs_view import parse_query, sparkline
 from leakline_server.web.templating import breakable, environment
 
@@ -179,6 +179,50 @@ def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any
     ):
         assert f'id="{section}"' in text, section
     assert "app.<wbr>Env" in text and "mark 0" in text and "GiB" in text
+
+
+def test_the_page_tells_the_highest_peak_of_a_phase_and_who_saw_it(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    peaks: dict[str, Any] = {
+        "process.phase_peak_bytes": lambda n: {0: 3 * 2**30, 1: 4 * 2**30}.get(n % 3)
+    }
+    run = make_run(extra=peaks)
+    run.create(api)
+    run.send(api, 0, 36)
+    text = read_page("/runs/r1")
+    assert "Highest inside a phase: 4.00 GiB in train (as seen by background readings" in text
+
+
+def test_what_other_threads_took_is_told_after_the_phases_and_has_no_colour_of_theirs(
+    api: TestClient, make_run: Any, read_page: Any
+) -> None:
+    def at_ends(value: int) -> Any:
+        return lambda n: value if n % 3 == 2 else None
+
+    run = make_run(
+        extra={
+            "phase.other_threads.bytes": at_ends(7 * 2**20),
+            "phase.between.bytes": at_ends(2**20),
+            "phase.leakline.bytes": at_ends(4096),
+        }
+    )
+    run.create(api)
+    run.send(api, 0, 36)
+    text = read_page("/runs/r1").replace("<wbr>", "")
+    books = text[text.index('id="books"') :]
+    rows = re.findall(r"<code>([\w/]+)</code>", books[: books.index("</table>")])
+    assert rows[-3:] == ["other_threads", "between", "leakline"]
+
+
+def test_a_full_collection_says_how_many_objects_it_freed() -> None:
+    event = {
+        "kind": "collection", "name": "full", "generation": 3, "time": 1_750_000_000.0, "phase": None,
+        "data": {"generation": 2, "freed": 1234, "uncollectable": 0, "seconds": 0.5},
+    }  # fmt: skip
+    section = inventory.events([event], "generation")
+    assert section is not None and section.table is not None
+    assert "freed 1,234 objects in" in str(section.table.rows[0])
 
 
 def test_the_fragments_are_the_page_without_its_frame(

@@ -28,6 +28,7 @@ _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
     "figures.open": "open figures",
 }  # fmt: skip
+_PHASE_PEAK: Final = "process.phase_peak_bytes"
 _CLIENT: Final = ("client.seconds", "client.pause_seconds", "client.bytes")
 
 
@@ -137,7 +138,11 @@ def _sections(data: RunData) -> list[Section | None]:
         if by_phase
         else None,
         sections.memory(
-            resident, unit, {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))}
+            resident,
+            unit,
+            {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))},
+            _phase_peaks(data.read),
+            exact_peaks=run["environment"].get("exact_peaks") is True,
         ),
         sections.gpu(
             charts.gpu_chart(axis, devices, end), unit, {p.name: _last(p) for p in devices}
@@ -164,6 +169,16 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),
     ]
+
+
+def _phase_peaks(read: ReadSeries) -> dict[str, float]:
+    """The highest of each phase; where several snapshots share a point, the highest of those."""
+    found: dict[str, float] = {}
+    for points in read((_PHASE_PEAK,), "*", "phase_end"):
+        seen = [value for value in (points.high or points.y) if value is not None]
+        if points.phase and seen:
+            found[points.phase] = max(found.get(points.phase, 0.0), *seen)
+    return found
 
 
 def _at_ends(read: ReadSeries, kind: str | None) -> Callable[[Sequence[str]], Sequence[Points]]:

@@ -116,17 +116,34 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def memory(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
+def memory(
+    chart: Chart | None,
+    unit: str,
+    last: Mapping[str, float | None],
+    peaks: Mapping[str, float],
+    *,
+    exact_peaks: bool,
+) -> Section | None:
+    """``peaks``: the highest resident memory of each phase."""
     how = (
         "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
         "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
     )
     kept = last.get("allocator.kept_bytes")
-    note = (
-        f"The C allocator keeps {formats.size(kept)} that the program freed, for reuse."
-        if kept
-        else ""
-    )
+    notes = []
+    if kept:
+        notes.append(
+            f"The C allocator keeps {formats.size(kept)} that the program freed, for reuse."
+        )
+    if peaks:
+        phase = max(peaks, key=lambda name: (peaks[name], name))
+        who = (
+            "exact: the kernel's mark was reset at each snapshot"
+            if exact_peaks
+            else "as seen by background readings and new highs of the kernel's mark"
+        )
+        notes.append(f"Highest inside a phase: {formats.size(peaks[phase])} in {phase} ({who}).")
+    note = " ".join(notes)
     return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
 
 
