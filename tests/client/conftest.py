@@ -116,6 +116,8 @@ class FakeServer:
     # A batch with this snapshot is refused as a whole, as the real server does.
     refuse_sequence: int = 0
     hold: threading.Event | None = None
+    # What it asks for in the answer to every batch.
+    wishes: list[Any] = field(default_factory=list)
     http: ThreadingHTTPServer | None = None
 
     @property
@@ -189,7 +191,11 @@ class FakeServer:
             if first <= self.refuse_sequence < first + body["count"]:
                 return 422, {}, b'{"error": {"code": "wrong_value", "message": "wrong"}}'
             self.batches.append(batch_from_wire(body))
-            return 200, {}, json.dumps({"accepted": body["count"], "requests": []}).encode()
+            return (
+                200,
+                {},
+                json.dumps({"accepted": body["count"], "requests": self.wishes}).encode(),
+            )
         if method == "PATCH":
             self.ends.append(body)
         elif method == "POST":

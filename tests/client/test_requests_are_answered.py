@@ -1,0 +1,210 @@
+"""What the server or the program asks for is looked at, at a phase end, once; and nothing else can be asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.requests import KNOWN_LIMIT, PATIENCE, WAITING_LIMIT, Answer, Request, RequestBox
+from leakline.snapshot import Snapshot
+
+Recorded = Callable[[], list[Snapshot]]
+
+
+class Kept:
+    pass
+
+
+def search(number: str, name: str = "a.B", **more: Any) -> dict[str, Any]:
+    return {"id": number, "kind": "find_holders", "type": name, **more}
+
+
+def marks(snapshots: list[Snapshot]) -> list[str]:
+    return [event.name for s in snapshots for event in s.events if event.kind == "mark"]
+
+
+def test_a_request_is_taken_once_however_often_it_is_sent() -> None:
+    box = RequestBox()
+    for _ in range(3):
+        box.put([search("1"), {"id": "2", "kind": "census"}])
+    assert [request for request, _ in box.take()] == [
+        Request("find_holders", "a.B", "1"),
+        Request("census", "", "2"),
+    ]
+    box.put([search("1")])
+    assert box.take() == []
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"id": "1", "kind": "run", "code": "import os"}, {"id": "1", "kind": "cleanup"}, {"kind": "census"},
+        {"id": "", "kind": "census"}, {"id": 7, "kind": "census"}, {"id": "1", "kind": "find_holders"},
+        {"id": "1", "kind": "find_holders", "type": "x" * 1000}, {"id": "1", "kind": "find_holders", "type": "a\nb"},
+        {"id": "1", "kind": "find_holders", "type": ["a"]}, {"id": "1", "kind": ["census"]}, "census", None, 5, [],
+    ],
+)  # fmt: skip
+def test_anything_else_is_ignored_and_counted(wish: Any) -> None:
+    box = RequestBox()
+    box.put([wish])
+    assert (box.take(), box.ignored) == ([], 1)
+
+
+@pytest.mark.parametrize("answer", [None, {}, "census", 5, {"kind": "census", "id": "1"}])
+def test_an_answer_without_a_list_asks_for_nothing(answer: Any) -> None:
+    box = RequestBox()
+    box.put(answer)
+    assert (box.take(), box.ignored) == ([], 0)
+
+
+def test_what_waits_is_bounded() -> None:
+    box = RequestBox()
+    box.put([search(str(i)) for i in range(10_000)])
+    assert len(box.take()) == WAITING_LIMIT
+    assert box.ignored == KNOWN_LIMIT - WAITING_LIMIT
+
+
+def test_what_finds_no_room_for_long_is_refused() -> None:
+    box = RequestBox()
+    box.put([search("1")])
+    for times in range(PATIENCE + 1):
+        ((request, told),) = box.take()
+        assert told == times
+        box.put_back(request, told)
+    assert box.take() == []
+    assert [a.text for a in box.refusals()] == ["find_holders a.B: refused: no room in the budget"]
+    assert box.refusals() == []
+
+
+def test_an_answer_names_the_request_of_the_server() -> None:
+    asked, own = Request("census", "", "17"), Request("census", by_person=True)
+    assert Answer(asked, "done").data == {"request": "17", "outcome": "done"}
+    assert Answer(own, "done").data == {"outcome": "done"}
+
+
+SCRIPT = """
+import os, threading, leakline
+
+class Kept:
+    pass
+
+kept = [Kept() for _ in range(30)]
+run = leakline.init(quiet=True, {mode})
+run.expect(Kept, 30)
+"""
+
+OWN = """
+for generation in range(3):
+    with run.generation(generation):
+        run.find_holders(Kept)
+        run.find_holders("Kept")
+        run.find_holders("no.such.Class")
+        run.census()
+        run.census()
+        with run.phase("train"):
+            pass
+run.finish()
+"""
+
+# Until the test has seen what it waits for: it ends the script by closing its input.
+LOOP = """
+done, generation = threading.Event(), 0
+threading.Thread(target=lambda: (os.read(0, 1), done.set()), daemon=True).start()
+while not done.wait(0.02):
+    with run.generation(generation), run.phase("train"):
+        generation += 1
+run.finish()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A training script in a process of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(code: str, **environment: str) -> subprocess.Popen[str]:
+        script = tmp_path / "train.py"
+        script.write_text(code)
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, **environment},
+                stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorded) -> None:
+    process = start(SCRIPT.format(mode="mode='offline'") + OWN)
+    assert process.communicate(timeout=60)[1] == ""
+    after = [s for s in recorded() if s.label.endswith("after train")]
+    told = [
+        "find_holders __main__.Kept: done", "find_holders Kept: done",
+        "find_holders no.such.Class: nothing found", "census: done",
+    ]  # fmt: skip
+    assert [marks([s]) for s in after] == [told] * 3
+    for snapshot in after:
+        assert snapshot.census is not None
+        assert {(h.type, h.path, h.count) for h in snapshot.holders} == {
+            ("__main__.Kept", "__main__.kept[*]", 30)
+        }
+    # Asking for a class is not one more instance of it.
+    series = "type.__main__.Kept.count"
+    assert {s.samples[series] for s in recorded() if series in s.samples} == {30}
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])
+def test_holders_of_what_is_no_class_are_a_wrong_argument(
+    offline: leakline.Run, wrong: Any
+) -> None:
+    with pytest.raises(leakline.BadArgument):
+        offline.find_holders(wrong)
+
+
+def test_a_run_that_does_nothing_finds_nothing() -> None:
+    leakline.Run().find_holders(Kept)
+    leakline.Run().census()
+
+
+def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start: Any) -> None:
+    server.wishes = [search("r1", "__main__.Kept"), {"id": "r2", "kind": "census"}]
+    process = start(SCRIPT.format(mode=f"server={server.address!r}") + LOOP)
+
+    def sent() -> list[Snapshot]:
+        return [s for batch in server.batches for s in batch.snapshots]
+
+    until(lambda: len(marks(sent())) >= 2)
+    seen = len(server.batches)
+    until(lambda: len(server.batches) > seen + 2)
+    assert process.communicate("x", timeout=60)[1] == ""
+    assert sorted(marks(sent())) == ["census: done", "find_holders __main__.Kept: done"]
+    events = [event for s in sent() for event in s.events if event.kind == "mark"]
+    assert {event.data["request"] for event in events} == {"r1", "r2"}
+    held = [h for s in sent() for h in s.holders if h.type == "__main__.Kept"]
+    assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
+
+
+def test_a_run_may_refuse_what_the_server_asks(server: Any, until: Any, start: Any) -> None:
+    server.wishes = [search("r1", "__main__.Kept")]
+    code = SCRIPT.format(mode=f"server={server.address!r}") + "run.census()" + LOOP
+    process = start(code, LEAKLINE_REQUESTS="0")
+
+    def told() -> list[str]:
+        return marks([s for batch in server.batches for s in batch.snapshots])
+
+    until(lambda: len(told()) >= 2)
+    assert process.communicate("x", timeout=60)[1] == ""
+    # What the program asks itself is not the server's.
+    assert sorted(told()) == ["census: done", "find_holders __main__.Kept: refused"]
