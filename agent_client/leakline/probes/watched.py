@@ -1,0 +1,171 @@
+"""Created and freed instances of watched classes, and the classes that are known to pile up.
+
+Counting creations exactly would mean to patch the class. So: how many are alive is exact (`ClassCounts`); deaths are
+counted by weak references to the instances we know of; what was created follows from both, and is a lower bound, for an
+instance may be born and die between two looks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from weakref import ref
+
+from leakline.probes.names import type_name
+from leakline.snapshot import Number
+
+# Instances followed in all: at 170 bytes each (a weak reference and a place in a dictionary) 3.4 MB.
+FOLLOWED_LIMIT: Final = 20_000
+
+# Classes that pile up in training programs by their full names; a name that is not loaded costs nothing.
+_PILING: Final = (
+    "threading.Thread", "threading.Timer", "_asyncio.Task", "asyncio.tasks.Task", "asyncio.events.TimerHandle",
+    "concurrent.futures._base.Future", "concurrent.futures.thread.ThreadPoolExecutor",
+    "concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.context.Process",
+    "multiprocessing.context.SpawnProcess", "multiprocessing.context.ForkProcess", "multiprocessing.pool.Pool",
+    "multiprocessing.queues.Queue", "multiprocessing.shared_memory.SharedMemory", "subprocess.Popen",
+    "socket.socket", "tempfile._TemporaryFileWrapper", "tempfile.TemporaryDirectory", "sqlite3.Connection",
+    "logging.StreamHandler", "logging.FileHandler", "logging.handlers.RotatingFileHandler",
+    "logging.handlers.MemoryHandler", "logging.handlers.QueueHandler", "weakref.finalize",
+    "torch.utils.hooks.RemovableHandle", "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "torch.utils.data.dataloader._SingleProcessDataLoaderIter", "torch.optim.adam.Adam", "torch.optim.adamw.AdamW",
+    "torch.optim.sgd.SGD", "torch.optim.rmsprop.RMSprop", "torch.cuda.streams.Stream", "torch.cuda.streams.Event",
+    "torch.cuda.graphs.CUDAGraph", "torch.utils.tensorboard.writer.SummaryWriter",
+    "tensorboardX.writer.SummaryWriter", "matplotlib.figure.Figure", "PIL.Image.Image", "h5py._hl.files.File",
+    "h5py._hl.dataset.Dataset", "tqdm.std.tqdm", "requests.sessions.Session", "keras.src.models.sequential.Sequential",
+    "keras.src.models.functional.Functional",
+)  # fmt: skip
+# The same of types without reference counts of their instances (before 3.12): only a census tells.
+_PILING_STATIC: Final = frozenset({
+    "_io.FileIO", "_io.TextIOWrapper", "_io.BufferedReader", "_io.BufferedWriter", "_io.BytesIO", "_io.StringIO",
+    "_socket.socket", "mmap.mmap", "select.epoll",
+})  # fmt: skip
+
+
+def known_to_pile_up() -> tuple[str, ...]:
+    """Full names of classes whose counts are worth telling whenever their modules are loaded."""
+    return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
+
+
+def piling_in_census(counts: Mapping[type, int]) -> dict[str, Number]:
+    """``type.<name>.count`` of types known to pile up that only a census counts: open files, sockets, memory maps."""
+    names = ((type_name(cls), count) for cls, count in counts.items())
+    return {f"type.{name}.count": count for name, count in names if name in _PILING_STATIC}
+
+
+class _Reference(ref[Any]):
+    """A weak reference that knows the address of what it led to."""
+
+    __slots__ = ("address",)
+
+    address: int
+
+
+@dataclass(slots=True)
+class _Followed:
+    references: dict[int, _Reference] = field(default_factory=dict)  # by address
+    # What has died since the last look. The callback is its `append` itself: C code, that any thread may run at any
+    # time, also while the interpreter ends, and that has nothing to raise.
+    dead: deque[Any] = field(default_factory=deque)
+    died: int = 0  # and is not booked yet
+    alive: int | None = None
+    created: int = 0
+    freed: int = 0
+    # Why there is no answer any more.
+    refused: str | None = None
+
+
+class WatchedClasses:
+    """Running totals of created and freed instances of the classes that somebody watches; lower bounds both.
+
+    ``note`` new instances as often as is cheap, ``read`` at phase ends. At most ``FOLLOWED_LIMIT`` instances are
+    followed in all; of a class that would need more the series are absent, and ``refused`` says so.
+    """
+
+    def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
+        self._limit = limit
+        self._followed: dict[str, _Followed] = {}
+
+    def watch(self, name: str) -> None:
+        """Follow the class of this full name from now on."""
+        self._followed.setdefault(name, _Followed())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes that are followed."""
+        return tuple(name for name, one in self._followed.items() if one.refused is None)
+
+    def refused(self) -> dict[str, str]:
+        """Classes that are not followed, with the reason in one line."""
+        return {
+            name: one.refused for name, one in self._followed.items() if one.refused is not None
+        }
+
+    def note(self, instances: Mapping[type, Sequence[object]]) -> None:
+        """Instances of watched classes, old or new, in any order; others are passed over."""
+        for cls, ones in instances.items():
+            followed = self._followed.get(type_name(cls))
+            if followed is None or followed.refused is not None:
+                continue
+            _bury(followed)
+            self._follow(followed, ones)
+
+    def read(self, counts: Mapping[str, int]) -> dict[str, Number]:
+        """``type.<name>.created`` and ``.freed`` since the class was first counted.
+
+        ``counts`` are the instances alive now by type name, exact (``ClassCounts.read_names``); a class that is not
+        among them is absent this time. ``created - freed`` is always the change of the count.
+        """
+        samples: dict[str, Number] = {}
+        for name, followed in self._followed.items():
+            _bury(followed)
+            alive = counts.get(name)
+            if alive is None or followed.refused is not None:
+                continue
+            if followed.alive is not None:
+                born = alive - followed.alive + followed.died
+                # Below zero, more died than those we knew.
+                followed.created += max(0, born)
+                followed.freed += followed.died + max(0, -born)
+                samples[f"type.{name}.created"] = followed.created
+                samples[f"type.{name}.freed"] = followed.freed
+            followed.alive, followed.died = alive, 0
+        return samples
+
+    def _follow(self, followed: _Followed, ones: Iterable[object]) -> None:
+        room = self._limit - sum(len(each.references) for each in self._followed.values())
+        for one in ones:
+            known = followed.references.get(id(one))
+            # An address may be new again: its first owner has died since we last looked.
+            if known is not None and known() is one:
+                continue
+            if room <= 0:
+                _refuse(followed, f"more than {self._limit} instances to follow")
+                return
+            try:
+                reference = _Reference(one, followed.dead.append)
+            except TypeError:
+                _refuse(followed, "its instances allow no weak references")
+                return
+            reference.address = id(one)
+            followed.references[id(one)] = reference
+            room -= known is None
+
+
+def _bury(followed: _Followed) -> None:
+    """Forget those that died since the last time, and count them."""
+    while followed.dead:
+        reference = followed.dead.popleft()
+        address = reference.address
+        followed.died += 1
+        if followed.references.get(address) is reference:
+            del followed.references[address]
+
+
+def _refuse(followed: _Followed, why: str) -> None:
+    followed.refused = why
+    followed.references = {}
+    followed.dead = deque()
