@@ -68,6 +68,16 @@ def test_a_lower_peak_is_seen_when_a_reading_falls_into_it(memory: Memory) -> No
     assert peak.read()[PEAK] == 100, "between two readings, and no new high: not known"
 
 
+def test_a_mark_that_another_tool_sets_back_tells_the_time_since_then(memory: Memory) -> None:
+    memory.uses(900, 100)
+    peak = seen(memory)
+    peak.read()
+    memory.reset()
+    memory.uses(300, 100)
+    assert peak.read()[PEAK] == 300
+    assert peak.read()[PEAK] == 100
+
+
 def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> None:
     peak = seen(memory)
     peak.read()

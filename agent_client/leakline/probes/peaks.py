@@ -59,7 +59,8 @@ class PeakMemory:
             known: list[Number] = [samples[RESIDENT]] if RESIDENT in samples else []
             if self._highest:
                 known.append(self._highest)
-            if mark is not None and mark > self._mark:
+            # It has risen; or another tool has set it back, and it tells the time since then.
+            if mark is not None and mark != self._mark:
                 known.append(mark)
             if known:
                 samples[PEAK] = max(known)
