@@ -1,0 +1,276 @@
+"""What the native module promises, checked in any interpreter with the standard library alone.
+
+    PYTHON check_native.py CLIENT FOLDER
+
+CLIENT holds the package `leakline`, FOLDER the compiled module. Each check is a function of the table below; a check
+that does not hold ends the process with its name and what was seen.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import random
+import sys
+import threading
+import time
+from collections import Counter, deque
+
+
+def main(client, folder):
+    faulthandler.enable()
+    sys.path.insert(0, client)
+    import leakline
+
+    # In front of what an editable install has compiled in place.
+    leakline.__path__.insert(0, folder)
+    from leakline.probes import native
+
+    module = native.native()
+    if module is None:
+        sys.exit(f"no native module: {native.why_not_native()}")
+    if not module.__file__.startswith(folder):
+        sys.exit(f"another module was loaded: {module.__file__}")
+    for check in CHECKS:
+        gc.collect()
+        started = time.process_time()
+        check(module)
+        sys.stdout.write(f"{check.__name__:60} {time.process_time() - started:6.2f} s\n")
+
+
+# -- heaps to look at
+
+
+class Node:
+    def __init__(self, value):
+        self.value = value
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "left", "right")
+
+
+class Tall(tuple):
+    pass
+
+
+def grown(number, seed=3):
+    """A heap of some age: made in one order, thinned and mixed in another."""
+    chance = random.Random(seed)
+    made = []
+    for i in range(number):
+        kind = i % 5
+        if kind == 0:
+            made.append(Node([i]))
+        elif kind == 1:
+            one = Slotted()
+            one.left = made[chance.randrange(len(made))]
+            made.append(one)
+        elif kind == 2:
+            made.append({"a": [i], i: None})
+        elif kind == 3:
+            made.append(Tall((i, [i])))
+        else:
+            made.append([made[chance.randrange(len(made))]])
+    chance.shuffle(made)
+    return made[: number * 3 // 4]
+
+
+class Churn:
+    """A thread that allocates, frees, grows, ties cycles and collects while something else is measured."""
+
+    def __init__(self, collects=False):
+        self.collects = collects
+        self.ended = threading.Event()
+        self.rounds = 0
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.ended.set()
+        self.thread.join()
+
+    def run(self):
+        chance = random.Random(5)
+        kept = deque(maxlen=5_000)
+        while not self.ended.is_set():
+            self.rounds += 1
+            for i in range(200):
+                a, b = {"i": [i]}, [i]
+                a["b"] = b
+                if chance.random() < 0.3:
+                    b.append(a)
+                kept.append(chance.choice((a, b)))
+            if self.collects and self.rounds % 20 == 0:
+                gc.collect(chance.randrange(3))
+            elif self.rounds % 200 == 0:
+                # The incremental collector of the first 3.14 does not keep up by itself.
+                gc.collect()
+
+
+def to_the_end(work, seconds=0.0005):
+    """Steps, with the lock let go of between them."""
+    steps = 1
+    while not work.step(seconds):
+        steps += 1
+        time.sleep(0)
+    return steps
+
+
+def when_whole(make, tries=60):
+    """What it found when nothing was missed: full collections that never end may reorder the lists under any walk."""
+    for _ in range(tries):
+        work = make()
+        to_the_end(work)
+        found, whole = work.result()
+        if whole:
+            return found
+    raise AssertionError(f"none of {tries} walks was whole")
+
+
+# -- referrers and instances
+
+
+def referrers_in_slices_are_all_that_there_are(module):
+    heap = grown(40_000)
+    targets = random.Random(1).sample(heap, 50)
+    # Without a pair of enumerate(), which would be a referrer too.
+    expected = {
+        (place, id(referrer))
+        for place in range(len(targets))
+        for referrer in gc.get_referrers(targets[place])
+        if referrer is not targets
+    }
+    work = module.ReferrerPass(targets)
+    to_the_end(work)
+    pairs, whole = work.result()
+    seen = {(place, id(referrer)) for place, referrer in pairs if referrer is not targets}
+    assert whole
+    assert seen == expected, (len(seen - expected), len(expected - seen))
+
+
+def referrers_are_found_beside_a_program_that_runs(module):
+    heap = grown(40_000)
+    targets = random.Random(1).sample(heap, 20)
+    for collects in (False, True):
+        with Churn(collects):
+            pairs = when_whole(lambda: module.ReferrerPass(targets))
+        found = {place for place, referrer in pairs if referrer is heap}
+        assert found == set(range(20)), found
+
+
+def instances_are_counted_exactly(module):
+    heap = grown(40_000)
+    counts = Counter(map(type, gc.get_objects()))
+    kinds = [Node, Slotted, Tall]
+    work = module.InstancePass(kinds, each=5)
+    to_the_end(work)
+    rows = work.result()
+    assert [number for number, _ in rows] == [counts[kind] for kind in kinds], rows
+    for kind, (_, some) in zip(kinds, rows, strict=True):
+        assert 5 <= len(some) <= 10, len(some)
+        assert all(type(one) is kind for one in some)
+    del heap
+
+
+def instances_are_counted_beside_a_program_that_runs(module):
+    heap = grown(40_000)
+    counts = Counter(map(type, gc.get_objects()))
+    with Churn():
+        for _ in range(5):
+            work = module.InstancePass([Node, Slotted, Tall], each=5)
+            to_the_end(work)
+            numbers = [number for number, _ in work.result()]
+            # Those of the heap live from the first slice to the last.
+            assert numbers == [counts[kind] for kind in (Node, Slotted, Tall)], numbers
+    del heap
+
+
+def the_newest_instances_come_first(module):
+    heap = grown(10_000)
+    last = [Node(i) for i in range(10)]
+    (some,) = module.newest_instances([Node], 10, 1.0)
+    assert {id(one) for one in some} == {id(one) for one in last}
+    del heap
+
+
+# -- garbage
+
+
+def garbage_is_found_and_left(module):
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            a, b = Node(None), Node(None)
+            a.value, b.value = b, a
+        del a, b
+        looked_at, is_all, dead, size, _, types = module.garbage(400_000, 10**10)
+        assert is_all, looked_at
+        counts = {kind: number for kind, number, _ in types}
+        assert counts.get(Node) == 200, types
+        assert size > 200 * 32
+        del types, counts
+        alive = module.garbage(400_000, 10**10)[2]
+        assert alive == dead
+        assert gc.collect() >= 200
+        assert module.garbage(400_000, 10**10)[2] < dead
+    finally:
+        gc.enable()
+
+
+# -- what all of them must leave as it is
+
+
+def nothing_keeps_a_reference(module):
+    heap = grown(20_000)
+    before = list(map(sys.getrefcount, heap))
+    classes = [Node, Slotted, Tall]
+    class_counts = list(map(sys.getrefcount, classes))
+    for name, look in LOOKS.items():
+        look(module)
+        after = list(map(sys.getrefcount, heap))
+        assert after == before, name
+        assert list(map(sys.getrefcount, classes)) == class_counts, name
+
+
+def a_look_given_up_leaves_nothing_behind(module):
+    heap = grown(20_000)
+    tracked = len(gc.get_objects())
+    for make in (lambda: module.ReferrerPass(heap[:10]), lambda: module.InstancePass([Node])):
+        for _ in range(50):
+            work = make()
+            work.step(0.00001)
+            del work
+    assert abs(len(gc.get_objects()) - tracked) < 10
+    gc.collect()
+
+
+def _whole(work):
+    to_the_end(work)
+    work.result()
+
+
+LOOKS = {
+    "ReferrerPass": lambda module: _whole(module.ReferrerPass([LOOKS])),
+    "InstancePass": lambda module: _whole(module.InstancePass([Node, tuple, str])),
+    "newest_instances": lambda module: module.newest_instances([Node, dict], 10, 1.0),
+    "garbage": lambda module: module.garbage(400_000, 10**10),
+}
+
+CHECKS = [
+    referrers_in_slices_are_all_that_there_are,
+    referrers_are_found_beside_a_program_that_runs,
+    instances_are_counted_exactly,
+    instances_are_counted_beside_a_program_that_runs,
+    the_newest_instances_come_first,
+    garbage_is_found_and_left,
+    nothing_keeps_a_reference,
+    a_look_given_up_leaves_nothing_behind,
+]
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

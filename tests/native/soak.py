@@ -1,0 +1,311 @@
+"""Every facility of the native module in a loop, while a program does all that can move, free or reorder objects.
+
+    PYTHON soak.py CLIENT FOLDER SECONDS [NAME ...]
+
+Standard library only. Ends with 0 when the time is over, every facility has had its turns, and memory has not grown
+with their number; a crash ends it otherwise. NAME chooses facilities of the table below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from pathlib import Path
+
+# Of what stays after a warm-up, what may come on top by the end: fragments, not leaks of every turn.
+MOST_GROWTH_BYTES = 96 << 20
+KEPT = 3_000
+
+
+class Node:
+    def __init__(self, value):
+        self.value = value
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "left", "right")
+
+
+class Finalized:
+    """Runs code while it is freed, also inside a collection."""
+
+    def __init__(self, other):
+        self.other = other
+
+    def __del__(self):
+        self.other = [self]
+        time.sleep(0)
+
+
+# -- what the program does
+
+
+def makes_and_drops(chance, kept):
+    for i in range(200):
+        one = Slotted()
+        one.left = [i]
+        kept.append(
+            chance.choice(
+                (one, Node({i: one}), (one, [i]), {"a": i}, (i, "b"), bytearray(i), float(i))
+            )
+        )
+
+
+def ties_cycles(chance, kept):
+    for i in range(100):
+        a, b = Node(i), Finalized(None)
+        a.value, b.other = b, a
+        if chance.random() < 0.2:
+            kept.append(weakref.ref(a))
+
+
+def grows_and_shrinks(chance, kept):
+    lists, many = [], {}
+    ends = deque()
+    for i in range(chance.randrange(30_000)):
+        lists.append((i, [i]))
+        many[i] = [i]
+        ends.append([i])
+    kept.append((lists, many, ends, set(many), OrderedDict(many)))
+    time.sleep(0)
+    del lists[: len(lists) // 2]
+    while len(ends) > 10:
+        ends.popleft()
+        if len(ends) % 1_000 == 0:
+            time.sleep(0)
+    many.clear()
+    kept.pop()
+
+
+def collects(chance, kept):
+    gc.collect(chance.randrange(3))
+
+
+def freezes(chance, kept):
+    gc.freeze()
+    makes_and_drops(chance, kept)
+    gc.unfreeze()
+
+
+def makes_and_drops_classes(chance, kept):
+    for i in range(5):
+        metaclass = type(f"Meta{i}", (type,), {})
+        cls = metaclass(f"Kind{i}", (Node,), {"__slots__": ()} if i % 2 else {})
+        kept.append([cls(j) for j in range(20)])
+
+
+def runs_generators(chance, kept):
+    def numbers(n):
+        try:
+            for i in range(n):
+                yield [i]
+        finally:
+            time.sleep(0)
+
+    some = [numbers(5) for _ in range(50)]
+    for one in some:
+        next(one)
+    kept.append(some)
+
+
+def switches_the_collector(chance, kept):
+    gc.disable()
+    ties_cycles(chance, kept)
+    gc.enable()
+
+
+PROGRAM = [
+    makes_and_drops,
+    makes_and_drops,
+    ties_cycles,
+    grows_and_shrinks,
+    collects,
+    freezes,
+    makes_and_drops_classes,
+    runs_generators,
+    switches_the_collector,
+]
+
+
+# -- what we do meanwhile: one turn each
+
+
+def _in_slices(work):
+    end = time.monotonic() + 5
+    while not work.step(0.0005):
+        time.sleep(0)
+        if time.monotonic() > end:
+            # Given up, as a caller does whose time is over.
+            return
+    work.result()
+
+
+def referrers(module, heap):
+    _in_slices(module.ReferrerPass(heap[:20]))
+
+
+def referrers_at_once(module, heap):
+    module.referrers_among(heap, heap[:20])
+
+
+def instances(module, heap):
+    _in_slices(module.InstancePass([Node, Slotted, tuple, float, type], each=7))
+
+
+def newest(module, heap):
+    module.newest_instances([Node, dict, Finalized], 10, 0.01)
+
+
+def garbage(module, heap):
+    module.garbage(300_000, 20_000_000)
+
+
+def arenas(module, heap):
+    # Another allocator, as under a sanitizer; or another thread scans.
+    with contextlib.suppress(OSError, RuntimeError):
+        module.scan_arenas(7, random.getrandbits(32))
+
+
+def arenas_by_file(module, heap):
+    with contextlib.suppress(OSError, RuntimeError):
+        module.scan_arenas(5, random.getrandbits(32), True)
+
+
+def _census(module, in_slices):
+    role = module.roles
+    roles = {list: role["list"], tuple: role["tuple"], dict: role["dict"], set: role["set"], deque: role["deque"],
+             OrderedDict: role["odict"], bytes: role["bytes"], int: role["int"], str: role["str"]}  # fmt: skip
+    return module.Census(roles, {Node: 50, type: 50}, (), (), 2, 100_000, in_slices)
+
+
+def _read_census(census):
+    census.take_picked()
+    census.take_large()
+    census.rows()
+    census.arrays({})
+    census.facts()
+
+
+def census_in_slices(module, heap):
+    census = _census(module, True)
+    end = time.monotonic() + 5
+    while not census.step(500_000, 100) and time.monotonic() < end:
+        census.take_picked()
+        census.take_large()
+        time.sleep(0)
+    _read_census(census)
+
+
+def census_at_once(module, heap):
+    census = _census(module, False)
+    census.run(-1, heap[:500])
+    _read_census(census)
+
+
+def census_with_a_deadline(module, heap):
+    census = _census(module, False)
+    census.run(1_000_000, heap[:500])
+    _read_census(census)
+
+
+FACILITIES = {
+    "referrers": referrers,
+    "referrers at once": referrers_at_once,
+    "instances": instances,
+    "newest": newest,
+    "garbage": garbage,
+    "arenas": arenas,
+    "arenas by file": arenas_by_file,
+    "census in slices": census_in_slices,
+    "census at once": census_at_once,
+    "census with a deadline": census_with_a_deadline,
+}
+
+
+# -- together
+
+
+def main(client, folder, seconds, *names):
+    faulthandler.enable()
+    # A switch wherever one is possible.
+    sys.setswitchinterval(1e-5)
+    sys.path.insert(0, client)
+    import leakline
+
+    leakline.__path__.insert(0, folder)
+    from leakline import _native as module
+
+    if not module.__file__.startswith(folder):
+        sys.exit(f"another module was loaded: {module.__file__}")
+    heap = [Node([i]) for i in range(5_000)]
+    heap += [{"a": [one]} for one in heap[:2_000]]
+    before = [sys.getrefcount(one) for one in heap]
+    chosen = {name: FACILITIES[name] for name in names} if names else FACILITIES
+    turns = dict.fromkeys(chosen, 0)
+    end = time.monotonic() + float(seconds)
+    failures = []
+
+    @contextlib.contextmanager
+    def guarded(name):
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - of either side: the other thread has to hear of it
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+
+    def program(seed):
+        chance, kept = random.Random(seed), deque(maxlen=KEPT)
+        rounds = 0
+        while time.monotonic() < end and not failures:
+            with guarded("the program"):
+                chance.choice(PROGRAM)(chance, kept)
+            rounds += 1
+            if rounds % 100 == 0:
+                # The incremental collector of the first 3.14 does not keep up by itself.
+                gc.collect()
+
+    def ours(number):
+        mine = list(chosen)[number::2]
+        while time.monotonic() < end and not failures:
+            for name in mine:
+                with guarded(name):
+                    chosen[name](module, heap)
+                turns[name] += 1
+
+    threads = [threading.Thread(target=program, args=(seed,)) for seed in (1, 2)]
+    threads += [threading.Thread(target=ours, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    time.sleep(float(seconds) / 3)
+    warm = resident()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    grown = resident() - warm
+    after = [sys.getrefcount(one) for one in heap]
+    numbers = ", ".join(f"{name} {number}" for name, number in turns.items())
+    sys.stdout.write(f"{numbers} turns; {grown / 1e6:+.1f} MB\n")
+    sys.stdout.flush()
+    if failures:
+        sys.exit(failures[0])
+    if after != before:
+        sys.exit("references to the heap were kept or lost")
+    if not all(turns.values()):
+        sys.exit("a facility had no turn")
+    if grown > MOST_GROWTH_BYTES and "LD_PRELOAD" not in os.environ:
+        sys.exit(f"memory grew by {grown / 1e6:.0f} MB")
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

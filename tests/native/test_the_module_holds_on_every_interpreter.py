@@ -1,0 +1,79 @@
+"""The native module, compiled for each interpreter at hand, keeps its promises there, and is refused where it must be.
+
+`make test-native` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names more of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.native.interpreters import CLIENT, NAMES, Interpreter, clean_environment, found
+
+HERE = Path(__file__).parent
+WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
+WITHOUT_LOCK = [name for name in NAMES if name.endswith("t")]
+SECONDS = 240
+
+
+def _interpreter(name: str) -> Interpreter:
+    if name not in found():
+        pytest.skip(f"{name} is not on the path nor in LEAKLINE_TEST_PYTHONS")
+    return found()[name]
+
+
+def _with_module(name: str, tmp_path: Path) -> tuple[Interpreter, Path]:
+    one = _interpreter(name)
+    if reason := one.cannot_build():
+        pytest.skip(f"{one.label}: {reason}")
+    return one, one.build(tmp_path)
+
+
+def _run(one: Interpreter, *arguments: object, **setting: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [one.path, *map(str, arguments)],
+        env=clean_environment() | setting, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_what_it_counts_and_finds_is_what_there_is(name: str, tmp_path: Path) -> None:
+    one, folder = _with_module(name, tmp_path)
+    done = _run(one, HERE / "check_native.py", CLIENT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WITHOUT_LOCK)
+def test_an_interpreter_without_a_lock_is_refused_and_counts_in_python(
+    name: str, tmp_path: Path
+) -> None:
+    one = _interpreter(name)
+    assert one.is_free_threaded
+    built = _run(one, CLIENT / "native" / "build.py", tmp_path)
+    assert (built.returncode, built.stdout) == (1, "")
+    assert built.stderr == (
+        "no native module: it needs the interpreter lock, and this interpreter is free-threaded\n"
+    )
+    done = _run(one, HERE / "check_pure.py", CLIENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_without_the_module_the_census_counts_the_same_in_python(name: str) -> None:
+    done = _run(_interpreter(name), HERE / "check_pure.py", CLIENT, LEAKLINE_NATIVE="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WITHOUT_LOCK)
+def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str, tmp_path: Path) -> None:
+    """Who compiles without our build file must not get a module that reads what others write."""
+    include = _run(
+        _interpreter(name), "-c", "import sysconfig; print(sysconfig.get_path('include'))"
+    ).stdout.strip()
+    done = subprocess.run(
+        ["cc", "-fsyntax-only", f"-I{include}", str(CLIENT / "native" / "module.c")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "leakline._native needs the interpreter lock" in done.stderr
