@@ -724,8 +724,9 @@ object_in(scan *s, const uint8_t *block, uint32_t size)
 {
     for (uint32_t place = 0; place <= 32 && place + 16 <= size; place += 16) {
         uint32_t row = kind_of(word_at(block + place + 8));
-        if (row != UINT32_MAX && can_be_count(word_at(block + place)) && fits(&kinds.rows[row], place, size)) {
-            return row;
+        if (row != UINT32_MAX && fits(&kinds.rows[row], place, size)) {
+            /* Without references it waits in a free list of its type, or never was one. */
+            return can_be_count(word_at(block + place)) ? row : UINT32_MAX;
         }
     }
     for (uint32_t place = 0; place <= 32 && place + 16 <= size; place += 16) {

@@ -187,10 +187,14 @@ def test_classes_inside_containers_are_not_taken_for_their_instances() -> None:
         )
         for _ in range(MADE)
     ]
-    after = sample().counts
-    for kind in (Empty, Plain, WithDict, Lean):
-        assert after.get(kind, 0) == before.get(kind, 0), kind
-    assert after[float] == pytest.approx(before[float], abs=20)
+    dropped = [(Plain, i) for i in range(MADE)]
+    # Freed tuples wait in a list of their own, with what was in them.
+    for now in range(2):
+        after = sample().counts
+        for kind in (Empty, Plain, WithDict, Lean):
+            assert after.get(kind, 0) == before.get(kind, 0), (now, kind)
+        assert after[float] == pytest.approx(before[float], abs=20)
+        dropped.clear()
     assert len(rows) == MADE
 
 
