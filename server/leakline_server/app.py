@@ -13,6 +13,7 @@ from starlette.routing import Route
 from .config import Config
 from .live import Live
 from .paths import MIGRATIONS, STATIC
+from .requests import Requests
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
 from .web import errors, metrics, openapi, pages, read_api, stream
@@ -82,7 +83,8 @@ class _Rooms:
         self._engine = engine
         self._live = Live()
         self._deliverer = Deliverer(engine, config)
-        wakes = Wakes(run=self._live.wake, deliveries=self._deliverer.wake)
+        requests = Requests()
+        wakes = Wakes(self._live.wake, self._deliverer.wake, requests.wanted)
         self._examiner = Examiner(engine, config.silent_after_seconds, wakes)
         self._examining = Worker("examine", self._examiner.once)
         self._writer = Writer(engine, self._stored)
@@ -93,6 +95,7 @@ class _Rooms:
             self._writer,
             self._examiner.figures,
             Derivations(engine),
+            requests,
             self._examine,
         )
 

@@ -1,7 +1,7 @@
 """`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
 
 1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest.py`)
-3. hand it to the writer and wait until it is durable   4. answer
+3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
 
 The entry in OpenAPI is made from the very types that decode the body.
 """
@@ -51,7 +51,9 @@ class IngestRoute:
         except RequestRefused as error:
             self._metrics.refused(error.code)
             raise
-        answer = msgspec.json.encode({"accepted": accepted, "requests": []})
+        services.requests.answered(run_id, batch.details.get("events", ()))
+        wishes = services.requests.of(run_id, batch.process.rank)
+        answer = msgspec.json.encode({"accepted": accepted, "requests": wishes})
         length = str(len(answer)).encode()
         start: Message = {"type": "http.response.start", "status": 200}
         start["headers"] = [*_HEADERS, (b"content-length", length)]
@@ -127,7 +129,24 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "required": ["accepted", "requests"],
         "properties": {
             "accepted": {"type": "integer", "description": "snapshots that were new"},
-            "requests": {"type": "array", "items": {"type": "object"}},
+            "requests": {
+                "type": "array",
+                "description": "what this process is asked to look at, until an event of kind mark tells the outcome "
+                'with {"request": id} as its data; a client may ignore it',
+                "items": {
+                    "type": "object",
+                    "required": ["id", "kind", "asked_by"],
+                    "properties": {
+                        "id": {"type": "string"},
+                        "kind": {"type": "string", "enum": ["find_holders", "census"]},
+                        "type": {
+                            "type": "string",
+                            "description": "full name of a class, for find_holders",
+                        },
+                        "asked_by": {"type": "string", "enum": ["person", "server"]},
+                    },
+                },
+            },
         },
     }
     return {"post": operation}, schemas

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from .ingest_api import PATH, openapi_entry
-from .schemas import Error, NewRun, RunChanges
+from .schemas import Error, NewRequest, NewRun, RunChanges
 
 
 def install(app: FastAPI) -> None:
@@ -29,7 +29,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
     )
     entry, schemas = openapi_entry()
     _, bodies = models_json_schema(
-        [(NewRun, "validation"), (RunChanges, "validation"), (Error, "validation")],
+        [(model, "validation") for model in (NewRun, NewRequest, RunChanges, Error)],
         ref_template="#/components/schemas/{model}",
     )
     components = found.setdefault("components", {}).setdefault("schemas", {})

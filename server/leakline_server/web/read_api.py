@@ -36,6 +36,8 @@ _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": schemas.Error, "description": "contradicts what is stored"},
     503: {"model": schemas.Error, "description": "the database does not take writes"},
 }
+# A silent run may come back.
+_LISTENING: Final = ("running", "silent")
 # A NUL in a query is an error of the caller, not of the database.
 Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
 Names = Annotated[
@@ -114,6 +116,34 @@ def change_run(
     use.live.wake(run)
     use.examine(run)
     return json_response(changed)
+
+
+@router.post(
+    "/runs/{run}/requests",
+    tags=["runs"],
+    summary="Ask a running process to look",
+    response_model=None,
+    openapi_extra=described(schemas.NewRequest),
+    responses={202: {"model": schemas.WaitingRequest, "description": "asked"}, **_WRITE_ERRORS},
+)
+def ask_run(
+    run: RunId, body: Annotated[schemas.NewRequest, json_body(schemas.NewRequest)], use: Use
+) -> Response:
+    """At its next phase end, in its own time and within its longest pause; it may refuse."""
+    if (body.kind == "find_holders") != (body.type is not None):
+        raise InvalidField(
+            "type", body.type, "find_holders needs the name of a class, census has none"
+        )
+    summary = _found(run, runs.get_summary(use.engine, run))
+    if summary["state"] not in _LISTENING:
+        raise Conflict(
+            "run_has_ended",
+            f"run {run} is {summary['state']}: no process is there to look",
+            {"run": run, "state": summary["state"]},
+        )
+    asked = use.requests.ask(run, body.kind, body.type or "", body.rank)
+    answer = {"id": asked.id, "kind": asked.kind, "type": asked.type or None, "rank": asked.rank}
+    return json_response(answer, 202)
 
 
 @router.get("/runs", tags=["runs"], summary="List runs, newest first", **_answer(schemas.RunList))

@@ -70,6 +70,25 @@ class Note(Strict):
     link: Annotated[str, Field(max_length=2_000, pattern=r"^https?://\S+$")] | None = None
 
 
+class NewRequest(Strict):
+    """`find_holders` looks for what keeps the instances of `type` alive, `census` counts all objects."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    kind: Literal["find_holders", "census"]
+    type: Name | None = None
+    rank: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+class WaitingRequest(BaseModel):
+    """It goes with the answer to the next batch of that rank; what came of it is an event of kind `mark`."""
+
+    id: str
+    kind: str
+    type: str | None
+    rank: int
+
+
 class RunChanges(Strict):
     """Only what is given changes. With `instance`, `state` ends that process, and the run with the last of them."""
 

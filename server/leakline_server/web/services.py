@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from ..config import Config
 from ..figures import ExaminerFigures
 from ..live import Live
+from ..requests import Requests
 from ..store.engine import Engine
 from ..writer import Writer
 from .derived import Derivations
@@ -24,6 +25,7 @@ class Services:
     writer: Writer
     examiner: ExaminerFigures
     derived: Derivations
+    requests: Requests
     # Look at this run again; from any thread.
     examine: Callable[[str], None]
 

@@ -46,6 +46,8 @@ class Wakes:
 
     run: Callable[[str], None]
     deliveries: Callable[[], None]
+    # Of a run that goes on.
+    verdict: Callable[[Verdict], None] = lambda verdict: None
 
 
 class Examiner:
@@ -116,6 +118,8 @@ class Examiner:
             raise NoSuchRun(run_id)
         delivered = self._save(run, verdict)
         self._wakes.run(run_id)
+        if run["state"] == "running":
+            self._wakes.verdict(verdict)
         if delivered:
             self._wakes.deliveries()
         return verdict
