@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 from leakline.probes.census import take_census
@@ -253,3 +254,85 @@ def test_default_dictionaries_count_as_dictionaries(monkeypatch: Any) -> None:
     grouped["x"].append(1)
     assert _lengths(watch.read())["grouped"] == 1
     assert list(grouped) == ["x"]
+
+
+def _make_logger() -> tuple[Any, Any]:
+    kept: list[int] = []
+    return kept.append, lambda one: kept.append(one) or len(kept)
+
+
+_, log = _make_logger()
+_, log_too = _make_logger()
+
+
+@functools.cache
+def _squared(number: int) -> int:
+    return number * number
+
+
+class Policy:
+    @functools.lru_cache(maxsize=100)  # noqa: B019
+    def act(self, number: int) -> int:
+        return number
+
+
+def test_closures_are_named_with_the_function_and_the_variable_and_summed() -> None:
+    watch = _watch()
+    before = _lengths(watch.read()).get("_make_logger.<locals>.<lambda>.<closure>.kept", 0)
+    log(1), log(2), log_too(3)
+    assert _lengths(watch.read())["_make_logger.<locals>.<lambda>.<closure>.kept"] == before + 3
+
+
+def test_caches_of_functions_and_methods_are_named_and_not_sized() -> None:
+    watch = _watch()
+    policy = Policy()
+    for number in range(10):
+        _squared(number)
+        policy.act(number)
+    samples = watch.read()
+    assert _lengths(samples)["_squared.<cache>"] == 10
+    assert _lengths(samples)["Policy.act.<cache>"] == 10
+    watch.find()
+    assert f"{HERE}._squared.<cache>.bytes" not in watch.read()
+    _squared.cache_clear()
+    Policy.act.cache_clear()
+
+
+class Learner:
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+
+class Session:
+    def __init__(self) -> None:
+        self.by_name = {"learner": [Learner()]}
+
+
+session = Session()
+
+
+def test_without_a_census_the_instances_that_the_roots_lead_to_are_read() -> None:
+    # Nobody has counted the class.
+    watch = ContainerWatch(ClassCounts().count_of)
+    watch.find()
+    learner = session.by_name["learner"][0]
+    learner.losses += [0.5] * 7
+    assert _lengths(watch.read())["Learner.losses"] == 7
+    gone = weakref.ref(session.by_name["learner"].pop())
+    del learner
+    assert gone() is None
+    assert "Learner.losses" not in _lengths(watch.read())
+    session.by_name["learner"].append(Learner())
+
+
+def test_looking_without_a_census_takes_a_few_milliseconds() -> None:
+    kept = [Environment() for _ in range(2_000)]
+    best = 1.0
+    for _ in range(5):
+        watch = ContainerWatch()
+        started = thread_time()
+        watch.find()
+        best = min(best, thread_time() - started)
+    # Measured 6 ms in a process with torch loaded, most of it for its 5,000 classes.
+    assert best < 0.03
+    assert kept

@@ -1,16 +1,18 @@
 """Containers that grow, by the name the program gives them.
 
 They are found by naming forward from the program's own roots: module globals, attributes of its classes, locals of
-the functions that run on the calling thread, and attributes of instances of its classes, which a census hands over.
-Only paths are kept. A list cannot be referred to weakly, so every reading walks its path again.
+the functions that run on the calling thread, what its functions close over and cache, and attributes of instances of
+its classes, which a census hands over or, without one, a walk from the roots. Only paths are kept. A list cannot be
+referred to weakly, so every reading walks its path again.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
@@ -19,7 +21,8 @@ from leakline.probes.contents import is_container, items, newest
 from leakline.probes.deep import marginal_bytes
 from leakline.probes.frames import Locals, locals_by_function
 from leakline.probes.names import type_name
-from leakline.probes.program import user_classes, user_modules
+from leakline.probes.program import is_user_file, user_classes, user_modules
+from leakline.probes.roots import Near, look_near
 from leakline.probes.tracked import TrackedContainer
 from leakline.snapshot import Number
 
@@ -31,6 +34,8 @@ _INSTANCES_READ: Final = 4_000
 _INSTANCES_OF_A_CLASS: Final = 1_000
 # Attributes are learnt from this many instances of a class.
 _INSTANCES_ASKED: Final = 4
+# Functions of one name whose closures are read: each call of the function around them makes one.
+_FUNCTIONS_OF_A_NAME: Final = 64
 # A container no longer than this may hold the containers that grow: `history["loss"]`.
 _SHORT: Final = 64
 # Objects looked at to size the items of one container.
@@ -70,12 +75,13 @@ class _Watched:
         found = self.place.resolve(frames)
         if found is None:
             return None
-        ones = [one for one in found if is_container(one)]
+        ones = [one for one in found if is_container(one) or _is_cache(one)]
         if not self.inside:
             return ones
-        if any(len(one) > _SHORT for one in ones):
+        plain = [one for one in ones if is_container(one)]
+        if any(len(one) > _SHORT for one in plain):
             return None
-        return [item for one in ones for item in items(one) if is_container(item)]
+        return [item for one in plain for item in items(one) if is_container(item)]
 
 
 class ContainerWatch:
@@ -98,11 +104,13 @@ class ContainerWatch:
         """Look again for containers, at most ``WATCHED_LIMIT``: those that grew before, then the longest.
 
         ``frame`` is where the calling thread stands (here, if left out). ``instances`` are live objects by exact
-        class, from ``take_census(on_instances=...)``; of them, only weak references are kept.
+        class, from ``take_census(on_instances=...)``; of them, only weak references are kept. Without them, those
+        that the roots lead to are taken: two milliseconds.
         """
         frames = locals_by_function(frame or sys._getframe(1))
+        near = look_near({name: variables.read() for name, variables in frames.items()})
         found: dict[str, _Watched] = {}
-        for place in self._places(frames, instances or {}):
+        for place in self._places(frames, near, instances):
             self._consider(found, _Watched(place.path, place, inside=False), frames)
             self._consider(found, _Watched(f"{place.path}[*]", place, inside=True), frames)
         if instances is None:
@@ -129,7 +137,7 @@ class ContainerWatch:
             containers = watched.containers(frames) if watched.place.is_complete() else None
             if containers is None:
                 continue
-            length = sum(map(len, containers))
+            length = sum(map(_length, containers))
             if length > watched.longest:
                 watched.longest, watched.has_grown = length, True
             if watched.has_grown:
@@ -145,7 +153,7 @@ class ContainerWatch:
         if not containers:
             return
         known = self._watched.get(new.path)
-        new.longest = sum(map(len, containers))
+        new.longest = sum(map(_length, containers))
         if known is not None:
             new.has_grown = known.has_grown or new.longest > known.longest
             new.longest = max(new.longest, known.longest)
@@ -153,7 +161,7 @@ class ContainerWatch:
         found.setdefault(new.path, new)
 
     def _places(
-        self, frames: Frames, instances: Mapping[type, Sequence[object]]
+        self, frames: Frames, near: Near, instances: Mapping[type, Sequence[object]] | None
     ) -> Iterator[_Place]:
         for name, module in user_modules():
             for key in _container_names(module.__dict__):
@@ -164,11 +172,12 @@ class ContainerWatch:
         for function, variables in frames.items():
             for key in _container_names(variables.read()):
                 yield _Place(f"{function}.<locals>.{key}", _of_locals(function, key))
-        for cls, ones in instances.items():
+        yield from _of_functions(near)
+        for cls, ones in (near.instances if instances is None else instances).items():
             if len(ones) <= _INSTANCES_OF_A_CLASS:
-                yield from self._by_class(cls, ones)
+                yield from self._by_class(cls, ones, are_counted=instances is not None)
 
-    def _by_class(self, cls: type, ones: Sequence[object]) -> Iterator[_Place]:
+    def _by_class(self, cls: type, ones: Sequence[object], are_counted: bool) -> Iterator[_Place]:
         try:
             weak = [ref(one) for one in ones]
         except TypeError:
@@ -177,7 +186,7 @@ class ContainerWatch:
         half = _INSTANCES_ASKED // 2
         asked = ones if len(ones) <= _INSTANCES_ASKED else [*ones[:half], *ones[-half:]]
         names = {name: None for one in asked for name in _container_names(attributes(one))}
-        is_complete = _are_all(id(cls), weak, self._count_of)
+        is_complete = _are_all(id(cls), weak, self._count_of, are_counted)
         for name in filter(is_plain_attribute(cls), names):
             path = f"{type_name(cls)}.{name}"
             yield _Place(path, _of_instances(weak, name), len(weak), is_complete)
@@ -224,11 +233,84 @@ def _of_instances(instances: list[ref[Any]], name: str) -> Resolve:
 
 
 def _are_all(
-    address: int, instances: list[ref[Any]], count_of: Callable[[int], int | None] | None
+    address: int,
+    instances: list[ref[Any]],
+    count_of: Callable[[int], int | None] | None,
+    are_counted: bool,
 ) -> Callable[[], bool]:
     if count_of is None:
         return _always
-    return lambda: count_of(address) == len(_alive(instances))
+
+    def check() -> bool:
+        count = count_of(address)
+        # Without a census nobody has counted them: those that the roots lead to are the ones we speak of.
+        return count == len(_alive(instances)) or (count is None and not are_counted)
+
+    return check
+
+
+def _of_functions(near: Near) -> Iterator[_Place]:
+    """What functions near the roots close over, and their caches; of functions of the same name together."""
+    closures: dict[tuple[str, int], list[ref[Any]]] = {}
+    told: set[int] = set()
+    for one in near.objects:
+        kind = type(one)
+        if kind is FunctionType and is_user_file(one.__code__.co_filename):
+            for index, content in enumerate(_contents(one)):
+                # Two functions may close over the same.
+                if is_container(content) and id(content) not in told:
+                    told.add(id(content))
+                    name = one.__code__.co_freevars[index]
+                    path = f"{_function_name(one)}.<closure>.{name}"
+                    closures.setdefault((path, index), []).append(ref(one))
+        elif _is_cache(one):
+            function = attributes(one).get("__wrapped__")
+            if type(function) is FunctionType and is_user_file(function.__code__.co_filename):
+                yield _Place(f"{_function_name(function)}.<cache>", _of_references([ref(one)]))
+    for (path, index), functions in closures.items():
+        newest_ones = functions[-_FUNCTIONS_OF_A_NAME:]
+        yield _Place(path, _of_closures(newest_ones, index), len(newest_ones))
+
+
+def _function_name(function: FunctionType) -> str:
+    module = function.__module__
+    name = function.__qualname__
+    return f"{module}.{name}" if type(module) is str else name
+
+
+def _contents(function: FunctionType) -> list[Any]:
+    """What each variable of the closure is bound to, None where it is not."""
+    found: list[Any] = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def _of_closures(functions: list[ref[Any]], index: int) -> Resolve:
+    def resolve(_frames: Frames) -> list[Any] | None:
+        alive = _alive(functions)
+        found = {id(one): one for one in (_contents(function)[index] for function in alive)}
+        return list(found.values()) if alive else None
+
+    return resolve
+
+
+def _of_references(references: list[ref[Any]]) -> Resolve:
+    return lambda _frames: _alive(references) or None
+
+
+def _is_cache(one: object) -> bool:
+    return type(one) is functools._lru_cache_wrapper
+
+
+def _length(one: Any) -> int:
+    if type(one) is functools._lru_cache_wrapper:
+        # Of exactly this type it is C code that only counts.
+        return int(functools._lru_cache_wrapper.cache_info(one).currsize)
+    return len(one)
 
 
 def _alive(instances: list[ref[Any]]) -> list[Any]:
@@ -239,7 +321,8 @@ def _size_items(watched: _Watched, frames: Frames) -> None:
     """Sample what one more item adds: again only when the container has doubled."""
     if not watched.has_grown or watched.longest < 2 * watched.sized_at:
         return
-    longest = max(watched.containers(frames) or (), key=len, default=None)
+    plain = filter(is_container, watched.containers(frames) or ())
+    longest = max(plain, key=len, default=None)
     if longest:
         watched.bytes_each = marginal_bytes(newest(longest), objects_visited=_OBJECTS_VISITED)
         watched.sized_at = watched.longest

@@ -22,7 +22,7 @@ FOLLOWED_LIMIT: Final = 20_000
 
 # Classes that pile up in training programs by their full names; a name that is not loaded costs nothing.
 _PILING: Final = (
-    "threading.Thread", "threading.Timer", "_asyncio.Task", "asyncio.tasks.Task", "asyncio.events.TimerHandle",
+    "threading.Thread", "threading.Timer", "_asyncio.Task", "asyncio.events.TimerHandle",
     "concurrent.futures._base.Future", "concurrent.futures.thread.ThreadPoolExecutor",
     "concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.context.Process",
     "multiprocessing.context.SpawnProcess", "multiprocessing.context.ForkProcess", "multiprocessing.pool.Pool",

@@ -1,0 +1,347 @@
+"""The native look for referrers and instances, and the search made of it, in slices beside a running program."""
+
+from __future__ import annotations
+
+import gc
+import random
+import subprocess
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakline.holders import CYCLIC_GARBAGE, FoundHolder, SlicedHolderSearch, find_holders
+from leakline.probes.native import forget, native, why_not_native
+
+pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+
+HERE = __name__
+SLICE = 0.005
+module: Any = native()
+
+
+class Kept:
+    pass
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.history: deque[tuple[Any, ...]] = deque()
+        self.names: dict[str, Any] = {}
+
+
+trainer = Holder()
+
+
+def _referrers(*targets: Any, seconds: float = -1.0) -> tuple[list[tuple[int, Any]], bool]:
+    look = module.ReferrerPass(targets)
+    while not look.step(seconds):
+        pass
+    found: tuple[list[tuple[int, Any]], bool] = look.result()
+    return found
+
+
+def _search(
+    types: list[type], seconds: float = SLICE, **options: Any
+) -> tuple[list[FoundHolder], int]:
+    search = SlicedHolderSearch(types, 20.0, **options)
+    steps = 1
+    while not search.step(seconds):
+        steps += 1
+    return search.result(), steps
+
+
+def _fresh(name: str) -> type:
+    return type(name, (Kept,), {"__module__": __name__})
+
+
+def test_a_pass_finds_who_refers_to_what() -> None:
+    first, second = Kept(), Kept()
+    keeps = [first, first, second]
+    named = {"x": second}
+    pairs, whole = _referrers(first, second)
+    found = [(place, id(one)) for place, one in pairs]
+    assert whole
+    # Once each, however often it refers to it.
+    assert found.count((0, id(keeps))) == found.count((1, id(keeps))) == 1
+    assert (1, id(named)) in found
+    assert (0, id(named)) not in found
+
+
+def test_tuples_that_the_collector_does_not_list_are_found() -> None:
+    array = np.zeros(3)
+    pairs_kept = deque([(array, 1), (np.ones(3), 2)])
+    gc.collect()
+    assert not gc.is_tracked(pairs_kept[0])
+    pairs, _ = _referrers(array)
+    assert any(one is pairs_kept[0] for _, one in pairs)
+    pairs, _ = _referrers(pairs_kept[0])
+    assert any(one is pairs_kept for _, one in pairs)
+
+
+def test_a_pass_in_slices_finds_what_one_in_a_piece_finds() -> None:
+    target = Kept()
+    keeps = [[target] for _ in range(50)]
+    filler = [[i] for i in range(100_000)]
+    one_piece = {id(one) for _, one in _referrers(target)[0]}
+    slices = {id(one) for _, one in _referrers(target, seconds=0.0005)[0]}
+    assert {id(one) for one in keeps} <= one_piece
+    assert {id(one) for one in keeps} <= slices
+    assert filler
+
+
+def test_more_referrers_than_the_limit_are_not_all_and_it_says_so() -> None:
+    target = Kept()
+    keeps = [[target] for _ in range(100)]
+    look = module.ReferrerPass([target], 10)
+    look.step(-1.0)
+    pairs, whole = look.result()
+    assert (len(pairs), whole) == (10, False)
+    assert keeps
+
+
+def test_wrong_use_is_an_error_not_a_crash() -> None:
+    for wrong in ({1}, None, "ab"):
+        with pytest.raises(TypeError):
+            module.ReferrerPass(wrong)
+        with pytest.raises(TypeError):
+            module.referrers_among([], wrong)
+    with pytest.raises(TypeError):
+        module.InstancePass([1], 3)
+    with pytest.raises(ValueError, match="1 to"):
+        module.InstancePass([Kept], 0)
+    with pytest.raises(ValueError, match="too many"):
+        module.ReferrerPass([None] * 20_000)
+    look = module.ReferrerPass([])
+    assert look.step(-1.0)
+    assert look.result() == ([], True)
+    assert look.result()[0] == []
+    assert look.step(-1.0)
+
+
+def test_instances_are_counted_and_spread_over_their_age_out_of_step() -> None:
+    cls, other = _fresh("Even"), _fresh("Odd")
+    ones = []
+    for _ in range(5_000):
+        # In a rhythm: every second of one kind is never hit by a regular step.
+        ones += [cls(), other()]
+    gc.collect()
+    look = module.InstancePass([cls, other, np.ndarray], 10)
+    while not look.step(0.0005):
+        pass
+    (count, chosen), (count_other, _), _ = look.result()
+    assert (count, count_other) == (5_000, 5_000)
+    places = [next(i for i, one in enumerate(ones) if one is each) for each in chosen]
+    assert 10 <= len(places) <= 20
+    assert places == sorted(places)
+    assert places[0] < 2_000
+    assert places[-1] > 8_000
+    assert len({place // 2 % 2 for place in places}) == 2
+
+
+def test_instances_that_the_collector_does_not_list_are_counted_once() -> None:
+    class Own(np.ndarray[Any, Any]):
+        """Of our own type, so that no other test has any."""
+
+    kind = type(np.zeros(1).view(Own))
+    arrays = [np.zeros(2).view(Own) for _ in range(700)]
+    shared = [(arrays[0], i) for i in range(50)]
+    gc.collect()
+    look = module.InstancePass([kind], 10)
+    look.step(-1.0)
+    ((count, chosen),) = look.result()
+    assert count == 700
+    assert {type(one) for one in chosen} == {kind}
+    assert shared
+
+
+def test_neither_instances_nor_classes_are_held_between_two_slices() -> None:
+    cls = _fresh("Passing")
+    one = cls()
+    trainer.names["x"] = one
+    filler = [[i] for i in range(200_000)]
+    instances, referrers = module.InstancePass([cls], 5), module.ReferrerPass([one])
+    for look in (instances, referrers):
+        while not look.step(0.0005):
+            pass
+    references = sys.getrefcount(cls)
+    gone = weakref.ref(one)
+    del one
+    trainer.names.clear()
+    assert gone() is None
+    assert sys.getrefcount(cls) < references
+    assert instances.result() == [(1, [])]
+    assert filler
+
+
+def test_the_search_in_slices_says_what_the_one_in_a_piece_says() -> None:
+    cls = _fresh("Sliced")
+    trainer.history.extend((i, cls(), [i]) for i in range(40))
+    filler = [[i] for i in range(200_000)]
+    found, steps = _search([cls], 0.001)
+    assert found == find_holders([cls], 20)
+    assert (found[0].path, found[0].count) == (f"{HERE}.Holder.history[*][*]", 40)
+    assert steps > 3
+    trainer.history.clear()
+    assert filler
+
+
+def test_with_seeds_and_totals_the_heap_is_not_looked_through_for_samples() -> None:
+    cls = _fresh("Seeded")
+    trainer.names["all"] = [cls() for _ in range(30)]
+    seeds = [weakref.ref(one) for one in trainer.names["all"][::3]]
+    found, steps = _search([cls], seeds={cls: seeds}, totals={cls: 3_000})
+    assert (found[0].path, found[0].count) == (f"{HERE}.Holder.names[*][*]", 3_000)
+    # Everything near a name of the program: no slice of the heap was needed.
+    assert steps == 1
+    trainer.names.clear()
+
+
+def test_a_search_between_two_steps_keeps_neither_instances_nor_their_class() -> None:
+    cls = _fresh("Gone")
+    trainer.names["all"] = [cls() for _ in range(30)]
+    filler = [[i] for i in range(200_000)]
+    search = SlicedHolderSearch([cls], 20.0)
+    search.step(0.0005)
+    ones = [weakref.ref(one) for one in trainer.names["all"]]
+    gone = weakref.ref(cls)
+    trainer.names.clear()
+    assert all(one() is None for one in ones)
+    del cls
+    gc.collect()
+    assert gone() is None
+    while not search.step(0.0005):
+        pass
+    assert search.result() == []
+    assert filler
+
+
+def test_locals_of_the_thread_that_begins_the_search_are_named(tmp_path: Any) -> None:
+    # In a process of its own: pytest rewrites asserting functions so that they ask for their own locals.
+    script = tmp_path / "train.py"
+    script.write_text(LOCALS)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "__main__.train.<locals>.episode[*]\n"
+
+
+LOCALS = """
+import threading
+from leakline.holders import SlicedHolderSearch
+
+class Step: pass
+
+def go_on(search):
+    while not search.step(0.001): pass
+
+def train():
+    episode = [Step() for _ in range(12)]
+    search = SlicedHolderSearch([Step])
+    thread = threading.Thread(target=go_on, args=(search,))
+    thread.start()
+    thread.join()
+    print(search.result()[0].path)
+
+train()
+"""
+
+
+def test_a_spent_budget_ends_the_search_with_what_was_found() -> None:
+    cls = _fresh("Hasty")
+    trainer.names["all"] = [cls() for _ in range(30)]
+    ticks = iter(range(10_000))
+    search = SlicedHolderSearch([cls], 2.5, clock=lambda: float(next(ticks)))
+    steps = 0
+    while not search.step(0.0001):
+        steps += 1
+    assert steps < 6
+    trainer.names.clear()
+
+
+def test_cyclic_garbage_is_told_by_slices_too() -> None:
+    cls = _fresh("Cyclic")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(30):
+            one: Any = cls()
+            one.itself = [one]
+        del one
+        found, _ = _search([cls], -1.0)
+        assert [(each.path, each.count) for each in found] == [(CYCLIC_GARBAGE, 30)]
+        # Reachable again, it is garbage no more.
+        trainer.names["some"] = [one for one in gc.get_objects() if type(one) is cls][:15]
+        found, _ = _search([cls], -1.0)
+        assert {each.path for each in found} >= {CYCLIC_GARBAGE, f"{HERE}.Holder.names[*][*]"}
+    finally:
+        gc.enable()
+        trainer.names.clear()
+
+
+def test_a_program_that_makes_frees_and_collects_meanwhile_does_no_harm() -> None:
+    cls = _fresh("Busy")
+    stop = threading.Event()
+    trainer.names["all"] = [cls() for _ in range(200)]
+    filler = [[i] for i in range(100_000)]
+
+    def work() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            trainer.names["all"] = [cls() for _ in range(200)]
+            for i in range(0, len(filler), 97):
+                filler[i] = [number, filler[i - 1]] if number % 2 else [number]
+            if number % 5 == 0:
+                gc.collect(number % 3)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(15):
+            found, _ = _search([cls], 0.001)
+            assert all(one.type == f"{HERE}.Busy" for one in found)
+    finally:
+        stop.set()
+        thread.join()
+    trainer.names.clear()
+
+
+def test_a_search_costs_no_more_than_three_looks_at_every_object() -> None:
+    """Helper objects between the samples and what has a name: two passes. Ratio to the reference pass."""
+    cls = _fresh("Costly")
+    filler = [(i, [i]) for i in range(500_000)]
+    random.Random(0).shuffle(filler)
+    trainer.history.extend((i, [cls()], {"i": [i]}) for i in range(2_000))
+    started = thread_time()
+    Counter(map(type, gc.get_objects()))
+    reference = thread_time() - started
+    search = SlicedHolderSearch([cls], 20.0)
+    seconds = longest = 0.0
+    done = False
+    while not done:
+        started = thread_time()
+        done = search.step(SLICE)
+        step = thread_time() - started
+        seconds, longest = seconds + step, max(longest, step)
+    assert search.result()[0].path == f"{HERE}.Holder.history[*][*][*]"
+    # Measured 1.0 to 2.0 on a fresh heap; longest step 20 ms beside a list of two million.
+    assert seconds < 4 * reference
+    assert longest < 0.05
+    trainer.history.clear()
+
+
+def test_without_the_native_module_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKLINE_NATIVE", "0")
+    forget()
+    try:
+        with pytest.raises(RuntimeError, match="use find_holders"):
+            SlicedHolderSearch([Kept])
+    finally:
+        monkeypatch.undo()
+        forget()
