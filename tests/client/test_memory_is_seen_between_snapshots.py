@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,13 +41,20 @@ def test_a_snapshot_is_told_every_ten_seconds_or_at_each_rarer_reading(
     assert (looks + 1) * interval == max(TOLD_EVERY_SECONDS, interval)
 
 
+def fresh(size: int) -> mmap.mmap:
+    """Memory past the allocator, which might have some left from other tests."""
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, size, mmap.PAGESIZE):
+        pages[at] = 1
+    return pages
+
+
 def test_a_reading_that_falls_into_a_rise_tells_it(
     monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0.01")
     # A peak from before, so that the kernel's own mark has nothing to say.
-    before = bytearray(600 * MIB)
-    del before
+    fresh(600 * MIB).close()
     run = leakline.init(mode="offline", quiet=True)
     assert run._loop is not None
     memory, looked = run._loop.sampler._memory, threading.Event()
@@ -58,10 +66,10 @@ def test_a_reading_that_falls_into_a_rise_tells_it(
 
     memory.look = tell  # type: ignore[method-assign]
     with run.phase("train"):
-        block = bytearray(200 * MIB)
+        block = fresh(200 * MIB)
         looked.clear()
         assert looked.wait(20)
-        del block
+        block.close()
     run.finish()
     (end,) = [s for s in recorded() if s.kind == "phase_end"]
     above = end.samples["process.peak_bytes"] - end.samples["process.rss_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 
@@ -26,10 +27,12 @@ def no_background_readings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rise(by_bytes: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Touch this much memory and let it go again."""
-    block = bytearray(by_bytes)
-    meanwhile()
-    assert len(block) == by_bytes
+    """Touch this much fresh memory and let it go again; the allocator might have some left from other tests."""
+    size = by_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        for at in range(0, size, mmap.PAGESIZE):
+            pages[at] = 1
+        meanwhile()
 
 
 def started(*, exact: bool = False) -> leakline.Run:
