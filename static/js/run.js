@@ -1,6 +1,7 @@
 // The page of one run: charts, and live updates through the same fragments as the first paint.
 
 import { appendRows, wantedNames } from "./append.js";
+import { listenForAsking } from "./ask.js";
 import { Charts, loadTheme } from "./chart.js";
 import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
@@ -29,6 +30,7 @@ const stream = new LiveStream(liveAddress(), {
 if (connection !== "ended") stream.open();
 else stream.end();
 mark.addEventListener("click", () => pause(!paused));
+listenForAsking(page);
 onKey("l", () => pause(!paused));
 onKey("r", () => {
   charts.setRange(null);

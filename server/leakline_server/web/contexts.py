@@ -112,6 +112,7 @@ class FindingView:
     facts: tuple[str, ...]
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
+    search: str  # the type whose holders the training can be asked to look for, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class RunHead:
     facts: tuple[tuple[str, str], ...]
     fragments_href: str
     live_href: str
+    requests_href: str
     revision: int
     json_href: str
 

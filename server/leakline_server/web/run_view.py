@@ -98,6 +98,7 @@ def _head(data: RunData) -> RunHead:
         facts=tuple(facts),
         fragments_href=f"{address}/fragments",
         live_href=f"/api/v1{address}/live",
+        requests_href=f"/api/v1{address}/requests",
         revision=run["revision"],
         json_href=f"/api/v1{address}/verdict",
     )

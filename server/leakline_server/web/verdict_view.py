@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..requests import SEARCHED
 from . import formats
 from .contexts import FindingView, Status, SuspectView, Tile, VerdictView
 
@@ -263,5 +264,11 @@ def _finding(finding: Json, unit: str) -> FindingView:
     )
     return FindingView(
         status_of(finding["status"]), where, KINDS[finding["kind"]], suspects, tuple(facts),
-        tuple(finding["evidence"]), tuple(finding["advice"]),
+        tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
     )  # fmt: skip
+
+
+def _search(finding: Json) -> str:
+    if finding["status"] not in ("suspected", "confirmed") or finding["kind"] not in SEARCHED:
+        return ""
+    return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")

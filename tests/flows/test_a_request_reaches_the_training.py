@@ -1,0 +1,109 @@
+"""Somebody asks on the server, and a training in another process looks: the answer comes back as any other reading."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline.delivery import request_json
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
+
+# It trains until its input closes. Its class never grows, so nothing looks for its holders unasked.
+TRAINING = """
+import os, threading, leakline
+
+class Agent:
+    pass
+
+class Trainer:
+    def __init__(self):
+        self.population = [Agent() for _ in range(40)]
+
+trainer = Trainer()
+run = leakline.init(project="asked", quiet=True)
+done, generation = threading.Event(), 0
+threading.Thread(target=lambda: (os.read(0, 1), done.set()), daemon=True).start()
+while not done.wait(0.02):
+    with run.generation(generation), run.phase("train"):
+        generation += 1
+run.finish()
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(server: Any, tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def train(run: str, **environment: str) -> subprocess.Popen[str]:
+        script = tmp_path / "train.py"
+        script.write_text(TRAINING)
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(script)], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**outside, "LEAKLINE_SERVER": server.address, "LEAKLINE_RUN_ID": run, **environment},
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield train
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def asked(server: Any, run: str, **body: Any) -> str:
+    return str(request_json(server.address, "POST", f"/runs/{run}/requests", body)["id"])
+
+
+def outcomes(server: Any, run: str) -> dict[str, str]:
+    """Request id -> what came of it."""
+    events = server.get(f"/runs/{run}/events")["items"]
+    return {
+        event["data"]["request"]: event["data"]["outcome"]
+        for event in events
+        if event["kind"] == "mark" and "request" in event["data"]
+    }
+
+
+def has_begun(server: Any, run: str) -> Callable[[], bool]:
+    def ask() -> bool:
+        found = [each["id"] for each in server.get("/runs?limit=200")["items"]]
+        return run in found
+
+    return ask
+
+
+def test_holders_and_a_census_come_back(server: Any, eventually: Any, start: Start) -> None:
+    process = start("asked-holders")
+    eventually(has_begun(server, "asked-holders"), 60.0)
+    search = asked(server, "asked-holders", kind="find_holders", type="__main__.Agent")
+    census = asked(server, "asked-holders", kind="census")
+    unknown = asked(server, "asked-holders", kind="find_holders", type="no.such.Class")
+    wanted = {search: "done", census: "done", unknown: "nothing found"}
+    eventually(lambda: outcomes(server, "asked-holders") == wanted, 60.0)
+    holders = server.get("/runs/asked-holders/holders")["items"]
+    found = [(h["type"], h["path"], h["count"]) for h in holders if h["type"] == "__main__.Agent"]
+    assert found == [("__main__.Agent", "__main__.Trainer.population[*]", 40)]
+    assert process.communicate("x", timeout=60)[1] == ""
+    # Told once each, however often the server repeated itself until it had heard.
+    events = server.get("/runs/asked-holders/events")["items"]
+    assert sum(event["kind"] == "mark" for event in events) == len(wanted)
+
+
+def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: Start) -> None:
+    process = start("asked-refused", LEAKLINE_REQUESTS="0")
+    eventually(has_begun(server, "asked-refused"), 60.0)
+    number = asked(server, "asked-refused", kind="find_holders", type="__main__.Agent")
+    eventually(lambda: outcomes(server, "asked-refused") == {number: "refused"}, 60.0)
+    assert server.get("/runs/asked-refused/holders")["items"] == []
+    assert process.communicate("x", timeout=60)[1] == ""

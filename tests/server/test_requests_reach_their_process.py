@@ -1,0 +1,240 @@
+"""What a process is asked to look at goes with the answers to its batches until one of them tells the outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict
+from leakline_server.errors import TooBusy
+from leakline_server.requests import AGAIN_AFTER, EXPIRE_SECONDS, MAX_RUNS, MAX_WAITING, Requests
+
+ENV = "app.Env"
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Told:
+    """An event of a batch."""
+
+    def __init__(self, data: dict[str, Any], kind: str = "mark") -> None:
+        self.kind, self.data = kind, data
+
+
+def finding(
+    kind: Any = "objects", *suspects: Suspect, status: Any = "suspected", process: Any = None
+) -> Finding:
+    growth = Interval(1e6, 9e5, 1.1e6)
+    return Finding("f", status, kind, "train", 0.9, suspects, growth, None, 0.9, process=process)
+
+
+def verdict(*found: Finding, generations: int = 9, run: str = "r1") -> Verdict:
+    return Verdict(run, "generation", generations, "suspected", "it leaks", None, None, found)
+
+
+def types(requests: Requests, rank: int = 0) -> list[str]:
+    return [asked.get("type", "") for asked in requests.of("r1", rank)]
+
+
+def test_a_request_is_told_until_a_batch_has_its_outcome() -> None:
+    requests = Requests()
+    asked = requests.ask("r1", "find_holders", ENV)
+    told = {"id": asked.id, "kind": "find_holders", "type": ENV, "asked_by": "person"}
+    assert requests.of("r1", 0) == requests.of("r1", 0) == [told]
+    requests.answered("r1", [Told({}), Told({"request": 5}), Told({"request": asked.id}, "note")])
+    requests.answered("r2", [Told({"request": asked.id})])
+    assert requests.of("r1", 0) == [told]
+    requests.answered("r1", [Told({"request": asked.id, "outcome": "done"})])
+    assert requests.of("r1", 0) == []
+
+
+def test_each_rank_hears_of_its_own() -> None:
+    requests = Requests()
+    requests.ask("r1", "census", rank=1)
+    assert requests.of("r1", 0) == requests.of("r2", 1) == []
+    assert [asked["kind"] for asked in requests.of("r1", 1)] == ["census"]
+
+
+def test_asking_twice_is_once_and_a_person_goes_before_the_examiner() -> None:
+    requests = Requests()
+    first = requests.ask("r1", "census", by_person=False)
+    assert requests.ask("r1", "census", by_person=False) == first
+    by_person = requests.ask("r1", "census")
+    assert [asked["asked_by"] for asked in requests.of("r1", 0)] == ["person"]
+    assert requests.ask("r1", "census", by_person=False) == by_person
+
+
+def test_what_waits_is_bounded_and_forgotten_in_the_end() -> None:
+    clock = Clock()
+    requests = Requests(clock)
+    for i in range(MAX_WAITING):
+        requests.ask("r1", "find_holders", f"app.C{i}")
+    with pytest.raises(TooBusy):
+        requests.ask("r1", "census")
+    clock.seconds = EXPIRE_SECONDS + 1
+    assert requests.of("r1", 0) == []
+    requests.ask("r1", "census")
+    for i in range(MAX_RUNS + 5):
+        requests.ask(f"other{i}", "census")
+    assert requests.of("r1", 0) == []
+    assert requests.of(f"other{MAX_RUNS + 4}", 0)
+
+
+@pytest.mark.parametrize("kind", ["objects", "tensors", "arrays"])
+def test_the_holders_of_a_suspect_are_asked_for(kind: str) -> None:
+    requests = Requests()
+    requests.wanted(verdict(finding(kind, Suspect(ENV, "type"), Suspect("app.Other", "type"))))
+    assert requests.of("r1", 0)[0] | {"id": ""} == {
+        "id": "", "kind": "find_holders", "type": ENV, "asked_by": "server"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        finding("objects", Suspect(ENV, "type"), Suspect("app.trainer.history[*]", "holder")),
+        finding("container", Suspect("app.trainer.history", "container"), Suspect(ENV, "type")),
+        finding("native"), finding("objects"), finding("objects", Suspect(ENV, "type"), status="watch"),
+        finding("objects", Suspect(ENV, "type"), status="recovered"),
+    ],
+)  # fmt: skip
+def test_nothing_is_asked_where_a_search_would_say_nothing_new(known: Finding) -> None:
+    requests = Requests()
+    requests.wanted(verdict(known))
+    assert requests.of("r1", 0) == []
+
+
+def test_the_rank_that_leaks_is_the_one_that_is_asked() -> None:
+    requests = Requests()
+    requests.wanted(verdict(finding("objects", Suspect(ENV, "type"), process="rank 3 main")))
+    assert (types(requests, 0), types(requests, 3)) == ([], [ENV])
+
+
+def test_one_type_is_asked_for_once_in_several_generations() -> None:
+    requests = Requests()
+    leak = finding("objects", Suspect(ENV, "type"))
+    for generation in range(20, 20 + AGAIN_AFTER):
+        requests.wanted(verdict(leak, generations=generation))
+        for asked in requests.of("r1", 0):
+            assert generation == 20
+            requests.answered("r1", [Told({"request": asked["id"]})])
+    assert types(requests) == []
+    requests.wanted(verdict(leak, generations=20 + AGAIN_AFTER))
+    assert types(requests) == [ENV]
+
+
+def test_a_run_with_too_many_suspects_asks_for_those_there_is_room_for() -> None:
+    requests = Requests()
+    many = [finding("objects", Suspect(f"app.C{i}", "type")) for i in range(MAX_WAITING + 5)]
+    requests.wanted(verdict(*many))
+    assert len(types(requests)) == MAX_WAITING
+
+
+def ask(api: TestClient, body: Any, run: str = "r1", **headers: str) -> Any:
+    return api.post(f"/api/v1/runs/{run}/requests", json=body, headers=headers)
+
+
+def test_a_person_asks_and_the_next_batch_brings_it(api: TestClient, make_run: Any) -> None:
+    run, other = make_run(), make_run(instance="p2", rank=1)
+    run.create(api)
+    answer = ask(api, {"kind": "find_holders", "type": ENV})
+    assert answer.status_code == 202
+    asked = answer.json()
+    assert (asked["kind"], asked["type"], asked["rank"]) == ("find_holders", ENV, 0)
+    sent = api.post("/api/v1/runs/r1/batches", json=other.wire(0, 1)).json()
+    assert sent["requests"] == []
+    told = {"id": asked["id"], "kind": "find_holders", "type": ENV, "asked_by": "person"}
+    for first in (0, 1, 0):
+        sent = api.post("/api/v1/runs/r1/batches", json=run.wire(first, 1)).json()
+        assert sent["requests"] == [told]
+    wire = run.wire(2, 1)
+    wire["events"] = [
+        {"sequence": 2, "time": 1.0, "kind": "mark", "name": f"find_holders {ENV}: done",
+         "data": {"request": asked["id"], "outcome": "done"}},
+    ]  # fmt: skip
+    assert api.post("/api/v1/runs/r1/batches", json=wire).json()["requests"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kind": "cleanup"}, "kind"), ({"kind": "run", "code": "1"}, "kind"), ({"kind": "find_holders"}, "type"),
+        ({"kind": "census", "type": ENV}, "type"), ({"kind": "find_holders", "type": "a\nb"}, "type"),
+        ({"kind": "find_holders", "type": "x" * 257}, "type"), ({"kind": "census", "rank": -1}, "rank"),
+        ({"kind": "census", "rank": "0"}, "rank"), ({"kind": "census", "code": "import os"}, "code"), ({}, "kind"),
+    ],
+)  # fmt: skip
+def test_nothing_else_can_be_asked(
+    shared_api: TestClient, make_run: Any, body: Any, field: str
+) -> None:
+    make_run().create(shared_api)
+    answer = ask(shared_api, body)
+    assert answer.status_code == 422
+    assert field in answer.json()["error"]["message"]
+
+
+def test_a_run_that_is_not_there_or_has_ended_cannot_be_asked(
+    api: TestClient, make_run: Any
+) -> None:
+    assert ask(api, {"kind": "census"}, "nobody").status_code == 404
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 3)
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    answer = ask(api, {"kind": "census"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "run_has_ended")
+
+
+def test_pages_of_other_sites_cannot_ask(api: TestClient, make_run: Any) -> None:
+    make_run().create(api)
+    assert ask(api, {"kind": "census"}, origin="https://evil.example").status_code == 403
+    assert ask(api, {"kind": "census"}, origin="http://127.0.0.1").status_code == 202
+
+
+def test_the_examiner_asks_for_what_a_leaking_run_has_no_holder_of(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    class Unheld(make_run):  # type: ignore[misc]
+        def _details(self, sequence: int, *_: Any) -> dict[str, Any]:
+            return {}
+
+    run = Unheld()
+    run.create(api)
+    run.send(api, 0, 90)
+    numbers = iter(range(90, 10_000))
+
+    def told() -> list[Any]:
+        wire = run.wire(next(numbers), 1)
+        return list(api.post("/api/v1/runs/r1/batches", json=wire).json()["requests"])
+
+    (asked,) = eventually(told)
+    assert (asked["kind"], asked["type"], asked["asked_by"]) == ("find_holders", ENV, "server")
+
+
+def test_the_page_offers_to_ask_while_the_run_goes_on(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 90)
+
+    def page() -> str:
+        found = api.get("/runs/r1", headers={"accept": "text/html"}).text
+        return found if 'data-ask="find_holders"' in found else ""
+
+    found = eventually(page)
+    assert 'data-requests="/api/v1/runs/r1/requests"' in found
+    assert 'data-ask="census"' in found
+    assert f'data-type="{ENV}"' in found
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    assert "data-ask" not in api.get("/runs/r1", headers={"accept": "text/html"}).text
