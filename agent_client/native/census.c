@@ -30,12 +30,11 @@ typedef struct {
     int64_t count;      /* tracked ones and referents */
     int64_t bytes;
     double estimated;   /* more of them, by parts */
-    int32_t picked, limit; /* how many to hand over; 0: none */
-    int16_t pick;       /* number of the list they go to */
+    int32_t picked, limit; /* how many were and are to be handed over */
     uint8_t role, as_referent, is_entered, is_elsewhere;
 } kind;
 
-enum { WAITING = 64, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
+enum { WAITING = 1 << 16, AHEAD = 24, SORT_BITS = 11, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
 /* Of one container that the collector does not track, a look in slices follows this many items in one piece. */
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
@@ -52,9 +51,9 @@ typedef struct {
     kind *kinds;
     size_t kind_bits, kind_count;
 
-    /* Referents on their way into the cache. */
-    PyObject *waiting[WAITING];
-    unsigned head, tail;
+    /* Referents met, to be looked at in the order of their addresses; and as much room again, to sort them. */
+    PyObject **waiting;
+    size_t waiting_count;
     /* Tracked objects whose contents are on their way into the cache. */
     PyObject *entering[ENTERING];
     uint8_t entering_as[ENTERING];
@@ -82,8 +81,10 @@ typedef struct {
     large_object large[LARGE];
     int large_count;
 
-    PyObject *lists; /* picked objects, one list each */
+    PyObject *picked; /* a list that no walk sees */
     Py_ssize_t found, found_most;
+    Py_ssize_t visited;
+    int enters;
     int failed; /* no memory */
 } census;
 
@@ -314,7 +315,7 @@ pick(census *self, kind *one, PyObject *op)
     }
     one->picked++;
     self->found++;
-    if (PyList_Append(PyList_GET_ITEM(self->lists, one->pick), op) < 0) {
+    if (PyList_Append(self->picked, op) < 0) {
         PyErr_Clear();
         self->failed = 1;
     }
@@ -488,7 +489,7 @@ meet(census *self, PyObject *op)
     Py_ssize_t length = 0;
     Py_ssize_t bytes = variable_bytes(op, one->role, &length);
     one->bytes += part == 1 ? bytes : (Py_ssize_t)((double)bytes * part);
-    if (bytes >= self->floor) {
+    if (bytes >= self->floor && one->role != INT) {
         keep_large(self, op, bytes + fixed_bytes(type));
     }
     if (one->as_referent == FOLLOWED) {
@@ -496,31 +497,66 @@ meet(census *self, PyObject *op)
     }
 }
 
-static inline void
-meet_oldest(census *self)
+/* By address, as far as it says which page: neighbours in memory are then looked at one after the other, which costs a
+   third of looking at them as they were met. */
+static void
+sort_waiting(census *self)
 {
-    PyObject *op = self->waiting[self->tail];
-    self->tail = (self->tail + 1) % WAITING;
-    meet(self, op);
+    enum { BUCKETS = 1 << SORT_BITS };
+    PyObject **from = self->waiting, **to = self->waiting + WAITING;
+    for (int pass = 0; pass < 2; pass++) {
+        uint32_t starts[BUCKETS] = {0};
+        int shift = 13 + pass * SORT_BITS;
+        for (size_t i = 0; i < self->waiting_count; i++) {
+            starts[(uintptr_t)from[i] >> shift & (BUCKETS - 1)]++;
+        }
+        uint32_t sum = 0;
+        for (int i = 0; i < BUCKETS; i++) {
+            uint32_t count = starts[i];
+            starts[i] = sum;
+            sum += count;
+        }
+        for (size_t i = 0; i < self->waiting_count; i++) {
+            to[starts[(uintptr_t)from[i] >> shift & (BUCKETS - 1)]++] = from[i];
+        }
+        PyObject **swap = from;
+        from = to;
+        to = swap;
+    }
+}
+
+static void
+meet_waiting(census *self)
+{
+    if (self->waiting_count > 1024) {
+        sort_waiting(self);
+    }
+    PyObject **waiting = self->waiting;
+    size_t count = self->waiting_count;
+    for (size_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            ll_prefetch(waiting[i + AHEAD]);
+        }
+        meet(self, waiting[i]);
+    }
+    self->waiting_count = 0;
 }
 
 static void follow_stack(census *self);
 
-/* Also a visitproc. The referent is looked at some pushes later, when it has come into the cache. */
+/* Also a visitproc. */
 static int
 push(PyObject *op, void *ctx)
 {
     census *self = ctx;
-    ll_prefetch(op);
-    self->waiting[self->head] = op;
-    self->head = (self->head + 1) % WAITING;
-    if (self->head == self->tail) {
-        meet_oldest(self);
-    }
-    if (ll_unlikely(self->depth > STACKED) && self->nesting < NESTING) {
-        self->nesting++;
-        follow_stack(self);
-        self->nesting--;
+    self->waiting[self->waiting_count++] = op;
+    if (ll_unlikely(self->waiting_count == WAITING)) {
+        meet_waiting(self);
+        if (self->depth > STACKED && self->nesting < NESTING) {
+            self->nesting++;
+            follow_stack(self);
+            self->nesting--;
+        }
     }
     return 0;
 }
@@ -594,18 +630,12 @@ enter_untracked(census *self, PyObject *op)
 static void
 follow_stack(census *self)
 {
-    for (;;) {
-        while (self->head != self->tail) {
-            meet_oldest(self);
-        }
-        if (self->depth == 0) {
-            return;
-        }
-        /* Several in a row, so that their referents wait together. */
-        for (unsigned i = 0; i < WAITING / 2 && self->depth; i++) {
+    do {
+        while (self->depth) {
             enter_untracked(self, self->stack[--self->depth]);
         }
-    }
+        meet_waiting(self);
+    } while (self->depth);
 }
 
 /* -- tracked objects */
@@ -630,6 +660,10 @@ push_set(census *self, PySetObject *set, Py_ssize_t position, Py_ssize_t most)
 static Py_ssize_t
 push_deque(census *self, deque *one, Py_ssize_t position, Py_ssize_t most)
 {
+    if (position >= Py_SIZE(one)) {
+        /* It got shorter between two slices: the blocks behind its end are not there. */
+        return -1;
+    }
     Py_ssize_t end = position + most < Py_SIZE(one) ? position + most : Py_SIZE(one);
     Py_ssize_t at = one->left_index + position;
     deque_block *block = one->left_block;
@@ -754,9 +788,6 @@ enter(census *self, PyObject *op, role as)
     else {
         type->tp_traverse(op, push, self);
     }
-    if (self->depth > WAITING) {
-        follow_stack(self);
-    }
 }
 
 /* Take the oldest out of the ring and put another in its place; NULL for none. */
@@ -798,8 +829,12 @@ visit(PyObject *op, void *ctx)
         self->big = NULL;
     }
     one->count++;
+    self->visited++;
     if (one->limit) {
         pick(self, one, op);
+    }
+    if (!self->enters) {
+        return self->failed;
     }
     if (as != PLAIN) {
         Py_ssize_t length = as == DICT || as == ODICT ? ((PyDictObject *)op)->ma_used : 0;
@@ -844,9 +879,13 @@ dealloc(PyObject *op)
     if (self->kinds != NULL) {
         ll_unmap(self->kinds, ((size_t)1 << self->kind_bits) * sizeof(kind));
     }
+    ll_unmap(self->waiting, 2 * WAITING * sizeof(PyObject *));
     ll_unmap(self->stack, self->stack_room * sizeof(PyObject *));
     clear_large(self);
-    Py_XDECREF(self->lists);
+    if (self->picked != NULL) {
+        PyObject_GC_Track(self->picked);
+        Py_DECREF(self->picked);
+    }
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -877,25 +916,28 @@ read_picks(census *self, PyObject *picks)
 {
     PyObject *type, *limit;
     Py_ssize_t position = 0;
-    self->lists = PyList_New(0);
-    if (self->lists == NULL) {
-        return -1;
-    }
     while (PyDict_Next(picks, &position, &type, &limit)) {
-        PyObject *list = PyList_New(0);
-        if (list == NULL || PyList_Append(self->lists, list) < 0) {
-            Py_XDECREF(list);
+        long most = PyLong_AsLong(limit);
+        if (most < 0 || most > INT32_MAX || !PyType_Check(type)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "a pick is a type and how many objects of it");
+            }
             return -1;
         }
-        Py_DECREF(list);
-        kind *one = kind_of(self, (PyTypeObject *)type);
-        one->limit = (int32_t)PyLong_AsLong(limit);
-        one->pick = (int16_t)(PyList_GET_SIZE(self->lists) - 1);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        kind_of(self, (PyTypeObject *)type)->limit = (int32_t)most;
     }
     return 0;
+}
+
+/* Off the collector's lists, so that the walk does not count it, until it is handed over. */
+static PyObject *
+new_picked(void)
+{
+    PyObject *list = PyList_New(0);
+    if (list != NULL) {
+        PyObject_GC_UnTrack(list);
+    }
+    return list;
 }
 
 static int
@@ -916,12 +958,12 @@ read_types(census *self, PyObject *types, size_t field, uint8_t value)
 static PyObject *
 new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"roles", "picks", "not_entered", "elsewhere", "array_layout", "floor", "in_slices", NULL};
+    static char *names[] = {"roles", "picks", "not_entered", "elsewhere", "array_layout", "floor", "in_slices", "enters", NULL};
     PyObject *roles, *picks, *not_entered, *elsewhere;
-    int layout, in_slices;
+    int layout, in_slices, enters = 1;
     long long floor;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOiLp", names, &PyDict_Type, &roles, &PyDict_Type, &picks,
-                                     &not_entered, &elsewhere, &layout, &floor, &in_slices)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOiLp|p", names, &PyDict_Type, &roles, &PyDict_Type, &picks,
+                                     &not_entered, &elsewhere, &layout, &floor, &in_slices, &enters)) {
         return NULL;
     }
     census *self = (census *)type->tp_alloc(type, 0);
@@ -931,13 +973,15 @@ new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->kind_bits = 12;
     self->kinds = ll_map(((size_t)1 << self->kind_bits) * sizeof(kind));
     self->seen = ll_seen_new(LL_SEEN_BYTES);
+    self->waiting = ll_map(2 * WAITING * sizeof(PyObject *));
     self->owners = ll_table_new(BUFFERS_BYTES);
     self->foreign = ll_table_new(BUFFERS_BYTES);
     self->array_layout = layout;
     self->floor = floor;
     self->in_slices = in_slices;
+    self->enters = enters;
     self->found_most = PY_SSIZE_T_MAX;
-    if (self->kinds == NULL || self->seen == NULL || self->owners == NULL || self->foreign == NULL) {
+    if (self->kinds == NULL || self->seen == NULL || self->waiting == NULL || self->owners == NULL || self->foreign == NULL) {
         PyErr_NoMemory();
         Py_DECREF(self);
         return NULL;
@@ -948,7 +992,8 @@ new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(self);
         return NULL;
     }
-    self->walk = ll_walk_new();
+    self->picked = new_picked();
+    self->walk = self->picked == NULL ? NULL : ll_walk_new();
     if (self->walk == NULL) {
         Py_DECREF(self);
         return NULL;
@@ -1016,20 +1061,12 @@ static PyObject *
 take_picked(PyObject *op, PyObject *Py_UNUSED(nothing))
 {
     census *self = (census *)op;
-    PyObject *taken = self->lists;
-    PyObject *fresh = PyList_New(PyList_GET_SIZE(taken));
+    PyObject *taken = self->picked, *fresh = new_picked();
     if (fresh == NULL) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(taken); i++) {
-        PyObject *list = PyList_New(0);
-        if (list == NULL) {
-            Py_DECREF(fresh);
-            return NULL;
-        }
-        PyList_SET_ITEM(fresh, i, list);
-    }
-    self->lists = fresh;
+    self->picked = fresh;
+    PyObject_GC_Track(taken);
     return taken;
 }
 
@@ -1109,30 +1146,42 @@ static PyObject *
 facts(PyObject *op, PyObject *Py_UNUSED(nothing))
 {
     census *self = (census *)op;
-    double counted = 0, estimated = 0;
+    double counted = 0, estimated = 0, whole;
     for (size_t i = 0; i < (size_t)1 << self->kind_bits; i++) {
         counted += (double)self->kinds[i].count;
         estimated += self->kinds[i].estimated;
     }
-    return Py_BuildValue("{s:n,s:i,s:N,s:n,s:n,s:d,s:d,s:n}",
-                         "visited", ll_walk_visited(self->walk),
+    whole = counted + estimated > 0 ? counted / (counted + estimated) : 1;
+    if (self->skipped > 0) {
+        whole *= (double)self->followed / (double)(self->followed + self->skipped);
+    }
+    return Py_BuildValue("{s:n,s:i,s:N,s:d}",
+                         "visited", self->visited,
                          "collections", ll_walk_collections(self->walk),
                          "is_whole", PyBool_FromLong(ll_walk_is_whole(self->walk)),
-                         "followed", self->followed,
-                         "skipped", self->skipped,
-                         "counted", counted,
-                         "estimated", estimated,
-                         "bytes", (Py_ssize_t)(sizeof *self + ll_walk_bytes(self->walk) + ll_seen_bytes(self->seen)
-                                               + ll_table_bytes(self->owners) + ll_table_bytes(self->foreign)
-                                               + self->stack_room * sizeof(PyObject *)
-                                               + ((size_t)1 << self->kind_bits) * sizeof(kind)));
+                         "coverage", whole);
 }
+
+static PyObject *
+bytes_used(PyObject *op, void *Py_UNUSED(closure))
+{
+    census *self = (census *)op;
+    return PyLong_FromSize_t(sizeof *self + ll_walk_bytes(self->walk) + ll_seen_bytes(self->seen)
+                             + ll_table_bytes(self->owners) + ll_table_bytes(self->foreign)
+                             + (self->stack_room + 2 * WAITING) * sizeof(PyObject *)
+                             + ((size_t)1 << self->kind_bits) * sizeof(kind));
+}
+
+static PyGetSetDef census_values[] = {
+    {"bytes", bytes_used, NULL, "Memory that the census holds for itself.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMethodDef census_methods[] = {
     {"step", step, METH_VARARGS, "step(nanoseconds, most=...): go on; below zero to the end. True when all is done."},
     {"run", run, METH_VARARGS, "run(nanoseconds, seeds): all in one piece; how many were left out at the deadline."},
     {"follow", follow, METH_O, "Count what is not tracked among the objects of a list, and what that refers to."},
-    {"take_picked", take_picked, METH_NOARGS, "Lists of the objects found, in the order of `picks`; forgets them."},
+    {"take_picked", take_picked, METH_NOARGS, "A list of the objects of `picks` that were found; forgets them."},
     {"take_large", take_large, METH_NOARGS, "[(bytes, object)] of the largest; forgets them."},
     {"rows", rows, METH_NOARGS, "[(address of the type, count, variable bytes or None)]"},
     {"arrays", arrays, METH_O, "Bytes of arrays, each buffer once, without those at the addresses given with bytes."},
@@ -1145,6 +1194,7 @@ static PyType_Slot census_slots[] = {
     {Py_tp_new, new_census},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, census_methods},
+    {Py_tp_getset, census_values},
     {0, NULL},
 };
 

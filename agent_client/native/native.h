@@ -34,6 +34,7 @@
 
 /* -- module.c: every part registers its functions and types with the module; 0, or -1 with an exception set. */
 int ll_add_walk(PyObject *module);
+int ll_add_classes(PyObject *module);
 int ll_add_census(PyObject *module);
 int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);
@@ -67,8 +68,8 @@ void ll_walk_free(ll_walk *walk);
 
 /* Everything in one piece and in no order, for a third of the price. `seeds`, a list or NULL, are objects from which
    long containers of the program can be reached: the lists are cut at what is found below them, so that their pieces
-   can be walked side by side. Ends when `visit` returns other than 0 or at the deadline, and counts the rest to
-   `*left_out`. 1 when all objects were visited, 0 when not, -1 error with an exception set. */
+   can be walked side by side. Ends when `visit` returns other than 0 or after so much CPU time of this thread, and
+   counts the rest to `*left_out`. 1 when all objects were visited, 0 when not, -1 error with an exception set. */
 int ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_ssize_t *left_out);
 
 /* Backwards from the newest object, in one piece; stops when `visit` returns other than 0, or at the deadline (below

@@ -77,12 +77,18 @@ ll_is_tracked(PyObject *op)
     return PyObject_IS_GC(op) && gc_of(op)->_gc_next != 0;
 }
 
+static inline int64_t
+nanoseconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 int64_t
 ll_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return nanoseconds_of(CLOCK_MONOTONIC);
 }
 
 /* -- bookmarks: objects that refer to nothing, and that we hold, so that a collection keeps them */
@@ -503,7 +509,7 @@ int
 ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_ssize_t *left_out)
 {
     gc_state *state = state_of_collector();
-    int64_t deadline = nanoseconds < 0 ? INT64_MAX : ll_now() + nanoseconds;
+    int64_t deadline = nanoseconds < 0 ? INT64_MAX : nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) + nanoseconds;
     cuts *at = PyMem_RawCalloc(1, sizeof *at);
     if (at == NULL) {
         PyErr_NoMemory();
@@ -546,7 +552,7 @@ ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_
             }
             lanes[i] = next;
         }
-        if ((rounds & 15) == 15 && deadline != INT64_MAX && ll_now() > deadline) {
+        if ((rounds & 31) == 31 && !is_over && deadline != INT64_MAX && nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) > deadline) {
             is_over = 1;
         }
     }

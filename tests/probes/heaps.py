@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
+
+from leakline.probes import native
 from leakline.probes.census import CensusResult, take_census
 from leakline.probes.names import type_name
+
+
+@pytest.fixture(params=["native", "pure"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each test with the native module and without it."""
+    monkeypatch.setenv(native.SETTING, "1" if request.param == "native" else "0")
+    native.forget()
+    if request.param == "native" and native.native() is None:
+        pytest.skip(f"no native module: {native.why_not_native()}")
+    yield request.param
+    native.forget()
 
 
 def census() -> CensusResult:

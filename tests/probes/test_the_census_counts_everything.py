@@ -14,9 +14,12 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from tests.probes.heaps import brute_force, census, count_of, rows
+from tests.probes.heaps import brute_force, census, count_of, rows, way
 
 from leakline.probes.census import take_census
+
+__all__ = ["way"]
+pytestmark = pytest.mark.usefixtures("way")
 
 MIB = 2**20
 
@@ -249,6 +252,7 @@ def test_the_largest_objects_come_with_shape_and_size() -> None:
     assert census().large_objects(7, floor_bytes=100 * MIB) == ()
 
 
+@pytest.mark.parametrize("way", ["pure"], indirect=True)
 def test_a_deadline_gives_a_part_that_says_so() -> None:
     kept = [[i] for i in range(100_000)]
     whole = census()
@@ -263,6 +267,7 @@ def test_a_deadline_gives_a_part_that_says_so() -> None:
     assert kept
 
 
+@pytest.mark.parametrize("way", ["pure"], indirect=True)
 def test_a_deadline_inside_one_large_container_is_kept() -> None:
     buffer = [deque((np.zeros(1), i) for i in range(50_000))]
     gc.collect()

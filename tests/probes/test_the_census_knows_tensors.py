@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.probes.heaps import census
+from tests.probes.heaps import census, way
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from leakline.probes.tensors import TensorMeasure
+
+__all__ = ["way"]
+pytestmark = pytest.mark.usefixtures("way")
 
 KIB = 1024
 

@@ -38,7 +38,7 @@ _MANY_REFERENTS: Final = 8 * BLOCK
 _SIZED_EVERY: Final = 8
 
 # Tracked objects whose referents lead to code and to other tracked objects only. Following them would double the cost.
-_NOT_FOLLOWED: Final = frozenset(
+NOT_FOLLOWED: Final = frozenset(
     {
         type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
         types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
@@ -95,7 +95,7 @@ class _Followed(dict[type, bool]):
     """Whether the referents of a tracked object are looked at, by its type; filled as types turn up."""
 
     def __missing__(self, kind: type) -> bool:
-        self[kind] = followed = kind not in _NOT_FOLLOWED
+        self[kind] = followed = kind not in NOT_FOLLOWED
         return followed
 
 
@@ -117,7 +117,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self._stand_ins = {
-            id(cls): _stand_in(cls) for cls in all_classes() if not hashes_plainly(cls)
+            id(cls): stand_in(cls) for cls in all_classes() if not hashes_plainly(cls)
         }
 
     def __call__(self, objects: Iterable[object]) -> Iterable[type]:
@@ -256,6 +256,7 @@ def _spread(length: int) -> Iterator[int]:
     return (number * step % count * BLOCK for number in range(count))
 
 
-def _stand_in(cls: type) -> type:
+def stand_in(cls: type) -> type:
+    """A class of the same name that may be a key of our dictionaries."""
     name = qualified_name(cls)
     return type(name, (StandIn,), {"__module__": module_name(cls), "__qualname__": name})

@@ -64,8 +64,11 @@ def is_heap_type(cls: type) -> bool:
 
 def basic_bytes(cls: type) -> int | None:
     """Bytes of one instance without what it refers to; None for types whose instances differ in size."""
-    if _itemsize_of(cls):
-        return None
+    return None if _itemsize_of(cls) else fixed_bytes(cls)
+
+
+def fixed_bytes(cls: type) -> int:
+    """Bytes that every instance has, also of types whose instances differ in size."""
     return int(_basicsize_of(cls)) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
 
 

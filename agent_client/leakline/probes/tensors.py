@@ -7,7 +7,7 @@ off. Nothing here loads torch, unpacks a saved tensor (hooks of the program woul
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import sub
@@ -21,6 +21,8 @@ _GRAPHS_VISITED: Final = 64
 # Tensors made one after the other often share a graph: they are visited together.
 _NEIGHBOURS: Final = 8
 _NODES_VISITED: Final = 5_000
+# In a census in slices, nodes that one look at neighbouring graphs visits: about 2 ms.
+_NODES_IN_A_RUN: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -193,7 +195,8 @@ class _GraphVisit:
     address is its own only as long as somebody holds it.
     """
 
-    def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
+    def __init__(self, storages: set[int], kinds: frozenset[type], most_nodes: int = 0) -> None:
+        self._most_nodes = most_nodes or _NODES_VISITED
         self.bytes = 0
         self.found: dict[int, int] = {}
         self._storages = storages
@@ -202,7 +205,7 @@ class _GraphVisit:
         self._saved_names: dict[type, tuple[str, ...]] = {}
 
     def is_spent(self) -> bool:
-        return len(self._nodes) >= _NODES_VISITED
+        return len(self._nodes) >= self._most_nodes
 
     def add(self, root: Any) -> None:
         try:
@@ -267,6 +270,110 @@ def _next_functions(node: Any) -> Iterable[Any]:
     if base in type.__dict__["__mro__"].__get__(type(node)):
         return base.next_functions.__get__(node) or ()
     return node.next_functions or ()
+
+
+class TensorTally:
+    """The measure of tensors that turn up a few at a time. It keeps addresses and numbers, and no tensor or class.
+
+    Graphs are looked at in runs of neighbours, every so-manieth run of all, so that no step takes long.
+    """
+
+    def __init__(self, floor_bytes: int, name_of: Callable[[type], str]) -> None:
+        self._measure = TensorMeasure()
+        self._storages = _Storages(self._measure, floor_bytes, name_of)
+        self._bytes: list[int] = []
+        # What torch itself holds: address -> (position of the type, bytes, on a device).
+        self._orphans: dict[int, tuple[int, int, bool]] = {}
+        self._runs: dict[int, _Run] = {}
+        self._run_count = 0
+        self._every = 1
+        self._root_count = 0
+
+    def add(self, tensors: Sequence[list[Any]]) -> None:
+        """Tensors not seen before by exact type, in the order of ``tensor_types()``."""
+        if not any(tensors):
+            return
+        self._bytes += [0] * (len(tensors) - len(self._bytes))
+        roots: list[Any] = []
+        with overrides_off():
+            for position, ones in enumerate(tensors):
+                self._measure.count += len(ones)
+                references_to = list(map(sys.getrefcount, ones))
+                for tensor, references in zip(ones, references_to, strict=True):
+                    self._add(tensor, position, references - 2, roots)
+            for start in range(0, len(roots), _NEIGHBOURS):
+                self._look_at_graphs(roots[start : start + _NEIGHBOURS])
+
+    def measure(self, kinds: Sequence[type]) -> TensorMeasure:
+        """All of it; ``kinds`` as in ``add``."""
+        measure = self._measure
+        is_whole = self._add_graphs()
+        if is_whole:
+            in_graphs = {address for run in self._runs.values() for address in run.storages}
+            for address, (position, size, on_device) in self._orphans.items():
+                if address not in in_graphs and address not in self._storages.known:
+                    self._storages.known.add(address)
+                    measure.bytes += size
+                    measure.device_bytes += size if on_device else 0
+                    self._bytes[position] += size
+        measure.by_type = dict(zip(kinds, self._bytes + [0] * len(kinds), strict=False))
+        return measure
+
+    def _add(self, tensor: Any, position: int, references: int, roots: list[Any]) -> None:
+        measure = self._measure
+        has_graph = not tensor.is_leaf
+        measure.graph_count += has_graph
+        if _is_orphan(tensor, references):
+            key = storage_key(tensor)
+            if key is not None and not tensor.is_meta:
+                self._orphans[key[0]] = (position, key[1], not tensor.is_cpu)
+            return
+        before = measure.bytes
+        self._storages.add(tensor)
+        self._bytes[position] += measure.bytes - before
+        if has_graph:
+            roots.append(tensor)
+
+    def _look_at_graphs(self, roots: list[Any]) -> None:
+        number = self._run_count
+        self._run_count += 1
+        self._root_count += len(roots)
+        if number % self._every:
+            return
+        visit = _GraphVisit(set(), frozenset(tensor_types()), _NODES_IN_A_RUN)
+        for root in roots:
+            visit.add(root)
+        self._runs[number] = _Run(len(roots), visit.found, not visit.is_spent())
+        if len(self._runs) > 2 * _GRAPHS_VISITED // _NEIGHBOURS:
+            self._every *= 2
+            self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
+
+    def _add_graphs(self) -> bool:
+        """``graph_bytes`` from the runs looked at; whether those were all."""
+        known = set(self._storages.known)
+        added: list[tuple[int, int]] = []
+        for run in self._runs.values():
+            fresh = run.storages.keys() - known
+            known |= fresh
+            added.append((run.roots, sum(run.storages[address] for address in fresh)))
+        found = sum(size for _, size in added)
+        rest = self._root_count - sum(roots for roots, _ in added)
+        is_whole = not rest and all(run.is_whole for run in self._runs.values())
+        # What the later ones add stands for the rest: graphs that share their memory are not multiplied.
+        later = added[len(added) // 2 :]
+        roots = sum(count for count, _ in later)
+        scaled = rest * sum(size for _, size in later) / roots if roots else 0
+        self._measure.graph_bytes = found + round(scaled)
+        return is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The graphs of some neighbours: how many, the bytes of the storages in them by address, and if all was seen."""
+
+    roots: int
+    storages: Mapping[int, int]
+    is_whole: bool
 
 
 class _Storages:
