@@ -22,6 +22,8 @@ OWN: Final = "leakline"
 RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
+# Open phases of other threads; a program that never closes them must not make us grow.
+ELSEWHERE_LIMIT: Final = 256
 # Phases beyond PATHS_LIMIT share this line.
 OTHER: Final = "other"
 
@@ -85,20 +87,22 @@ class PhaseBooks:
 
         Without a reading the next one tells what changed, so a booked phase needs one.
         """
-        if not any(frame is other for other in self.open):
-            return False
-        if reading is not None:
+        if reading is not None and self._place(frame) is not None:
             self.book(reading)
-        while True:
-            last = self.open.pop()
-            self._line(last.path).executions += 1
-            if last is frame:
-                return True
+        # Looked up after booking: a collection may meanwhile have closed an abandoned generator with its phase.
+        place = self._place(frame)
+        if place is None:
+            return False
+        closed, self.open[place:] = self.open[place:], []
+        for each in closed:
+            self._line(each.path).executions += 1
+        return True
 
     def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
         """Another thread opens a phase. Without a reading it gets no part in the books."""
-        frame = Frame(name, reading is not None, foreign=True)
-        if reading is not None:
+        booked = reading is not None and len(self.open_elsewhere) < ELSEWHERE_LIMIT
+        frame = Frame(name, booked, foreign=True)
+        if reading is not None and booked:
             self.book(reading)
             self.open_elsewhere.append(frame)
         return frame
@@ -125,8 +129,16 @@ class PhaseBooks:
         closed.setdefault(OWN, Line())
         return closed
 
+    def _place(self, frame: Frame) -> int | None:
+        # From the innermost out: it is nearly always that.
+        for place in range(len(self.open) - 1, -1, -1):
+            if self.open[place] is frame:
+                return place
+        return None
+
     def _book(self, reading: Reading, name: str) -> None:
         line = self._line(name)
+        # Nothing is called from here on: a signal handler or a finaliser may book as well, but not in between.
         line.bytes += reading.bytes - self.last.bytes
         line.seconds += reading.seconds - self.last.seconds
         self.last = reading

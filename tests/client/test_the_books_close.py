@@ -15,6 +15,7 @@ import leakline
 from leakline.budget import ENTRIES_PER_SECOND
 from leakline.phases import (
     BETWEEN,
+    ELSEWHERE_LIMIT,
     OTHER_THREADS,
     OWN,
     PATHS_LIMIT,
@@ -172,6 +173,40 @@ def test_phases_of_several_threads_overlap_and_the_last_one_closes_the_line() ->
     lines = books.close_generation(memory.read())
     assert (lines[OTHER_THREADS].bytes, lines[BETWEEN].bytes) == (11, 7)
     assert books.open_elsewhere == []
+
+
+def test_phases_that_other_threads_never_close_are_bounded() -> None:
+    memory = Memory()
+    books = PhaseBooks(memory.read())
+    frames = [books.enter_elsewhere("load", memory.read()) for _ in range(ELSEWHERE_LIMIT + 10)]
+    assert len(books.open_elsewhere) == ELSEWHERE_LIMIT
+    assert [frame.booked for frame in frames[-10:]] == [False] * 10
+
+
+class Interrupted(PhaseBooks):
+    """Books whose next booking is interrupted by ``work``, as a collection may."""
+
+    work: Callable[[], object] | None = None
+
+    def book(self, reading: Reading) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+        super().book(reading)
+
+
+def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice() -> None:
+    memory = Memory()
+    books = Interrupted(memory.read())
+    abandoned = books.enter("produce", memory.read())
+    consume = books.enter("consume", memory.read())
+    memory.bytes += 9
+    books.work = lambda: books.exit(abandoned, memory.read())
+    assert not books.exit(consume, memory.read()), "closed with the phase around it"
+    assert books.open == []
+    lines = books.close_generation(memory.read())
+    assert sum(line.bytes for line in lines.values()) == 9
+    assert lines["produce/consume"].executions == 1
 
 
 # A random loop: what happens next is one of these, with a change of memory before it.
