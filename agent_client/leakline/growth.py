@@ -53,7 +53,6 @@ class TypeGrowth:
         self._asked: dict[str, None] = {}
         self._growing: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
-        self._last: dict[int, int] = {}
         # Names of all types of the last census, static ones included.
         self._seen: dict[str, int] = {}
         self.calibrations = 0
@@ -81,7 +80,7 @@ class TypeGrowth:
         """A census in slices has counted everything, by address of the class and by name."""
         self._note_names(names)
         self._counts.calibrate_between(before, counts)
-        self._calibrated(counts)
+        self.calibrations += 1
 
     def calibrate(self, counts: Mapping[type, int]) -> None:
         """A census has counted everything exactly, at one moment."""
@@ -91,12 +90,7 @@ class TypeGrowth:
             names[name] = names.get(name, 0) + count
         self._note_names(names)
         self._counts.calibrate(counts)
-        self._calibrated(dict(zip(map(id, counts), counts.values(), strict=True)))
-
-    def _calibrated(self, counts: Mapping[int, int]) -> None:
         self.calibrations += 1
-        if self.calibrations == 1:
-            self._last = dict(counts)
 
     def _note_names(self, names: Mapping[str, int]) -> None:
         """Also rises of the types that only a census can count: arrays, and what other extensions make."""
@@ -128,24 +122,18 @@ class TypeGrowth:
         """Compare with the generation end before; True when some class rose."""
         if not self.calibrations:
             return False
-        counts = self._counts.read()
-        # By id, because a dictionary of classes would be one more reference to each. Ids of classes that are gone
-        # may come back as others: a wrong first step, corrected by the next.
-        now = dict(zip(map(id, counts), counts.values(), strict=True))
-        last, self._last = self._last, now
-        changed = dict(now.items() - last.items())
-        risen = [
-            (cls, changed[key])
-            for key, cls in zip(now, counts, strict=True)
-            if key in changed and changed[key] > last.get(key, 0) and not _is_ours(cls)
-        ]
         for rise in self._rises.values():
             # What only a census can count is compared from one census to the next.
             rise.rises_now = rise.rises_now and rise.is_static
-        for cls, count in risen:
-            self._note_rise(cls, last.get(id(cls), 0), count)
+        risen = [
+            change
+            for change in self._counts.changes()
+            if change[2] > change[1] and not _is_ours(change[0])
+        ]
+        for cls, before, now in risen:
+            self._note_rise(cls, before, now)
         self._choose()
-        return any(self._matters(cls) for cls, _ in risen)
+        return any(self._matters(cls) for cls, _, _ in risen)
 
     def to_search(self, limit: int) -> list[type]:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""

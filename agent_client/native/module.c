@@ -8,6 +8,7 @@ static int (*const parts[])(PyObject *) = {
     ll_add_arenas,
     ll_add_referrers,
     ll_add_garbage,
+    ll_add_classes,
 };
 
 static int

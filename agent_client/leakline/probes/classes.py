@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import compress
-from operator import call, sub
+from operator import call, ne, sub
 from typing import Final
 from weakref import ref
 
 from leakline.probes.names import hashes_plainly, is_heap_type, type_name
+from leakline.probes.native import native
 from leakline.probes.program import all_classes
 
 # What a class may drift between two censuses and stay exact: another subclass or annotation, beside many instances.
@@ -27,6 +28,16 @@ _TOLERATED_SHARE: Final = 0.01
 def references_are_counted() -> bool:
     """Whether every reference to a class counts at once, as it does under the interpreter lock."""
     return getattr(sys, "_is_gil_enabled", lambda: True)() is True
+
+
+def references_to(classes: list[ref[type]]) -> list[int]:
+    """References to each class; 0, or any number, for one that is gone. Always the same number of them is ours."""
+    module = native()
+    if module is not None:
+        found: list[int] = module.reference_counts(classes)
+        return found
+    alive = list(map(call, classes))
+    return list(map(sys.getrefcount, alive))
 
 
 class ClassCounts:
@@ -44,12 +55,14 @@ class ClassCounts:
         self._inexact: set[int] = set()
         # Known, but not counted by a census yet.
         self._uncounted: set[int] = set()
+        # Instances at the last `changes`.
+        self._last: list[int] = []
 
     def references(self) -> dict[int, int]:
         """References to every class by its address, as they stand before a census in slices."""
         self._forget_dead_classes()
         self._register(all_classes())
-        return dict(zip(self._position, self._references(), strict=True))
+        return dict(zip(self._position, references_to(self._refs), strict=True))
 
     def calibrate_between(
         self, before: Mapping[int, int], census_counts: Mapping[int, int]
@@ -61,13 +74,15 @@ class ClassCounts:
         """
         self._forget_dead_classes()
         for (key, position), references in zip(
-            list(self._position.items()), self._references(), strict=True
+            list(self._position.items()), references_to(self._refs), strict=True
         ):
             if before.get(key) != references:
                 continue
             count = census_counts.get(key, 0)
             if position not in self._uncounted:
                 self._judge_one(position, references - self._offsets[position], count)
+            else:
+                self._last[position] = count
             self._uncounted.discard(position)
             self._offsets[position] = references - count
 
@@ -82,7 +97,7 @@ class ClassCounts:
         self._register(census_counts)
         self._register(all_classes())
         # Read the same way as later, so that our own references are in the constant.
-        references = self._references()
+        references = references_to(self._refs)
         counts = [0] * len(references)
         for cls, count in census_counts.items():
             position = self._position.get(id(cls))
@@ -90,20 +105,36 @@ class ClassCounts:
                 counts[position] = count
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
+        for position in self._uncounted | self._inexact:
+            # What was not counted yet has not changed.
+            self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
 
     def read(self) -> dict[type, int]:
         """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
-        classes = [reference() for reference in self._refs]
-        counts = list(map(sub, map(sys.getrefcount, classes), self._offsets))
-        left_out = self._inexact | self._uncounted
-        return {
-            cls: counts[position]
-            for position, cls in compress(enumerate(classes), counts)
+        counts = self._counts()
+        found = {}
+        for position in compress(range(len(counts)), counts):
+            cls = self._refs[position]()
             # Below zero a registry or subclass let go of the class: no count, and the server would refuse it.
-            if cls is not None and position not in left_out and counts[position] > 0
-        }
+            if cls is not None and counts[position] > 0 and not self._is_left_out(position):
+                found[cls] = counts[position]
+        return found
+
+    def changes(self) -> list[tuple[type, int, int]]:
+        """(class, instances at the last call, instances now) of every class that has more or fewer, counted exactly.
+
+        The first call compares with the first calibration. Hold the result shortly: it refers to the classes.
+        """
+        now = self._counts()
+        last, self._last = self._last, now
+        found = []
+        for position in compress(range(len(now)), map(ne, last, now)):
+            cls = self._refs[position]()
+            if cls is not None and now[position] >= 0 and not self._is_left_out(position):
+                found.append((cls, max(0, last[position]), now[position]))
+        return found
 
     def read_names(self, names: Iterable[str]) -> dict[str, int]:
         """Instances by type name, classes of the same name added up; absent when unknown or inexact."""
@@ -135,23 +166,22 @@ class ClassCounts:
     def _count(self, position: int) -> int | None:
         if self._is_left_out(position):
             return None
-        cls = self._refs[position]()
-        if cls is None:
+        reference = self._refs[position]
+        if reference() is None:
             return 0
-        # Like in `read` and `calibrate`, one name of ours refers to the class here.
-        count = sys.getrefcount(cls) - self._offsets[position]
+        count = references_to([reference])[0] - self._offsets[position]
         return count if count >= 0 else None
 
     def _is_left_out(self, position: int) -> bool:
         return position in self._inexact or position in self._uncounted
 
-    def _references(self) -> list[int]:
-        classes = list(map(call, self._refs))
-        return list(map(sys.getrefcount, classes))
+    def _counts(self) -> list[int]:
+        """By position; of classes that are gone or left out a number without meaning."""
+        return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
         """What we would have said just now, by the id of the class; the census' own references taken off."""
-        references = self._references()
+        references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {
             key: references[position] - self._offsets[position] - (key in held)
@@ -167,6 +197,7 @@ class ClassCounts:
         moved = {old: new for new, (_, old) in enumerate(alive)}
         self._refs = [reference for reference, _ in alive]
         self._offsets = [self._offsets[old] for _, old in alive]
+        self._last = [self._last[old] for _, old in alive]
         self._inexact = {moved[old] for old in self._inexact if old in moved}
         self._uncounted = {moved[old] for old in self._uncounted if old in moved}
         self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
@@ -182,6 +213,7 @@ class ClassCounts:
                 self._refs.append(ref(cls))
                 # Until a census has counted it.
                 self._offsets.append(0)
+                self._last.append(0)
                 self._uncounted.add(position)
                 self._position[id(cls)] = position
                 self._by_name.setdefault(type_name(cls), []).append(position)
