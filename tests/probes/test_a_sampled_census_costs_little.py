@@ -105,15 +105,13 @@ def test_the_program_goes_on_during_a_scan() -> None:
     scanner = threading.Thread(target=scan)
     scanner.start()
     clock = pthread_getcpuclockid(scanner.ident or 0)
-    at_once, last, jumps = 0.0, time.clock_gettime(clock), 0
+    at_once, last = 0.0, time.clock_gettime(clock)
     while not done.is_set():
         now = time.clock_gettime(clock)
-        jumps += now > last
         at_once += now - last if now - last > long else 0
         last = now
     seen.set()
     scanner.join()
-    assert jumps > 100
     assert at_once < 0.5 * last, f"{at_once:.3f} s of {last:.3f} s passed in jumps"
     assert len(heap) > 100_000
 

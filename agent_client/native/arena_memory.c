@@ -1,0 +1,243 @@
+/* Where the small-object allocator keeps its arenas, and how they are read without the lock.
+
+   Nothing here includes the interpreter's internal headers: the allocator's structures are the same since 3.10, their
+   place is found by looking for it, and whatever does not agree is a reason not to scan. */
+
+#define _GNU_SOURCE
+#include "arenas.h"
+
+#if CAN_SCAN
+
+#include <fcntl.h>
+#include <link.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* -- our own memory, read so that what is not there is an error */
+
+static int memory_file = -1; /* read instead where the call is refused; open during a scan only */
+static int by_file; /* the call is refused */
+
+int
+ll_read_pieces(void *to, const uint64_t *addresses, int pieces, size_t bytes)
+{
+    if (!by_file) {
+        struct iovec local = {to, (size_t)pieces * bytes}, remote[MOST_PIECES];
+        for (int i = 0; i < pieces; i++) {
+            remote[i] = (struct iovec){(void *)(uintptr_t)addresses[i], bytes};
+        }
+        ssize_t got = syscall(SYS_process_vm_readv, getpid(), &local, 1UL, remote, (unsigned long)pieces, 0UL);
+        return got < 0 ? 0 : (int)((size_t)got / bytes);
+    }
+    for (int i = 0; i < pieces; i++) {
+        if (pread(memory_file, (char *)to + (size_t)i * bytes, bytes, (off_t)addresses[i]) != (ssize_t)bytes) {
+            return i;
+        }
+    }
+    return pieces;
+}
+
+int
+ll_read_one(void *to, uint64_t address, size_t bytes)
+{
+    return ll_read_pieces(to, &address, 1, bytes) == 1;
+}
+
+/* NULL, or why this process cannot read its own memory. */
+static const char *
+find_way_to_read(int prefer_file)
+{
+    uint64_t known = UINT64_C(0x6c65616b6c696e65), copy = 0;
+    by_file = prefer_file;
+    if (!by_file && ll_read_one(&copy, (uintptr_t)&known, sizeof(copy)) && copy == known) {
+        return NULL;
+    }
+    by_file = 1;
+    if (memory_file < 0) {
+        memory_file = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    }
+    if (memory_file >= 0 && ll_read_one(&copy, (uintptr_t)&known, sizeof(copy)) && copy == known) {
+        return NULL;
+    }
+    return "this process may not read its own memory (process_vm_readv and /proc/self/mem are refused)";
+}
+
+/* -- where the arenas are
+
+   The vector of arenas hangs on a static variable of the interpreter, which has no public name and sits at another
+   place in every build. We look for it once: a word of the interpreter's data that points to a vector in which the
+   arena of a pool we know stands at the index that the pool's head says. Others may pass by chance, such as the list
+   of usable arenas while the first one of the vector is its head: all are kept and asked again before every scan. */
+
+#define MOST_PLACES 32
+static uint64_t places[MOST_PLACES];
+static int place_count;
+static uint32_t vector_length; /* entries, as far as we have seen */
+
+typedef struct {
+    uintptr_t inside;
+    uintptr_t start, end; /* the writable part that it lies in */
+    uintptr_t image_start, image_end; /* all parts of the same file */
+} segment;
+
+static int
+find_segment(struct dl_phdr_info *info, size_t size, void *context)
+{
+    segment *wanted = context;
+    wanted->image_start = UINTPTR_MAX;
+    wanted->image_end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + part->p_vaddr, end = start + part->p_memsz;
+        if (part->p_type != PT_LOAD) {
+            continue;
+        }
+        wanted->image_start = start < wanted->image_start ? start : wanted->image_start;
+        wanted->image_end = end > wanted->image_end ? end : wanted->image_end;
+        if ((part->p_flags & PF_W) && wanted->inside >= start && wanted->inside < end) {
+            wanted->start = start;
+            wanted->end = end;
+        }
+    }
+    return wanted->end != 0;
+}
+
+static int
+vector_has(uint64_t vector, uint32_t index, uintptr_t pool)
+{
+    arena_entry entry;
+    return ll_read_one(&entry, vector + (uint64_t)index * sizeof(entry), sizeof(entry)) && is_sound_arena(&entry)
+        && pool >= first_pool(entry.address) && pool < entry.next_pool_address;
+}
+
+/* Beside the pointer to the vector compilers put its length: 16, or a power of two more. */
+static int
+has_length_beside(const segment *data, uintptr_t at)
+{
+    for (uintptr_t near = at - 16; near <= at + 16; near += 8) {
+        if (near >= data->start && near + 8 <= data->end && near != at) {
+            uint64_t word = *(const volatile uint64_t *)near;
+            if (word >= FIRST_ARENAS && word <= (1 << 24) && (word & (word - 1)) == 0) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+static void
+find_places(uint32_t index, uintptr_t pool, int everywhere)
+{
+    segment data = {.inside = (uintptr_t)&PyFloat_Type};
+    place_count = 0;
+    vector_length = 0;
+    if (!dl_iterate_phdr(find_segment, &data)) {
+        return;
+    }
+    for (uintptr_t at = (data.start + 7) & ~(uintptr_t)7; at + 8 <= data.end && place_count < MOST_PLACES; at += 8) {
+        uint64_t word = *(const volatile uint64_t *)at;
+        /* The vector comes from malloc: aligned, and outside of what was loaded. */
+        if (word % 16 == 0 && word >= POOL_BYTES && word < (UINT64_C(1) << 56)
+            && (word < data.image_start || word >= data.image_end) && (everywhere || has_length_beside(&data, at))
+            && vector_has(word, index, pool)) {
+            places[place_count++] = at;
+        }
+    }
+}
+
+/* A vector has 16 entries or a power of two more; beyond it lies something that is neither an arena nor a free entry. */
+static int
+grow_vector_length(uint64_t vector)
+{
+    enum { at_once = 16 };
+    arena_entry entries[at_once];
+    if (vector_length == 0) {
+        vector_length = FIRST_ARENAS;
+    }
+    for (;;) {
+        uint64_t longer = vector_length * UINT64_C(2);
+        for (uint64_t i = vector_length; i < longer; i += at_once) {
+            if (longer > (1 << 24) || !ll_read_one(entries, vector + i * sizeof(arena_entry), sizeof(entries))) {
+                return 0;
+            }
+            for (int k = 0; k < at_once; k++) {
+                uint64_t next = entries[k].next_arena;
+                int is_free = entries[k].address == 0
+                    && (next == 0
+                        || (next > vector && next < vector + longer * sizeof(arena_entry)
+                            && (next - vector) % sizeof(arena_entry) == 0));
+                if (!is_free && !is_sound_arena(&entries[k])) {
+                    return 0;
+                }
+            }
+        }
+        vector_length = (uint32_t)longer;
+    }
+}
+
+const char *
+ll_find_vector(uint64_t *vector, uint32_t *entries, int prefer_file)
+{
+    const char *why = find_way_to_read(prefer_file);
+    if (why != NULL) {
+        return why;
+    }
+    /* A block of the allocator's as it is now, made and dropped at once. */
+    enum { bytes = 64 };
+    void *block = PyObject_Malloc(bytes);
+    uintptr_t pool = (uintptr_t)block & ~(POOL_BYTES - 1);
+    pool_head head;
+    int is_read = block != NULL && ll_read_one(&head, pool, sizeof(head));
+    PyObject_Free(block);
+    if (!is_read || !is_sound_pool(&head) || head.taken == 0
+        || ((uintptr_t)block - pool - sizeof(head)) % block_bytes(head.size_class) != 0) {
+        return "Python's small-object allocator is not in use, or with debug hooks (PYTHONMALLOC, PYTHONDEVMODE)";
+    }
+    if (block_bytes(head.size_class) != bytes) {
+        return "the small-object allocator's pools are not laid out as we know them";
+    }
+    for (int pass = 0; pass < 3; pass++) {
+        uint64_t found = 0;
+        for (int i = 0; i < place_count; i++) {
+            uint64_t word = *(const volatile uint64_t *)(uintptr_t)places[i];
+            if (word != 0 && word != found && vector_has(word, head.arena, pool)) {
+                if (found != 0) {
+                    return "the small-object allocator's arenas are not found for certain";
+                }
+                found = word;
+            }
+        }
+        if (found != 0) {
+            grow_vector_length(found);
+            if (head.arena >= vector_length) {
+                return "the small-object allocator's list of arenas is not laid out as we know it";
+            }
+            *vector = found;
+            *entries = vector_length;
+            return NULL;
+        }
+        /* Asking the kernel about every word takes 15 ms, so only where the first two ways lead nowhere. */
+        find_places(head.arena, pool, pass == 1);
+    }
+    return "the small-object allocator's arenas are not found";
+}
+
+void
+ll_begin_reading(void)
+{
+    /* One that a fork left open reads the parent. */
+    memory_file = -1;
+}
+
+void
+ll_end_reading(void)
+{
+    if (memory_file >= 0) {
+        close(memory_file);
+        memory_file = -1;
+    }
+}
+
+#endif
