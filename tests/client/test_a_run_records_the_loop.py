@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import shutil
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -236,7 +237,32 @@ def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(
     assert phases == ["between_", "leakline_", "other_threads_", "unnamed", "two lines", "x" * 128]
 
 
-def test_a_phase_on_another_thread_is_told_and_booked_only_beside_an_idle_training_thread(
+def test_what_another_thread_allocates_beside_an_idle_training_thread_has_a_line_of_its_own(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    kept: list[mmap.mmap] = []
+
+    def work() -> None:
+        with offline.phase("loader"):
+            # Past the allocator, which might have some left from other tests.
+            kept.append(mmap.mmap(-1, 40 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            kept[0].write(b"x" * len(kept[0]))
+
+    offline.generation(0)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    with offline.phase("train"):
+        pass
+    offline.finish()
+    kept[0].close()
+    (end,) = [s for s in recorded() if s.kind == "generation_end"]
+    assert end.samples["phase.other_threads.bytes"] == pytest.approx(40 * 2**20, rel=0.2)
+    assert abs(end.samples["phase.between.bytes"]) < 8 * 2**20
+    assert "phase.loader.bytes" not in end.samples
+
+
+def test_while_both_have_a_phase_open_the_training_thread_s_is_booked(
     offline: leakline.Run, recorded: Recorded
 ) -> None:
     offline.generation(0)
