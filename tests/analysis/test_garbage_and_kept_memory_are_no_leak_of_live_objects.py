@@ -82,6 +82,15 @@ def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) ->
     assert "that only the collector can free" in verdict.summary
 
 
+def test_numbers_that_grow_are_what_the_cycles_hold() -> None:
+    holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 9_000))
+    counts = {**looks(2_000), "float": 60_000, "list": 1_000, "dict": 1_000}
+    verdict = examined(Leak(TRAIN, 6 * MIB, counts, holders=holders), **WHOLE, **OFF)
+    finding = first(verdict)
+    assert finding.kind == "cyclic_garbage"
+    assert {s.name for s in finding.suspects[:3]} == {"list", "dict", CYCLIC_GARBAGE}
+
+
 def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
     """The newest 20,000 objects alone are looked at, all of them garbage: their number says nothing of the growth."""
     leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})

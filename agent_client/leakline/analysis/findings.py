@@ -91,7 +91,7 @@ def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
                 _rate_of_member(cause, member, position),
             )
         )
-        path = study.facts.holders.get(member.name)
+        path = study.facts.holders.get(member.name) or member.holder
         if position == 0 and path is not None:
             found.append(Suspect(path, "holder", _count_rate(member), None))
     # A container right behind what it holds reads as the answer to "and where is it kept?".

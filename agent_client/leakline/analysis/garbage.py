@@ -109,20 +109,23 @@ def garbage_types(holders: Iterable[Holder]) -> dict[str, int]:
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     """The same cause as what it is when garbage is what grows; None when it is not."""
     owner = cause.owner
-    if owner is not None:
+    if owner is not None and owner.role == "type" and owner.violation is None:
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
             waiting.mostly and owner.name in garbage_types(facts.history.holders)
         )
-        if owner.role == "type" and owner.violation is None and in_cycles:
+        if in_cycles:
             return replace(cause, kind="cyclic_garbage")
+    # Numbers and strings follow whoever holds them: in cycles, too, they are what the cycles hold.
+    nameless = owner is None or owner.family == "plain"
+    if not nameless or cause.kind not in ("native", "objects") or waiting.objects is None:
         return None
-    if cause.kind != "native" or waiting.objects is None:
-        return None
-    if not (waiting.mostly or waiting.bytes_rate >= _EXPLAINS * cause.rate.estimate):
+    if waiting.bytes_rate < _EXPLAINS * cause.rate.estimate and not (waiting.mostly and not owner):
         return None
     growth = waiting.growth or no_growth(0.0)
     members = members_of(facts.history.holders, cause.place, growth, waiting.bytes_rate)
     measured = min(waiting.bytes_rate, cause.rate.estimate) or None
+    names = {member.name for member in members}
+    members += tuple(member for member in cause.members if member.name not in names)
     return replace(cause, kind="cyclic_garbage", members=members, measured=measured)
 
 

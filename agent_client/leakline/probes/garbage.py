@@ -80,7 +80,7 @@ class GarbageProbe:
         self._most = 0
 
     def read(self, limit_seconds: float) -> GarbageResult | None:
-        """One look that pauses the program for at most about ``limit_seconds``; None when it cannot tell in that.
+        """One look of at most about ``limit_seconds`` of CPU time; None when it cannot tell in that.
 
         ``types`` is filled when there is more garbage than at any look before.
         """
