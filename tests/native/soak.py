@@ -138,14 +138,19 @@ PROGRAM = [
 # -- what we do meanwhile: one turn each
 
 
-def _in_slices(work):
+def _in_steps(work):
+    """Whether it came to its end; given up after a while, as by a caller whose time is over."""
     end = time.monotonic() + 5
     while not work.step(0.0005):
         time.sleep(0)
         if time.monotonic() > end:
-            # Given up, as a caller does whose time is over.
-            return
-    work.result()
+            return False
+    return True
+
+
+def _in_slices(work):
+    if _in_steps(work):
+        work.result()
 
 
 def referrers(module, heap):
@@ -179,41 +184,24 @@ def arenas_by_file(module, heap):
         module.scan_arenas(5, random.getrandbits(32), True)
 
 
-def _census(module, in_slices):
-    role = module.roles
-    roles = {list: role["list"], tuple: role["tuple"], dict: role["dict"], set: role["set"], deque: role["deque"],
-             OrderedDict: role["odict"], bytes: role["bytes"], int: role["int"], str: role["str"]}  # fmt: skip
-    return module.Census(roles, {Node: 50, type: 50}, (), (), 2, 100_000, in_slices)
-
-
-def _read_census(census):
-    census.take_picked()
-    census.take_large()
-    census.rows()
-    census.arrays({})
-    census.facts()
-
-
 def census_in_slices(module, heap):
-    census = _census(module, True)
-    end = time.monotonic() + 5
-    while not census.step(500_000, 100) and time.monotonic() < end:
-        census.take_picked()
-        census.take_large()
-        time.sleep(0)
-    _read_census(census)
+    from leakline.probes.census import SlicedCensus
+
+    census = SlicedCensus()
+    if _in_steps(census):
+        census.result()
 
 
 def census_at_once(module, heap):
-    census = _census(module, False)
-    census.run(-1, heap[:500])
-    _read_census(census)
+    from leakline.probes.census import take_census
+
+    take_census()
 
 
 def census_with_a_deadline(module, heap):
-    census = _census(module, False)
-    census.run(1_000_000, heap[:500])
-    _read_census(census)
+    from leakline.probes.census import take_census
+
+    take_census(0.001)
 
 
 FACILITIES = {
@@ -241,8 +229,11 @@ def main(client, folder, seconds, *names):
     import leakline
 
     leakline.__path__.insert(0, folder)
-    from leakline import _native as module
+    from leakline.probes import native
 
+    module = native.native()
+    if module is None:
+        sys.exit(f"no native module: {native.why_not_native()}")
     if not module.__file__.startswith(folder):
         sys.exit(f"another module was loaded: {module.__file__}")
     heap = [Node([i]) for i in range(5_000)]
