@@ -21,7 +21,6 @@ from leakline.probes.deep import marginal_bytes
 from leakline.probes.frames import Locals, locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.names import is_collectable, type_name
-from leakline.probes.native import native
 from leakline.probes.referrers import (
     HOOKS,
     PAIRS,
@@ -29,6 +28,7 @@ from leakline.probes.referrers import (
     FoundPath,
     ReferrerSearch,
     are_untracked,
+    native_look,
     pairs_through_heap,
 )
 from leakline.probes.roots import Near, look_near
@@ -104,6 +104,11 @@ def find_holders(
     )
 
 
+def can_search_in_slices() -> bool:
+    """Whether ``SlicedHolderSearch`` works here."""
+    return native_look() is not None
+
+
 class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
@@ -126,7 +131,7 @@ class SlicedHolderSearch:
         totals: Mapping[type, int] | None = None,
         clock: Callable[[], float] = thread_time,
     ) -> None:
-        module = native()
+        module = native_look()
         if module is None:
             raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
         self._native = module
@@ -245,7 +250,7 @@ def _near(frames: Mapping[str, Locals]) -> Near:
 
 
 def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
-    module = native()
+    module = native_look()
     if module is None:
         return list(pairs_through_heap(targets)), True
     look = module.ReferrerPass(targets, PAIRS, are_untracked(targets))
@@ -255,7 +260,7 @@ def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
 
 
 def _width() -> int:
-    return WIDTH if native() is None else _WIDTH_NATIVE
+    return WIDTH if native_look() is None else _WIDTH_NATIVE
 
 
 def _told(
@@ -302,7 +307,7 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
 
 def _instances(types: Sequence[type]) -> Iterator[tuple[int, list[Any]]]:
     """Of each type how many there are, and some or all of them, oldest first."""
-    module = native()
+    module = native_look()
     if module is not None:
         look = module.InstancePass(tuple(types), SAMPLES)
         look.step(-1.0)

@@ -303,7 +303,7 @@ def test_a_program_that_makes_frees_and_collects_meanwhile_does_no_harm() -> Non
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        for _ in range(15):
+        for _ in range(5):
             found, _ = _search([cls], 0.001)
             assert all(one.type == f"{HERE}.Busy" for one in found)
     finally:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.names import hashes_plainly, type_name
-from leakline.probes.native import native
+from leakline.probes.referrers import native_look
 from leakline.snapshot import Number
 
 CLASSES_LIMIT: Final = 32
@@ -130,7 +130,7 @@ def pick_newest(
 
     Holds objects of the program: drop it before returning to it. Stops after ``seconds``, with what was found by then.
     """
-    module = native()
+    module = native_look()
     plain = tuple(cls for cls in types if hashes_plainly(cls))
     if module is None or not plain:
         return {}
