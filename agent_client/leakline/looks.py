@@ -12,6 +12,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,32 +20,24 @@ from .budget import Governor
 from .census_plan import DEADLINE_SECONDS, CensusPlan
 from .growth import TypeGrowth
 from .guard import Guard
-from .holders import find_holders
-from .probes.census import CensusResult, look_at_tensors, take_census
+from .holders import SlicedHolderSearch, find_holders
+from .probes.census import (
+    CensusResult,
+    SlicedCensus,
+    SlicedResult,
+    look_at_tensors,
+    take_census,
+)
 from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.names import type_name
+from .probes.native import native
 from .probes.program import all_classes
 from .probes.sampled import take_sample
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import Census, Holder, LargeObject, Number
-
-# TEMP until the pieces are there
-try:
-    from .probes.native import native
-except ImportError:
-    native = lambda: None
-try:
-    from .probes.census import SlicedCensus, SlicedResult
-except ImportError:
-    SlicedCensus = SlicedResult = Any
-try:
-    from .holders import SlicedHolderSearch
-except ImportError:
-    SlicedHolderSearch = Any
-native = lambda: None
 
 TYPES_IN_CENSUS: Final = 48
 LARGE_OBJECTS: Final = 20
@@ -137,9 +130,21 @@ class Looks:
         self._look_at_garbage(measured)
         self._find_holders(measured)
 
-    def fetch(self, measured: Measured, timeout_seconds: float = 0.0) -> None:
+    @property
+    def turn(self) -> AbstractContextManager[Any]:
+        """While the training thread has it, no look beside it goes on."""
+        return self._beside.turn
+
+    def wait(self) -> None:
+        """The last chance of what is under way; not for long."""
+        self._beside.wait(LAST_LOOK_SECONDS)
+
+    def fetch(self, measured: Measured) -> None:
         """Take what a look beside the training thread has found since."""
-        outcome = self._beside.take(timeout_seconds)
+        if self._beside.is_free:
+            return
+        with self._governor.measuring("fetch"):
+            outcome = self._beside.take()
         if outcome is None:
             return
         self._governor.charge_beside(outcome.name, outcome.seconds, outcome.longest_slice)
@@ -150,13 +155,13 @@ class Looks:
         if outcome.result is None:
             return
         if outcome.name == "holders":
-            measured.holders = tuple(holder.to_holder(0) for holder in outcome.result)
+            measured.holders += tuple(holder.to_holder(0) for holder in outcome.result)
         else:
             self._census_ended(outcome.result, outcome.seconds)
 
     def at_finish(self, measured: Measured) -> None:
-        """The last chance of what is under way."""
-        self.fetch(measured, LAST_LOOK_SECONDS)
+        """What was found since the last generation end."""
+        self.fetch(measured)
         self._tell_census(measured)
 
     def stop(self) -> None:

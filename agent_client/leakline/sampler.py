@@ -136,6 +136,12 @@ class Sampler:
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
+        if kind == "finish":
+            self._looks.wait()
+        with self._looks.turn:
+            return self._measure(kind, nested)
+
+    def _measure(self, kind: str, nested: bool) -> Measured:
         if kind == "phase_end":
             measured = Measured(self._ask(NESTED if nested else PHASE, kind))
             self._looks.fetch(measured)

@@ -1,14 +1,14 @@
 """Work beside the training thread, in slices: one piece of work at a time, on a thread that ends with it.
 
-Each slice holds the interpreter lock for milliseconds, and between two of them the program runs. What the work finds is
-fetched by the training thread at one of its own snapshots, so that nothing of ours is handed over from two threads.
+Each slice holds the interpreter lock for milliseconds, and between two of them the program runs. The result is made by
+the training thread, at one of its own snapshots, and no slice runs while that thread measures: what a slice refers to
+for a moment, classes above all, would be counted.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -30,7 +30,7 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a piece of work gave (None when it failed), its CPU seconds and its longest slice in seconds."""
+    """What a piece of work gave (None when it failed), CPU seconds of its slices, and the longest of them."""
 
     name: str
     result: Any
@@ -39,14 +39,16 @@ class Outcome:
 
 
 class SliceThread:
-    """``offer`` and ``take`` belong to the training thread. ``finished`` makes of a result what may be kept."""
+    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with beside.turn: ...``."""
 
-    def __init__(self, finished: Callable[[str, Any], Any] = lambda name, result: result) -> None:
-        self._finished = finished
+    def __init__(self) -> None:
+        # Reentrant: a signal handler may end the run in the middle of measuring.
+        self.turn = threading.RLock()
         self._guard = Guard("a look in slices")
         self._thread: threading.Thread | None = None
         self._work: SlicedWork | None = None
-        self._outcome: Outcome | None = None
+        self._name = ""
+        self._done, self._seconds, self._longest = False, 0.0, 0.0
         self._stopping = threading.Event()
 
     @property
@@ -63,23 +65,28 @@ class SliceThread:
         """Begin this piece of work; False while another is under way."""
         if not self.is_free or self._stopping.is_set():
             return False
-        self._work = work
+        self._name, self._work, self._done = name, work, False
         self._thread = threading.Thread(
-            target=self._run, args=(name, work), name=f"leakline-{name}", daemon=True
+            target=self._run, args=(work,), name=f"leakline-{name}", daemon=True
         )
         self._thread.start()
         return True
 
-    def take(self, timeout_seconds: float = 0.0) -> Outcome | None:
+    def wait(self, timeout_seconds: float) -> None:
+        """Until nothing is under way; without the turn, or it would be in vain."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def take(self) -> Outcome | None:
         """The outcome of the work that was under way, once; None while there is none."""
-        if self._thread is None:
+        if self._thread is None or self._thread.is_alive():
             return None
-        self._thread.join(timeout_seconds)
-        if self._thread.is_alive():
-            return None
-        self._thread = None
-        outcome, self._outcome = self._outcome, None
-        return outcome
+        work, self._work, self._thread = self._work, None, None
+        result = None
+        with self._guard:
+            if work is not None and self._done:
+                result = work.result()
+        return Outcome(self._name, result, self._seconds, self._longest)
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
         """Give up what is under way."""
@@ -87,18 +94,16 @@ class SliceThread:
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
-    def _run(self, name: str, work: SlicedWork) -> None:
-        result, longest = None, 0.0
+    def _run(self, work: SlicedWork) -> None:
+        longest = 0.0
         with self._guard:
             done = False
             while not (done or self._stopping.is_set()):
-                started = time.thread_time()
-                done = work.step(SLICE_SECONDS)
-                longest = max(longest, time.thread_time() - started)
+                with self.turn:
+                    started = time.thread_time()
+                    done = work.step(SLICE_SECONDS)
+                    longest = max(longest, time.thread_time() - started)
                 # Sleeping lets the program in; without it we would ask for the lock again at once.
                 time.sleep(BREAK_SECONDS)
-            if done:
-                result = self._finished(name, work.result())
-        self._work = None
-        del work
-        self._outcome = Outcome(name, result, time.thread_time(), longest)
+            self._done = done
+        self._seconds, self._longest = time.thread_time(), longest

@@ -13,7 +13,7 @@ from leakline.budget import Governor
 from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.guard import swallowed
 from leakline.sampled_growth import AT_LEAST, SampledGrowth
-from leakline.slices import SliceThread
+from leakline.slices import Outcome, SliceThread
 
 PATIENCE_SECONDS = 20.0
 
@@ -42,10 +42,15 @@ class Broken(Steps):
         raise ValueError("a step that fails")
 
 
+def taken(beside: SliceThread) -> Outcome | None:
+    beside.wait(PATIENCE_SECONDS)
+    return beside.take()
+
+
 def test_work_is_done_on_another_thread_and_fetched_once() -> None:
     beside, work = SliceThread(), Steps(5)
     assert beside.offer("census", work)
-    outcome = beside.take(PATIENCE_SECONDS)
+    outcome = taken(beside)
     assert outcome is not None
     assert (outcome.name, outcome.result) == ("census", "found")
     assert outcome.seconds >= outcome.longest_slice > 0
@@ -61,9 +66,9 @@ def test_one_piece_of_work_at_a_time() -> None:
     assert not beside.offer("holders", Steps(1))
     assert beside.take() is None
     go.set()
-    assert beside.take(PATIENCE_SECONDS) is not None
+    assert taken(beside) is not None
     assert beside.offer("holders", Steps(1))
-    assert beside.take(PATIENCE_SECONDS) is not None
+    assert taken(beside) is not None
     assert beside.bytes == 0
 
 
@@ -72,12 +77,12 @@ def test_work_that_fails_gives_nothing_and_the_next_goes_on(
 ) -> None:
     beside = SliceThread()
     beside.offer("census", Broken(1))
-    outcome = beside.take(PATIENCE_SECONDS)
+    outcome = taken(beside)
     assert outcome is not None
     assert outcome.result is None
     assert [type(error) for error in kept_failures()] == [ValueError]
     assert beside.offer("census", Steps(1))
-    assert beside.take(PATIENCE_SECONDS) is not None
+    assert taken(beside) is not None
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def test_a_stop_ends_the_work_and_takes_no_more() -> None:
     beside = SliceThread()
     beside.offer("census", Steps(1 << 60))
     beside.stop()
-    outcome = beside.take(PATIENCE_SECONDS)
+    outcome = taken(beside)
     assert outcome is not None
     assert outcome.result is None
     assert not beside.offer("census", Steps(1))
@@ -113,6 +118,20 @@ def test_the_program_runs_between_two_slices() -> None:
         alone += 1
     # Measured 0.9 on a free machine.
     assert counted > 0.3 * alone
+
+
+def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
+    beside, work = SliceThread(), Steps(1 << 60)
+    beside.offer("census", work)
+    with beside.turn:
+        left = work.left
+        end = time.perf_counter() + 0.05
+        while time.perf_counter() < end:
+            assert work.left == left
+    end = time.perf_counter() + PATIENCE_SECONDS
+    while work.left == left:
+        assert time.perf_counter() < end, "it goes on afterwards"
+    beside.stop()
 
 
 def test_what_was_done_beside_is_charged_and_its_longest_slice_is_the_pause() -> None:
