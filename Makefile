@@ -11,7 +11,7 @@ CHECK ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks lint types format bench-client bench-peers bench-ingest clean
+.PHONY: help demo test test-leaks test-native lint types format bench-client bench-peers bench-ingest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,7 +21,7 @@ demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for 
 
 # Each group is a process of its own: tests that measure their own heap, fork or run a loop do not meet the leftovers of
 # the others. All groups run, whichever fails.
-TEST_GROUPS := tests/probes tests/client tests/analysis,tests/cli,tests/contracts tests/server tests/flows tests/browser,tests/js
+TEST_GROUPS := tests/probes tests/native tests/client tests/analysis,tests/cli,tests/contracts tests/server tests/flows tests/browser,tests/js
 
 test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
 	@failed=; for group in $(TEST_GROUPS); do \
@@ -32,6 +32,11 @@ test: $(VENV)/.test lint types ## lint, types and every test that belongs to a c
 
 test-leaks: $(VENV)/.test ## train with every leak switch through the real chain (about half an hour)
 	$(PYTHON) -m pytest -m leaks $(TEST_ARGS)
+
+test-native: $(VENV)/.test ## the native module in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
+	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \
+	LEAKLINE_TEST_PYTHONS="$$LEAKLINE_TEST_PYTHONS:$$(ls -d ~/.pyenv/versions/3.1[1-4].*/bin 2>/dev/null | paste -sd:)" \
+	  $(PYTHON) -m pytest tests/native $(TEST_ARGS)
 
 lint: $(VENV)/.test ## ruff
 	$(PYTHON) -m ruff check .
