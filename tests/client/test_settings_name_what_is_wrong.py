@@ -23,7 +23,8 @@ from leakline.settings import resolve
         ("watch", "Agent"), ("watch", [7]), ("watch", ["not a name"]), ("watch", dict), ("phases", "evaluate"),
         ("phases", [1]), ("tags", "tag"), ("tags", [""]), ("config", 5), ("server", "localhost:8765"),
         ("server", "ftp://host"), ("server", "http://"), ("server", "http://host:0"), ("server", 8765),
-        ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("exact_peaks", 1), ("directory", ""), ("directory", 1),
+        ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("exact_peaks", 1),
+        ("directory", ""), ("directory", 1),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
@@ -41,7 +42,8 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
         ("LEAKLINE_MAX_OVERHEAD", "1 %"), ("LEAKLINE_MAX_OVERHEAD", "2"), ("LEAKLINE_MAX_OVERHEAD", "nan"),
         ("LEAKLINE_MAX_PAUSE", "0"), ("LEAKLINE_MAX_PAUSE", "50 ms"), ("LEAKLINE_MAX_PAUSE", "61"),
         ("LEAKLINE_SAMPLE_SECONDS", "-1"), ("LEAKLINE_SAMPLE_SECONDS", "0.001"), ("LEAKLINE_SAMPLE_SECONDS", "inf"),
-        ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
+        ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200),
+        ("RANK", "first"), ("WORLD_SIZE", "-1"),
     ],
 )  # fmt: skip
 def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
