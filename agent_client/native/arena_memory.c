@@ -72,6 +72,7 @@ find_way_to_read(int prefer_file)
    of usable arenas while the first one of the vector is its head: all are kept and asked again before every scan. */
 
 #define MOST_PLACES 32
+#define MOST_ENTRIES (UINT64_C(1) << 24)
 static uint64_t places[MOST_PLACES];
 static int place_count;
 static uint32_t vector_length; /* entries, as far as we have seen */
@@ -159,14 +160,15 @@ grow_vector_length(uint64_t vector)
     for (;;) {
         uint64_t longer = vector_length * UINT64_C(2);
         for (uint64_t i = vector_length; i < longer; i += at_once) {
-            if (longer > (1 << 24) || !ll_read_one(entries, vector + i * sizeof(arena_entry), sizeof(entries))) {
+            if (longer > MOST_ENTRIES || !ll_read_one(entries, vector + i * sizeof(arena_entry), sizeof(entries))) {
                 return 0;
             }
             for (int k = 0; k < at_once; k++) {
                 uint64_t next = entries[k].next_arena;
                 int is_free = entries[k].address == 0
                     && (next == 0
-                        || (next > vector && next < vector + longer * sizeof(arena_entry)
+                        /* Of the whole vector: the list of free entries goes up and down in it. */
+                        || (next >= vector && next < vector + MOST_ENTRIES * sizeof(arena_entry)
                             && (next - vector) % sizeof(arena_entry) == 0));
                 if (!is_free && !is_sound_arena(&entries[k])) {
                     return 0;
