@@ -9,8 +9,8 @@ rare, the dear cannot starve the cheap, and the budget is overrun by one misjudg
 Reading memory at the bounds of phases costs microseconds and is never refused for cost, because the books would name
 the wrong phase without it. It has a pot of its own: phases that are entered often leave the snapshots theirs.
 
-Beside the budget stands the longest pause: no single piece of work on the training thread may be expected to stop it for
-longer. What would is done in slices beside it, or not at all.
+Beside the budget stands the longest pause: what is measured at one moment on the training thread may not be expected to
+stop it for longer. What would is done in slices beside it, or not at all.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Governor:
         self._clock, self._work_clock = clock, work_clock
         self._started = clock()
         self._longest = self._inner = 0.0
+        # When the measuring began that is under way.
+        self._since: float | None = None
         self._costs: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._entries, self._entries_since = 0, self._started
@@ -120,8 +122,15 @@ class Governor:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """May the training thread stand still for so long?"""
-        return expected_seconds <= self.max_pause_seconds
+        """May the training thread stand still for so long, beside what it has been measuring for already?"""
+        return self._under_way() + expected_seconds <= self.max_pause_seconds
+
+    def expects(self, work: str, default_seconds: float) -> float:
+        """CPU seconds that one more ``work`` is thought to cost."""
+        return self._costs.get(work, default_seconds)
+
+    def _under_way(self) -> float:
+        return 0.0 if self._since is None else self._work_clock() - self._since
 
     def work_seconds(self) -> float:
         """The clock that charges are made by."""
@@ -134,6 +143,9 @@ class Governor:
         ``set_up``: told in the ledger, not taken from the budget.
         """
         outer, self._inner = self._inner, 0.0
+        outermost = self._since is None
+        if outermost:
+            self._since = self._work_clock()
         started, wall_started = self._work_clock(), self._clock()
         try:
             yield
@@ -141,6 +153,8 @@ class Governor:
             elapsed = self._work_clock() - started
             self.charge(work, elapsed - self._inner, set_up=set_up)
             self._inner = outer + elapsed
+            if outermost:
+                self._since = None
             self._longest = max(self._longest, self._clock() - wall_started)
 
     def charge(self, work: str, seconds: float, *, set_up: bool = False) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, Literal
 
-from .budget import MAX_PAUSE_SECONDS, Governor
+from .budget import FORGET, MAX_PAUSE_SECONDS, Governor
 
 Way = Literal["whole", "slices"]
 
@@ -36,7 +36,8 @@ class CensusPlan:
     ) -> None:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
         self._objects_per_block = OBJECTS_PER_BLOCK
-        self._seconds_per_block: float | None = None
+        # In one piece and in slices they differ; None before the first.
+        self._seconds_per_block: dict[Way, float] = {}
         self._gap = 1
         self._since = 0
         self._ends = 0
@@ -54,17 +55,17 @@ class CensusPlan:
     def way(self) -> Way | None:
         """How a census could be taken now; None where it would stop the program for too long."""
         if self._is_native():
-            return "whole" if self._governor.fits_pause(self.expected_seconds()) else "slices"
+            return (
+                "whole" if self._governor.fits_pause(self.expected_seconds("whole")) else "slices"
+            )
         objects = self._blocks() * self._objects_per_block
         limit = PAUSE_LIMIT_OBJECTS * self._governor.max_pause_seconds / MAX_PAUSE_SECONDS
         return "whole" if objects <= limit else None
 
-    def expected_seconds(self) -> float:
+    def expected_seconds(self, way: Way = "whole") -> float:
         """CPU seconds of one census of the heap as it is."""
-        rate = self._seconds_per_block
-        if rate is None:
-            rate = NATIVE_SECONDS_PER_BLOCK if self._is_native() else SECONDS_PER_BLOCK
-        return self._blocks() * rate
+        unknown = NATIVE_SECONDS_PER_BLOCK if self._is_native() else SECONDS_PER_BLOCK
+        return self._blocks() * self._seconds_per_block.get(way, unknown)
 
     def due(self, rising: bool) -> Way | None:
         """Once per generation end: is it time, is there budget, and how is it taken?"""
@@ -77,17 +78,21 @@ class CensusPlan:
         way = self.way()
         if way is None or self.is_set_up:
             return way
-        expected = self.expected_seconds()
+        expected = self.expected_seconds(way)
         return way if self._governor.allows("census", expected_seconds=expected) else None
 
     def begun(self) -> None:
         """A census in slices is under way: the next is not due before its gap has passed."""
         self._since = 0
 
-    def taken(self, objects: int, seconds: float, rising: bool) -> None:
+    def taken(self, objects: int, seconds: float, rising: bool, way: Way = "whole") -> None:
         """A census has found so many objects in so many CPU seconds."""
         blocks = max(1, self._blocks())
-        self._objects_per_block, self._seconds_per_block = objects / blocks, seconds / blocks
+        self._objects_per_block = objects / blocks
+        self._seconds_per_block[way] = seconds / blocks
+        if way == "slices" and "whole" in self._seconds_per_block:
+            # One slow moment must not rule out the other way for good.
+            self._seconds_per_block["whole"] *= FORGET
         self._since = 0
         if self._ends:
             self._gap = 1 if rising else min(self._gap * 2, LONGEST_GAP)

@@ -103,8 +103,13 @@ class TypeGrowth:
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
-        names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
-        return {f"type.{name}.count": n for name, n in self._counts.read_names(names).items()}
+        growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
+        counts = {
+            **self._counts.read_names(growing, approximately=True),
+            # A declared count is held against these: exact or not at all.
+            **self._counts.read_names(self._asked),
+        }
+        return {f"type.{name}.count": n for name, n in counts.items()}
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +20,7 @@ from .budget import Governor
 from .census_plan import DEADLINE_SECONDS, CensusPlan
 from .growth import TypeGrowth
 from .guard import Guard
-from .holders import SlicedHolderSearch, find_holders
+from .holders import FoundHolder, SlicedHolderSearch, find_holders
 from .probes.census import (
     CensusResult,
     SlicedCensus,
@@ -49,8 +49,6 @@ CLASSES_PER_SEARCH: Final = 3
 # A census follows what it finds; a look at tensors alone only asks for types.
 TENSORS_PART_OF_CENSUS: Final = 0.5
 TENSORS_SECONDS: Final = 0.05
-# A search looks through the heap about as often as this.
-LOOKS_OF_A_SEARCH: Final = 3
 # The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAP: Final = 16
@@ -125,10 +123,12 @@ class Looks:
             self._take_sample()
             if rising:
                 self._look_at_tensors(measured)
-            if way == "slices" and self._beside.is_free:
-                self._beside.offer("census", self._begin_census(rising))
         self._look_at_garbage(measured)
         self._find_holders(measured)
+        # After the search: what is known to rise comes before what might.
+        if way == "slices" and self._beside.is_free:
+            with self._guard:
+                self._beside.offer("census", self._begin_census(rising))
 
     @property
     def turn(self) -> AbstractContextManager[Any]:
@@ -155,7 +155,7 @@ class Looks:
         if outcome.result is None:
             return
         if outcome.name == "holders":
-            measured.holders += tuple(holder.to_holder(0) for holder in outcome.result)
+            measured.holders += _told_of(outcome.result)
         else:
             self._census_ended(outcome.result, outcome.seconds)
 
@@ -187,7 +187,7 @@ class Looks:
 
     def _census_ended(self, result: SlicedResult, seconds: float) -> None:
         self._types.calibrate_between(self._references, result.counts, result.names)
-        self.plan.taken(result.objects, seconds, self._was_rising)
+        self.plan.taken(result.objects, seconds, self._was_rising, "slices")
         self._census = result
 
     def _tell_census(self, measured: Measured) -> None:
@@ -217,7 +217,8 @@ class Looks:
         every, expected = SAMPLED_EVERY, sys.getallocatedblocks() * SAMPLED_SECONDS_PER_BLOCK
         while expected > SAMPLED_SECONDS:
             every, expected = every * 2, expected / 2
-        if native() is None or not self._governor.allows("sampled", expected):
+        fits = self._governor.fits_pause(expected) and self._governor.allows("sampled", expected)
+        if native() is None or not fits:
             return
         with self._sampled_guard, self._governor.measuring("sampled"):
             sample = take_sample(every)
@@ -229,7 +230,7 @@ class Looks:
         self._since_garbage += 1
         if native() is None or (gc.isenabled() and self._since_garbage < self._garbage_gap):
             return
-        if self._governor.allows("garbage", seconds):
+        if self._governor.fits_pause(seconds) and self._governor.allows("garbage", seconds):
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
                 few = found is None or found.objects < OBJECTS_TOLD
@@ -244,14 +245,13 @@ class Looks:
         way = self.plan.way()
         if not classes or way is None:
             return
-        expected = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
-        if native() is not None and not self._governor.fits_pause(expected):
+        if self._must_search_beside():
             self._search_beside(classes)
         elif self._governor.allows("holders", HOLDER_SECONDS):
             with self._holder_guard, self._governor.measuring("holders"):
                 self._types.searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
-                measured.holders += tuple(holder.to_holder(0) for holder in found)
+                measured.holders += _told_of(found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
         """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
@@ -284,14 +284,13 @@ class Looks:
     ) -> str | None:
         if not (request.by_person or self._governor.allows("holders", HOLDER_SECONDS)):
             return None
-        expected = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
-        if native() is not None and not self._governor.fits_pause(expected):
+        if self._must_search_beside():
             return self._begin(
                 request, "holders", lambda: SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS)
             )
         with self._holder_guard, self._governor.measuring("holders"):
             found = find_holders(classes, HOLDER_SECONDS)
-            measured.holders += tuple(holder.to_holder(0) for holder in found)
+            measured.holders += _told_of(found)
             return DONE if found else NOTHING_FOUND
         return FAILED
 
@@ -304,14 +303,27 @@ class Looks:
             return ""
         return FAILED
 
+    def _must_search_beside(self) -> bool:
+        return native() is not None and not self._governor.fits_pause(self._search_seconds())
+
+    def _search_seconds(self) -> float:
+        """Most holders are named near the program's roots; others take about a look through the heap."""
+        return self._governor.expects("holders", self.plan.expected_seconds("slices"))
+
     def _search_beside(self, classes: list[type]) -> None:
-        if self._beside.is_free and self._governor.allows("holders", SLICED_HOLDER_SECONDS):
+        expected = min(SLICED_HOLDER_SECONDS, self._search_seconds())
+        if self._beside.is_free and self._governor.allows("holders", expected_seconds=expected):
             with self._holder_guard, self._governor.measuring("holders_begun"):
                 counts = {cls: self._types.count_of(id(cls)) for cls in classes}
                 totals = {cls: count for cls, count in counts.items() if count}
                 search = SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS, totals=totals)
                 self._types.searched(classes)
                 self._beside.offer("holders", search)
+
+
+def _told_of(found: Iterable[FoundHolder]) -> tuple[Holder, ...]:
+    """Holders as they travel, without those that are ours."""
+    return tuple(one.to_holder(0) for one in found if not one.path.startswith("leakline."))
 
 
 def _told_by(result: CensusResult) -> dict[str, Number]:

@@ -221,7 +221,14 @@ def test_a_census_in_slices_calibrates_the_classes_that_stood_still_meanwhile() 
     nodes.append(Better())
     counts.calibrate_between(before, census)
     assert counts.read_names([AGENT]) == {AGENT: 7}
-    assert counts.read_names([BETTER]) == {}, "nodes came while the census went on"
+    assert counts.read_names([BETTER]) == {}, "one came while the census went on"
+    counts.changes()
+    about = counts.read_names([BETTER], approximately=True)[BETTER]
+    nodes += [Better(), Better()]
+    assert counts.read_names([BETTER], approximately=True) == {BETTER: about + 2}
+    assert [(type_name(cls), now - last) for cls, last, now in counts.changes()] == [(BETTER, 2)]
+    assert counts.count_of(id(Better)) is None
+    del nodes[-2:]
     things.append(Agent())
     assert counts.read_names([AGENT]) == {AGENT: 8}
     counts.calibrate_between(counts.references(), counts_now())

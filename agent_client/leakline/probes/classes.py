@@ -55,6 +55,8 @@ class ClassCounts:
         self._inexact: set[int] = set()
         # Known, but not counted by a census yet.
         self._uncounted: set[int] = set()
+        # Counted while instances came and went: their number is off by a constant, its changes are not.
+        self._approximate: set[int] = set()
         # Instances at the last `changes`.
         self._last: list[int] = []
 
@@ -70,21 +72,30 @@ class ClassCounts:
         """Take the counts of a census in slices, by address of the class, as the truth where they can be.
 
         ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile: only a class
-        with the same number of references now was counted at one moment, as good as.
+        with the same number of references now was counted at one moment, as good as. Another that no census has
+        counted yet is known approximately from now on.
         """
         self._forget_dead_classes()
         for (key, position), references in zip(
             list(self._position.items()), references_to(self._refs), strict=True
         ):
-            if before.get(key) != references:
-                continue
             count = census_counts.get(key, 0)
-            if position not in self._uncounted:
-                self._judge_one(position, references - self._offsets[position], count)
+            if before.get(key) != references:
+                if position in self._uncounted and key in before:
+                    self._approximate.add(position)
+                    self._start_at(position, references, (before[key] + references) // 2 - count)
+                continue
+            if position in self._uncounted or position in self._approximate:
+                self._approximate.discard(position)
+                self._start_at(position, references, references - count)
             else:
-                self._last[position] = count
-            self._uncounted.discard(position)
-            self._offsets[position] = references - count
+                self._judge_one(position, references - self._offsets[position], count)
+                self._offsets[position] = references - count
+
+    def _start_at(self, position: int, references: int, offset: int) -> None:
+        """What was not counted yet has not changed."""
+        self._uncounted.discard(position)
+        self._offsets[position], self._last[position] = offset, references - offset
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
         """Take the counts of a full census as the truth.
@@ -105,11 +116,12 @@ class ClassCounts:
                 counts[position] = count
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
-        for position in self._uncounted | self._inexact:
+        for position in self._uncounted | self._inexact | self._approximate:
             # What was not counted yet has not changed.
             self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
+        self._approximate.clear()
 
     def read(self) -> dict[type, int]:
         """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
@@ -136,14 +148,21 @@ class ClassCounts:
                 found.append((cls, max(0, last[position]), now[position]))
         return found
 
-    def read_names(self, names: Iterable[str]) -> dict[str, int]:
-        """Instances by type name, classes of the same name added up; absent when unknown or inexact."""
+    def read_names(self, names: Iterable[str], *, approximately: bool = False) -> dict[str, int]:
+        """Instances by type name, classes of the same name added up; absent when unknown or inexact.
+
+        ``approximately``: also where only the change is exact.
+        """
         found = {}
         for name in names:
             positions = self._by_name.get(name, ())
-            counts = [self._count(position) for position in positions]
+            counts = [
+                self._count(position)
+                for position in positions
+                if approximately or position not in self._approximate
+            ]
             exact = [count for count in counts if count is not None]
-            if exact and len(exact) == len(counts):
+            if exact and len(exact) == len(positions):
                 found[name] = sum(exact)
         return found
 
@@ -153,7 +172,7 @@ class ClassCounts:
         By address, because whoever holds the class itself while asking would be counted, too.
         """
         position = self._position.get(address)
-        return None if position is None else self._count(position)
+        return None if position is None or position in self._approximate else self._count(position)
 
     def names(self) -> tuple[str, ...]:
         """Names of all classes that are counted exactly, with or without instances."""
@@ -200,6 +219,7 @@ class ClassCounts:
         self._last = [self._last[old] for _, old in alive]
         self._inexact = {moved[old] for old in self._inexact if old in moved}
         self._uncounted = {moved[old] for old in self._uncounted if old in moved}
+        self._approximate = {moved[old] for old in self._approximate if old in moved}
         self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
         names = {name: [moved[p] for p in at if p in moved] for name, at in self._by_name.items()}
         self._by_name = {name: at for name, at in names.items() if at}
@@ -220,9 +240,10 @@ class ClassCounts:
 
     def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
         """Mark the classes whose references moved although their instances did not."""
+        new = self._uncounted | self._approximate
         for key, predicted in before.items():
             position = self._position.get(key)
-            if position is not None and position not in self._uncounted:
+            if position is not None and position not in new:
                 self._judge_one(position, predicted, counts[position])
 
     def _judge_one(self, position: int, predicted: int, count: int) -> None:
