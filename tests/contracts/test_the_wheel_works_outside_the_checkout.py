@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -13,19 +15,110 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "agent_client" / "native" / "build.py"
+NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+# Where the setting says nothing, a wheel made here carries the module exactly when it can be compiled here.
+CANNOT = subprocess.run(
+    [sys.executable, str(BUILD), "--possible"], capture_output=True, text=True
+).stderr.strip()
 
 
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
+# Of the session, for tests that start processes come last, after those of other files.
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def unpacked(wheel: Path) -> Path:
+    return _unpack(wheel)
+
+
+@pytest.fixture(scope="session")
+def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build("wheel", tmp_path_factory.mktemp("pure"), LEAKLINE_BUILD_NATIVE="0")
+
+
+def _build(target: str, out: Path, **setting: str) -> Path:
+    environment = {k: v for k, v in os.environ.items() if k != "LEAKLINE_BUILD_NATIVE"}
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
-        cwd=ROOT, check=True, capture_output=True,
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)],
+        cwd=ROOT, check=True, capture_output=True, env={**environment, **setting},
     )  # fmt: skip
-    (wheel,) = out.glob("leakline-*.whl")
-    target = out / "site"
+    (built,) = out.glob("leakline-*")
+    return built
+
+
+def _unpack(wheel: Path) -> Path:
+    target = wheel.parent / "site"
     zipfile.ZipFile(wheel).extractall(target)
     return target
+
+
+def _python(site: Path, code: str, **setting: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=site.parent, env={**os.environ, "PYTHONPATH": str(site), **setting},
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+
+
+@pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
+def test_a_wheel_made_where_a_compiler_is_carries_the_module_and_the_tag_of_the_platform(
+    wheel: Path, unpacked: Path
+) -> None:
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert wheel.name.endswith(f"-{version}-{version}-{platform}.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if "_native" in name] == [NATIVE]
+    assert not [name for name in names if name.endswith((".c", ".h"))]
+    assert _python(unpacked, "import leakline._native as n; print(n.__file__)") == str(
+        unpacked / NATIVE
+    )
+
+
+@pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
+def test_the_module_of_two_wheels_is_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    again = zipfile.ZipFile(_build("wheel", tmp_path))
+    assert again.read(NATIVE) == zipfile.ZipFile(wheel).read(NATIVE)
+    assert str(ROOT).encode() not in again.read(NATIVE)
+
+
+def test_a_wheel_made_without_the_module_is_for_every_interpreter_and_says_why_it_is_slower(
+    pure: Path,
+) -> None:
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(pure).namelist() if "_native" in name]
+    site = _unpack(pure)
+    code = (
+        "import leakline.probes.native as n; "
+        "assert n.__file__.startswith(__import__('os').environ['PYTHONPATH']); "
+        "print(n.native(), '|', n.why_not_native())"
+    )
+    module, why = _python(site, code).split(" | ")
+    assert module == "None"
+    assert why and "\n" not in why
+
+
+def test_a_compiler_that_fails_leaves_a_pure_wheel(tmp_path: Path) -> None:
+    assert _build("wheel", tmp_path, CC="false").name.endswith("-py3-none-any.whl")
+
+
+def test_a_compiler_that_fails_is_an_error_where_the_module_must_be(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        _build("wheel", tmp_path, CC="false", LEAKLINE_BUILD_NATIVE="1")
+    assert "does not compile" in failure.value.stderr.decode().splitlines()[-1]
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_source_archive_carries_what_compiles_the_module(tmp_path: Path) -> None:
+    with tarfile.open(_build("sdist", tmp_path)) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {
+        str(p.relative_to(ROOT)) for p in BUILD.parent.glob("*") if p.suffix in {".c", ".h", ".py"}
+    }
+    assert {"hatch_build.py", *sources} <= inside
+    assert not [name for name in inside if name.endswith(".so")]
 
 
 def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> None:
