@@ -748,10 +748,14 @@ instance_pass_step(instance_pass *self, PyObject *argument)
     }
     if (!self->is_over) {
         int over = walk_on(&self->walk, seconds, look_at, &self->found, &self->is_whole, &self->visited);
-        if (over < 0 || settle(&self->found) < 0) {
+        if (over < 0) {
             return NULL;
         }
+        /* First: the walk is gone now, whatever becomes of the rest. */
         self->is_over = over;
+        if (settle(&self->found) < 0) {
+            return NULL;
+        }
     }
     return PyBool_FromLong(self->is_over);
 }
