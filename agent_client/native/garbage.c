@@ -30,6 +30,7 @@
 #define TYPES 1024
 #define TAKING_SHARE 0.35 /* of the time, for taking objects; following references costs more */
 #define LOOK_AT_THE_CLOCK 512
+#define DISTINCT 128 /* objects that one suspended generator refers to */
 #define DEPTH 4 /* of untracked containers inside a dead object */
 
 /* A cell: 0 not taken; 1 reached; otherwise the references not yet accounted for, and 2. */
@@ -121,12 +122,13 @@ cell_of(look *l, PyObject *op, int make)
     return l->last_cells + ((address >> GRAIN_BITS) & (CELLS - 1));
 }
 
-/* Frames of 3.14 borrow references from their own locals: to take those off would take them off twice. */
+/* Since 3.14 the stack of a suspended generator may borrow what one of its own locals holds: visited twice, owned once.
+   What a frame object has of its own is always owned. */
 static inline int
 borrows(PyTypeObject *type)
 {
 #if PY_VERSION_HEX >= 0x030E0000
-    return type == &PyGen_Type || type == &PyCoro_Type || type == &PyAsyncGen_Type || type == &PyFrame_Type;
+    return type == &PyGen_Type || type == &PyCoro_Type || type == &PyAsyncGen_Type;
 #else
     (void)type;
     return 0;
@@ -189,11 +191,38 @@ follow(look *l, PyObject *op, visitproc visit)
     }
 }
 
+/* Once each, however often it is visited; what there is no room for stays, and counts as alive. */
+typedef struct {
+    look *l;
+    PyObject *seen[DISTINCT];
+    int count;
+} distinct;
+
+static int
+take_off_once(PyObject *op, void *ctx)
+{
+    distinct *d = ctx;
+    for (int i = 0; i < d->count; i++) {
+        if (d->seen[i] == op) {
+            return 0;
+        }
+    }
+    if (d->count == DISTINCT) {
+        return is_late(d->l);
+    }
+    d->seen[d->count++] = op;
+    return take_off(op, d->l);
+}
+
 static void
 take_off_all(look *l)
 {
     for (size_t i = 0; i < l->taken && !is_late(l); i++) {
-        if (!borrows(Py_TYPE(l->objects[i]))) {
+        PyTypeObject *type = Py_TYPE(l->objects[i]);
+        if (borrows(type)) {
+            distinct d = {.l = l, .count = 0};
+            type->tp_traverse(l->objects[i], take_off_once, &d);
+        } else {
             follow(l, l->objects[i], take_off);
         }
     }

@@ -126,9 +126,12 @@ async def plant_a_task() -> None:
 
 def test_what_a_collection_finds_is_counted_by_type() -> None:
     plant_one_of_each()
-    found = garbage_by_type()
-    assert found == collected_by_type()
+    found, collected = garbage_by_type(), collected_by_type()
     assert found.total() >= 25
+    if (3, 14) <= sys.version_info < (3, 14, 5):
+        # The incremental collector lets go of tuples of plain values before it lists what it found.
+        del found["tuple"], collected["tuple"]
+    assert found == collected
 
 
 def test_a_generator_that_holds_itself_is_counted() -> None:
