@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.deep import marginal_bytes
-from leakline.probes.frames import Locals, locals_of_threads
+from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.names import is_collectable, type_name
 from leakline.probes.referrers import (
@@ -79,7 +79,7 @@ def find_holders(
     looks through the whole heap, one of which may overrun it.
     """
     started = clock()
-    frames = locals_of_threads(frame or sys._getframe(1))
+    here = frame or sys._getframe(1)
 
     def is_late() -> bool:
         return clock() - started > budget_seconds * _PATHS_SHARE
@@ -88,10 +88,10 @@ def find_holders(
     search = ReferrerSearch(samples, _groups(len(types)), _width())
     # From here on the search has the only references of ours: what else refers to a sample is the program's.
     del samples
-    search.climb_near(_near(frames), is_late)
+    search.climb_near(_near(here), is_late)
     while not is_late() and (targets := search.wanted()):
         pairs, is_whole = _pairs(targets)
-        near = _near(frames)
+        near = _near(here)
         search.give(pairs, near, is_whole)
         del pairs, targets
         search.climb_near(near, is_late)
@@ -139,8 +139,7 @@ class SlicedHolderSearch:
         self._names = [type_name(cls) for cls in types]
         # A class that is gone leaves its address to another.
         self._classes = [ref(cls) for cls in types]
-        frames = locals_of_threads(frame or sys._getframe(1))
-        near = _near(frames)
+        near = _near(frame or sys._getframe(1))
         # What locals are bound to, by address: their frames are not ours to read later.
         self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
         self._search: ReferrerSearch | None = None
@@ -245,8 +244,9 @@ class SlicedHolderSearch:
             self._search.let_go()
 
 
-def _near(frames: Mapping[str, Locals]) -> Near:
-    return look_near({name: found.read() for name, found in frames.items()})
+def _near(frame: FrameType) -> Near:
+    # The locals are read anew each time: a copy of them would look like a holder in the next look through the heap.
+    return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
 
 
 def _pairs(targets: list[Any]) -> tuple[list[tuple[int, Any]], bool]:
