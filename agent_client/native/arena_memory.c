@@ -73,9 +73,12 @@ find_way_to_read(int prefer_file)
 
 #define MOST_PLACES 32
 #define MOST_ENTRIES (UINT64_C(1) << 24)
-static uint64_t places[MOST_PLACES];
+static struct {
+    uintptr_t at;
+    int length; /* the length of the vector stands so far from it; 0: nowhere near */
+} places[MOST_PLACES];
 static int place_count;
-static uint32_t vector_length; /* entries, as far as we have seen */
+static uint32_t guessed_length; /* entries, as far as we have seen; for a place without a length */
 
 typedef struct {
     uintptr_t inside;
@@ -113,15 +116,25 @@ vector_has(uint64_t vector, uint32_t index, uintptr_t pool)
         && pool >= first_pool(entry.address) && pool < entry.next_pool_address;
 }
 
-/* Beside the pointer to the vector compilers put its length: 16, or a power of two more. */
-static int
-has_length_beside(const segment *data, uintptr_t at)
+/* A vector has 16 entries or a power of two more. */
+static inline int
+can_be_length(uint64_t word)
 {
-    for (uintptr_t near = at - 16; near <= at + 16; near += 8) {
-        if (near >= data->start && near + 8 <= data->end && near != at) {
+    return word >= FIRST_ARENAS && word <= MOST_ENTRIES && (word & (word - 1)) == 0;
+}
+
+/* Where beside the pointer to the vector its length stands: behind it in the interpreter's structure, before it where
+   it is a variable of its own (3.11), if the compiler left them together. 0 when it is not there. */
+static int
+find_length_beside(const segment *data, uintptr_t at, uint32_t index)
+{
+    static const int distances[] = {8, -8, 16, -16};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(distances); i++) {
+        uintptr_t near = at + (uintptr_t)(intptr_t)distances[i];
+        if (near >= data->start && near + 8 <= data->end) {
             uint64_t word = *(const volatile uint64_t *)near;
-            if (word >= FIRST_ARENAS && word <= (1 << 24) && (word & (word - 1)) == 0) {
-                return 1;
+            if (can_be_length(word) && word > index) {
+                return distances[i];
             }
         }
     }
@@ -133,7 +146,7 @@ find_places(uint32_t index, uintptr_t pool, int everywhere)
 {
     segment data = {.inside = (uintptr_t)&PyFloat_Type};
     place_count = 0;
-    vector_length = 0;
+    guessed_length = 0;
     if (!dl_iterate_phdr(find_segment, &data)) {
         return;
     }
@@ -141,27 +154,31 @@ find_places(uint32_t index, uintptr_t pool, int everywhere)
         uint64_t word = *(const volatile uint64_t *)at;
         /* The vector comes from malloc: aligned, and outside of what was loaded. */
         if (word % 16 == 0 && word >= POOL_BYTES && word < (UINT64_C(1) << 56)
-            && (word < data.image_start || word >= data.image_end) && (everywhere || has_length_beside(&data, at))
-            && vector_has(word, index, pool)) {
-            places[place_count++] = at;
+            && (word < data.image_start || word >= data.image_end)) {
+            int length = find_length_beside(&data, at, index);
+            if ((everywhere || length != 0) && vector_has(word, index, pool)) {
+                places[place_count].at = at;
+                places[place_count++].length = length;
+            }
         }
     }
 }
 
-/* A vector has 16 entries or a power of two more; beyond it lies something that is neither an arena nor a free entry. */
-static int
-grow_vector_length(uint64_t vector)
+/* Beyond a vector lies something that is neither an arena nor a free entry, or nothing but zeros, which do no harm:
+   entries are copied before they are looked at. */
+static uint32_t
+guess_length(uint64_t vector)
 {
     enum { at_once = 16 };
     arena_entry entries[at_once];
-    if (vector_length == 0) {
-        vector_length = FIRST_ARENAS;
+    if (guessed_length == 0) {
+        guessed_length = FIRST_ARENAS;
     }
     for (;;) {
-        uint64_t longer = vector_length * UINT64_C(2);
-        for (uint64_t i = vector_length; i < longer; i += at_once) {
+        uint64_t longer = guessed_length * UINT64_C(2);
+        for (uint64_t i = guessed_length; i < longer; i += at_once) {
             if (longer > MOST_ENTRIES || !ll_read_one(entries, vector + i * sizeof(arena_entry), sizeof(entries))) {
-                return 0;
+                return guessed_length;
             }
             for (int k = 0; k < at_once; k++) {
                 uint64_t next = entries[k].next_arena;
@@ -171,12 +188,23 @@ grow_vector_length(uint64_t vector)
                         || (next >= vector && next < vector + MOST_ENTRIES * sizeof(arena_entry)
                             && (next - vector) % sizeof(arena_entry) == 0));
                 if (!is_free && !is_sound_arena(&entries[k])) {
-                    return 0;
+                    return guessed_length;
                 }
             }
         }
-        vector_length = (uint32_t)longer;
+        guessed_length = (uint32_t)longer;
     }
+}
+
+/* The length of the vector as it stands beside a place; 0 when there is none that can be. */
+static uint32_t
+length_beside(int place)
+{
+    if (places[place].length == 0) {
+        return 0;
+    }
+    uint64_t word = *(const volatile uint64_t *)(places[place].at + (uintptr_t)(intptr_t)places[place].length);
+    return can_be_length(word) ? (uint32_t)word : 0;
 }
 
 const char *
@@ -202,28 +230,50 @@ ll_find_vector(uint64_t *vector, uint32_t *entries, int prefer_file)
     }
     for (int pass = 0; pass < 3; pass++) {
         uint64_t found = 0;
+        uint32_t length = 0;
         for (int i = 0; i < place_count; i++) {
-            uint64_t word = *(const volatile uint64_t *)(uintptr_t)places[i];
-            if (word != 0 && word != found && vector_has(word, head.arena, pool)) {
-                if (found != 0) {
+            uint64_t word = *(const volatile uint64_t *)places[i].at;
+            if (word != 0 && vector_has(word, head.arena, pool)) {
+                if (found != 0 && word != found) {
                     return "the small-object allocator's arenas are not found for certain";
                 }
                 found = word;
+                uint32_t beside = length_beside(i);
+                /* Two that do not agree: the shorter one misses arenas at worst, and the self-test says so. */
+                length = beside > head.arena && (length == 0 || beside < length) ? beside : length;
             }
         }
         if (found != 0) {
-            grow_vector_length(found);
-            if (head.arena >= vector_length) {
-                return "the small-object allocator's list of arenas is not laid out as we know it";
-            }
             *vector = found;
-            *entries = vector_length;
-            return NULL;
+            *entries = length != 0 ? length : guess_length(found);
+            return *entries > head.arena ? NULL
+                                         : "the small-object allocator's list of arenas is not laid out as we know it";
         }
         /* Asking the kernel about every word takes 15 ms, so only where the first two ways lead nowhere. */
         find_places(head.arena, pool, pass == 1);
     }
     return "the small-object allocator's arenas are not found";
+}
+
+/* Copies entries of the vector; what was only guessed to be part of it, and is not, comes as entries not in use. With
+   the lock. 0 when they could not be read. */
+int
+ll_read_entries(arena_entry *entries, uint64_t vector, uint32_t from, uint32_t count)
+{
+    if (!ll_read_one(entries, vector + from * sizeof(arena_entry), count * sizeof(arena_entry))) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        pool_head head;
+        int is_ours = is_sound_arena(&entries[i]);
+        if (is_ours && entries[i].next_pool_address > first_pool(entries[i].address)) {
+            is_ours = ll_read_one(&head, first_pool(entries[i].address), sizeof(head)) && head.arena == from + i;
+        }
+        if (!is_ours) {
+            entries[i].address = 0;
+        }
+    }
+    return 1;
 }
 
 void

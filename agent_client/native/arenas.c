@@ -275,6 +275,18 @@ book_pool(scan *s, double change_of_taken, int is_first)
     s->here_count = 0;
 }
 
+/* The most objects of a class seen in one pool, by this scan or one before it. */
+static uint32_t
+crowd_of(const scan *s, uint32_t row, uint32_t most)
+{
+    if (row >= s->rows - s->guess_count) {
+        return most;
+    }
+    uint16_t *crowd = &ll_kinds.rows[row].crowd;
+    *crowd = (uint16_t)(most > *crowd ? most : *crowd - *crowd / 16u);
+    return *crowd;
+}
+
 /* The counts of a size class, scaled by how many of its blocks were taken in all pools and in those looked at, both as
    their heads said: what the program does afterwards must not change the scale. Of neighbouring pools one is looked
    at, so that the variance comes from the changes between those, of what their taken blocks do not explain. */
@@ -285,11 +297,12 @@ close_size_class(scan *s, uint32_t size_class, uint64_t looked_at, uint64_t take
     for (uint32_t i = 0; i < s->touched_count; i++) {
         tally *one = &s->tallies[s->touched[i]];
         double share = (double)one->sum / (double)taken;
+        uint32_t crowd = crowd_of(s, s->touched[i], one->most);
         if (step > 1 && looked_at > 1) {
             double change = one->squares - 2 * share * one->products + share * share * taken_squares;
             double spread = change > 0 ? change * (double)looked_at / (double)(looked_at - 1) / 2 : 0;
-            /* Pools that happen to be alike do not make a count certain: one more may have half as much, or none. */
-            double unseen = (double)one->most / 2;
+            /* Pools that happen to be alike do not make a count certain: objects made together lie together. */
+            double unseen = (double)crowd / 2;
             one->variance += step * (step - 1) * (spread + unseen * unseen);
         }
         /* Kept whole where everything was looked at. */
@@ -378,17 +391,40 @@ scan_size_class(scan *s, uint32_t size_class)
     }
 }
 
+/* Reads the heads of the pools of an arena. With the lock. */
+static void
+read_arena(scan *s, const arena_entry *entry)
+{
+    uint32_t arena = s->arena_count++;
+    uintptr_t first = first_pool(entry->address);
+    uint32_t used = (uint32_t)((entry->next_pool_address - first) / POOL_BYTES);
+    uint8_t *classes = s->classes + (size_t)arena * POOLS_OF_ARENA;
+    uint16_t *taken_in = s->taken_in + (size_t)arena * POOLS_OF_ARENA;
+    s->arenas[arena] = entry->address;
+    memset(classes, NO_POOL, POOLS_OF_ARENA);
+    for (uint32_t k = 0; k < used; k++) {
+        ll_prefetch((const void *)(first + (k + 12) % used * POOL_BYTES));
+        const pool_head *head = (const pool_head *)(first + k * POOL_BYTES);
+        if (head->taken > 0 && head->size_class < SIZE_CLASSES) {
+            classes[k] = (uint8_t)head->size_class;
+            taken_in[k] = (uint16_t)head->taken;
+            s->pools[head->size_class]++;
+            s->taken[head->size_class] += head->taken;
+        }
+    }
+}
+
 /* Reads the heads of all pools, with the lock, which is let go of every millisecond. NULL, or what went wrong. */
 static const char *
 read_heads(scan *s, int prefer_file)
 {
-    uint64_t vector = 0;
-    uint32_t entries;
-    const char *why = ll_find_vector(&vector, &entries, prefer_file);
+    uint64_t vector;
+    uint32_t length;
+    const char *why = ll_find_vector(&vector, &length, prefer_file);
     if (why != NULL) {
         return why;
     }
-    s->arena_room = entries;
+    s->arena_room = length;
     if (s->arena_room > MOST_ARENAS) {
         return "there are more arenas than a scan has memory for";
     }
@@ -399,39 +435,24 @@ read_heads(scan *s, int prefer_file)
     s->taken_in = (uint16_t *)(s->arenas + s->arena_room);
     s->classes = (uint8_t *)(s->taken_in + (size_t)s->arena_room * POOLS_OF_ARENA);
     int64_t started = ll_now();
-    for (uint32_t i = 0; i < s->arena_room; i++) {
-        if (i % 16 == 15 && ll_now() - started > 1000000) {
+    for (uint32_t i = 0; i < s->arena_room && i < length; i += FIRST_ARENAS) {
+        arena_entry entries[FIRST_ARENAS];
+        if (i > 0 && ll_now() - started > 1000000) {
             Py_BEGIN_ALLOW_THREADS
             Py_END_ALLOW_THREADS
-            /* The vector may have moved, and what was beyond its end is still beyond what we look at. */
-            why = ll_find_vector(&vector, &entries, prefer_file);
+            /* It may have moved; what came to its end is beyond what we have room for. */
+            why = ll_find_vector(&vector, &length, prefer_file);
             if (why != NULL) {
                 return why;
             }
             started = ll_now();
         }
-        const arena_entry *entry = (const arena_entry *)(uintptr_t)vector + i;
-        if (entry->address == 0) {
-            continue;
-        }
-        if (!is_sound_arena(entry)) {
+        if (!ll_read_entries(entries, vector, i, FIRST_ARENAS)) {
             return "the small-object allocator's list of arenas is not laid out as we know it";
         }
-        uint32_t arena = s->arena_count++, used;
-        uintptr_t first = first_pool(entry->address);
-        s->arenas[arena] = entry->address;
-        used = (uint32_t)((entry->next_pool_address - first) / POOL_BYTES);
-        uint8_t *classes = s->classes + (size_t)arena * POOLS_OF_ARENA;
-        uint16_t *taken_in = s->taken_in + (size_t)arena * POOLS_OF_ARENA;
-        memset(classes, NO_POOL, POOLS_OF_ARENA);
-        for (uint32_t k = 0; k < used; k++) {
-            ll_prefetch((const void *)(first + (k + 12) % used * POOL_BYTES));
-            const pool_head *head = (const pool_head *)(first + k * POOL_BYTES);
-            if (head->taken > 0 && head->size_class < SIZE_CLASSES) {
-                classes[k] = (uint8_t)head->size_class;
-                taken_in[k] = (uint16_t)head->taken;
-                s->pools[head->size_class]++;
-                s->taken[head->size_class] += head->taken;
+        for (uint32_t k = 0; k < FIRST_ARENAS; k++) {
+            if (entries[k].address != 0) {
+                read_arena(s, &entries[k]);
             }
         }
     }

@@ -87,6 +87,8 @@ void ll_end_reading(void);
 /* With the lock, between those two. NULL with the vector of arenas and its number of entries, or why there is none.
    `by_file` prefers the way of reading that is left where the first is forbidden. */
 const char *ll_find_vector(uint64_t *vector, uint32_t *entries, int by_file);
+/* With the lock: copies entries of the vector. Those that are no arenas have the address 0. 0 when it cannot be read. */
+int ll_read_entries(arena_entry *entries, uint64_t vector, uint32_t from, uint32_t count);
 
 /* -- kinds.c: the classes we know, by address
 
@@ -100,6 +102,7 @@ typedef struct {
     uint8_t place;  /* of the object in its block: 0, 16 or 32 */
     uint8_t how;    /* AT_LEAST or EXACTLY that block */
     uint8_t is_metaclass;
+    uint16_t crowd; /* most objects of it in one pool, of the scans so far; forgets slowly */
 } ll_kind;
 
 /* No address, and no word that a program would store. */
