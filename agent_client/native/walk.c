@@ -115,6 +115,14 @@ static PyTypeObject bookmark_type = {
     .tp_dealloc = dealloc_bookmark,
 };
 
+/* Bookmarks, and what is being deallocated by a type that has forgotten to take it off the list: whoever took a
+   reference to that and dropped it would deallocate it twice. */
+static inline int
+is_left_out(PyObject *op)
+{
+    return ll_unlikely(Py_TYPE(op) == &bookmark_type || Py_REFCNT(op) <= 0);
+}
+
 static PyObject *
 new_bookmark(void)
 {
@@ -356,7 +364,7 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
         PyObject *op = object_of(gc);
         ll_prefetch(next);
         gc = next;
-        if (Py_TYPE(op) == &bookmark_type) {
+        if (is_left_out(op)) {
             continue;
         }
         if (op == walk->again) {
@@ -529,7 +537,7 @@ ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_
             ll_prefetch(next);
             ll_prefetch((char *)next + 16);
             PyObject *op = object_of(gc);
-            if (Py_TYPE(op) != &bookmark_type) {
+            if (!is_left_out(op)) {
                 if (is_over) {
                     ++*left_out;
                 }
@@ -576,7 +584,7 @@ ll_walk_newest(int64_t nanoseconds, ll_visit visit, void *ctx)
         for (PyGC_Head *gc = previous_of(head); gc != head; gc = previous_of(gc), steps++) {
             ll_prefetch(previous_of(gc));
             PyObject *op = object_of(gc);
-            if (Py_TYPE(op) == &bookmark_type) {
+            if (is_left_out(op)) {
                 continue;
             }
             if (visit(op, ctx)) {
