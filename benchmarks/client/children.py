@@ -22,10 +22,15 @@ PINNED: Final = {
 def run_child(module: str, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
     """The lines that a module of this package prints. Ends the benchmark with its words when it fails."""
     command = [sys.executable, "-m", f"benchmarks.client.{module}", *arguments]
+    if sys.stderr.isatty():
+        # Some of them take a minute.
+        print(f"\r\033[Kmeasuring: {' '.join(command[3:])}", end="", file=sys.stderr, flush=True)
     ended = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **PINNED, **(environment or {})},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     if ended.returncode:
         sys.stderr.write(ended.stderr)
         raise SystemExit(f"bench-client: {' '.join(command[2:])} ended with {ended.returncode}")

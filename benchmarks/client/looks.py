@@ -12,7 +12,7 @@ from typing import Any, Final
 from leakline.budget import Governor
 from leakline.holders import SlicedHolderSearch
 from leakline.looks import SAMPLED_EVERY
-from leakline.probes.census import take_census
+from leakline.probes.census import SlicedCensus, take_census
 from leakline.probes.classes import ClassCounts
 from leakline.probes.native import why_not_native
 from leakline.probes.sampled import take_sample, why_no_sample
@@ -44,8 +44,8 @@ class Look:
     says: Callable[[Any], str] | None = None
     # Whether the answer is right, for a look that gives no counts.
     is_right: Callable[[Any], bool] | None = None
-    # Gives (arrays, instances by class) of what `run` returned, where it counts everything.
-    counts: Callable[[Any], tuple[int, Mapping[type, int]]] | None = None
+    # Gives (arrays, instances by the address of their class) of what `run` returned, where it counts everything.
+    counts: Callable[[Any], tuple[int, Mapping[int, int]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,12 @@ def _native(objects: int) -> Iterator[Look]:
         return
     ratio = 0.6 if objects >= LARGE else None
     yield Look(names[0], take_census, ratio, counts=_census_counts)
-    try:
-        from leakline.probes.census import SlicedCensus
-    except ImportError:
-        yield Look(names[1], None, why="no census in slices")
-        return
-    yield Look(names[1], lambda: in_slices(SlicedCensus()), None, 15.0)
+    yield Look(
+        names[1],
+        lambda: in_slices(SlicedCensus()),
+        pause_at_most_ms=15.0,
+        counts=lambda result: (_arrays(result), result.counts),
+    )
 
 
 def _holders(objects: int) -> Look:
@@ -145,8 +145,13 @@ def in_slices(work: Any) -> Any:
     return work.result()
 
 
-def _census_counts(result: Any) -> tuple[int, Mapping[type, int]]:
-    return (result.arrays.count if result.arrays is not None else 0), result.counts
+def _census_counts(result: Any) -> tuple[int, Mapping[int, int]]:
+    counts = {id(cls): count for cls, count in result.counts.items()}
+    return _arrays(result), counts
+
+
+def _arrays(result: Any) -> int:
+    return 0 if result.arrays is None else int(result.arrays.count)
 
 
 def _first_path(holders: Any) -> str:

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from leakline.probes.names import is_heap_type
-
-from .heaps import Planted, planted_heap, tracked_counts
+from .heaps import Kept, Planted, Registry, Suspect, planted_heap, tracked_counts
 from .looks import Look, Tier0, is_native, looks
 from .peers import peers
 from .rows import NOT_BUILT, NOT_MEASURED, Row, to_json
@@ -142,15 +140,12 @@ def _beyond(baseline_ms: float, run: Callable[[], Any]) -> float:
     return max(0.0, longest_gap_ms(run) - baseline_ms)
 
 
-def _off(counts: Mapping[type, int]) -> int:
-    """Classes of which the brute-force count differs. What made the count, and is gone, is not counted."""
-    tracked = tracked_counts()
+def _off(counts: Mapping[int, int]) -> int:
+    """Classes of the heap whose count, by address, differs from that of brute force."""
     return sum(
-        1
-        for cls, count in tracked.items()
-        if is_heap_type(cls)
-        and counts.get(cls, 0) != count
-        and cls.__module__ == "benchmarks.client.heaps"
+        counts.get(id(cls), 0) != count
+        for cls, count in tracked_counts().items()
+        if issubclass(cls, (Kept, Suspect, Registry))
     )
 
 
