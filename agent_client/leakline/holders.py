@@ -32,13 +32,11 @@ from leakline.probes.referrers import (
     pairs_through_heap,
 )
 from leakline.probes.roots import Near, look_near
-from leakline.snapshot import Holder
+from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 # Each sample makes every look through the heap dearer.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
-# What is told instead of a path when nothing holds the objects but each other.
-CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 # Paths that lead to less than this share of the sample are chance.
 _SHARE_TOLD: Final = 0.1
 # The part of the budget for paths; the rest is for sizes.

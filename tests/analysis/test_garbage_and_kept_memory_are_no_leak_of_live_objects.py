@@ -118,6 +118,22 @@ def test_garbage_that_is_collected_now_and_then_is_no_leak_of_its_own() -> None:
     assert first(examine(training.history())).kind == "native"
 
 
+def test_garbage_that_swings_with_the_collector_is_worth_watching_and_named() -> None:
+    """Every third generation a collection frees what two others left."""
+    holder = Holder(0, "app.Node", CYCLIC_GARBAGE, 4_000)
+    swings = Leak(TRAIN, 30 * MIB, holders=(holder,))
+    swings.times = lambda generation: -2 if generation % 3 == 2 else 1
+    freed = Leak(TRAIN, 0, {"python.garbage_freed": 12_000})
+    freed.times = lambda generation: generation % 3 == 2
+    training = Training(leaks=(swings, freed), generations=28, noise=0.5 * MIB)
+    training.counts |= {"python.garbage_freed": 0}
+    verdict = examine(training.history())
+    (found,) = [f for f in verdict.findings if f.kind == "cyclic_garbage"]
+    assert found.status == "watch"
+    assert [s.name for s in found.suspects] == ["app.Node", CYCLIC_GARBAGE]
+    assert "swings" in " ".join(found.evidence)
+
+
 def test_garbage_that_stays_what_it_is_explains_no_growth() -> None:
     sizes = {"python.garbage_objects": 30_000.0, "python.garbage_bytes": 9e6}
     assert first(examined(Leak(TRAIN, 6 * MIB), **sizes, **WHOLE, **OFF)).kind == "native"

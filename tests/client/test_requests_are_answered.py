@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import leakline
+from leakline.probes.native import native, why_not_native
 from leakline.requests import KNOWN_LIMIT, PATIENCE, WAITING_LIMIT, Answer, Request, RequestBox
 from leakline.snapshot import Snapshot
 
@@ -176,6 +177,28 @@ def test_holders_of_what_is_no_class_are_a_wrong_argument(
 def test_a_run_that_does_nothing_finds_nothing() -> None:
     leakline.Run().find_holders(Kept)
     leakline.Run().census()
+
+
+@pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+def test_what_would_pause_for_too_long_is_looked_at_in_slices(
+    start: Any, recorded: Recorded
+) -> None:
+    own = """
+for generation in range(400):
+    with run.generation(generation), run.phase("train"):
+        if generation == 1:
+            run.find_holders(Kept)
+            run.census()
+        time.sleep(0.005)
+run.finish()
+"""
+    code = "import time\n" + SCRIPT.format(mode="mode='offline'") + own
+    process = start(code, LEAKLINE_MAX_PAUSE="0.002")
+    assert process.communicate(timeout=60)[1] == ""
+    snapshots = recorded()
+    assert sorted(marks(snapshots)) == ["census: done", "find_holders __main__.Kept: done"]
+    held = [h for s in snapshots for h in s.holders if h.type == "__main__.Kept"]
+    assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
 
 
 def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start: Any) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakline.holders import CYCLIC_GARBAGE, FoundHolder, SlicedHolderSearch, find_holders
+from leakline.holders import FoundHolder, SlicedHolderSearch, find_holders
 from leakline.probes.native import forget, native, why_not_native
+from leakline.snapshot import CYCLIC_GARBAGE
 
 pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
 
