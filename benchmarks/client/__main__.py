@@ -8,7 +8,7 @@
     PARTS=census,pauses               of census, pauses, peers, overhead, memory (default: all)
     REPEATS=5  PAIRS=7  SNAPSHOTS=10000             medians, pairs of runs, phases for the client's memory
     LOOPS=1  POPULATION=4                           length of the training loops, size of the example
-    BENCH_ARGS="--json FILE"          all rows for programs
+    BENCH_ARGS="--json FILE --markdown FILE"        all rows for programs, all tables for documents
 
 Every heap and every training loop is a process of its own. CPU time and ratios of one run are what counts: wall time
 and absolute figures belong to the machine.
@@ -28,7 +28,7 @@ from typing import Final
 from .children import run_child
 from .memory import memory
 from .overhead import overhead
-from .rows import Row, from_json, merged, text_table, to_json
+from .rows import Row, from_json, markdown_table, merged, text_table, to_json
 
 PARTS: Final = ("census", "pauses", "peers", "overhead", "memory")
 HEAP_PARTS: Final = PARTS[:3]
@@ -49,6 +49,9 @@ def main() -> int:
     if options.json is not None:
         found = {"machine": _machine(), "load": os.getloadavg(), "rows": [to_json(r) for r in rows]}
         options.json.write_text(json.dumps(found, indent=1))
+    if options.markdown is not None:
+        tables = [markdown_table(table, mine) for table, mine in _by_table(rows)]
+        options.markdown.write_text("\n".join((_machine(), "", *tables)))
     return _check(rows) if os.environ.get("CHECK") else 0
 
 
@@ -68,9 +71,14 @@ def _heap(objects: int, parts: list[str]) -> Iterator[Row]:
 def _printed(found: Iterator[Row]) -> list[Row]:
     """One table of them, as soon as all its rows are there."""
     rows = merged(found)
-    for table in dict.fromkeys(row.table for row in rows):
-        print("\n" + text_table(table, [row for row in rows if row.table == table]), flush=True)
+    for table, mine in _by_table(rows):
+        print("\n" + text_table(table, mine), flush=True)
     return rows
+
+
+def _by_table(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    for table in dict.fromkeys(row.table for row in rows):
+        yield table, [row for row in rows if row.table == table]
 
 
 def _check(rows: list[Row]) -> int:
@@ -102,6 +110,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write all tables to FILE")
     return parser.parse_args()
 
 

@@ -118,7 +118,8 @@ def _native(objects: int) -> Iterator[Look]:
     yield Look(
         names[1],
         lambda: in_slices(SlicedCensus()),
-        pause_at_most_ms=15.0,
+        ratio,
+        15.0,
         counts=lambda result: (_arrays(result), result.counts),
     )
 

@@ -111,14 +111,10 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 
 def text_table(title: str, rows: Sequence[Row]) -> str:
     """One table as text, with the columns that any of its rows has."""
-    keys = [key for key in COLUMNS if any(key in row.figures for row in rows)]
-    lines = [["", *(COLUMNS[key][0] for key in keys), "target", "", ""]]
-    for row in rows:
-        cells = [_text(key, row.figures[key]) if key in row.figures else "" for key in keys]
-        lines.append([row.name, *cells, row.target(), row.verdict(), row.note])
+    lines = _cells(rows)
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     # Names and words to the left, figures to the right.
-    left = {0, *range(len(keys) + 1, len(lines[0]))}
+    left = {0, *range(len(lines[0]) - 3, len(lines[0]))}
     written = [
         "  ".join(
             cell.ljust(width) if i in left else cell.rjust(width)
@@ -127,6 +123,23 @@ def text_table(title: str, rows: Sequence[Row]) -> str:
         for line in lines
     ]
     return "\n".join((title, *written, ""))
+
+
+def markdown_table(title: str, rows: Sequence[Row]) -> str:
+    """The same for a document, without what the figures are held to."""
+    lines = [[*line[:-3], line[-1]] for line in _cells(rows)]
+    ruler = ["---"] + ["---:"] * (len(lines[0]) - 2) + ["---"]
+    written = ["| " + " | ".join(line) + " |" for line in (lines[0], ruler, *lines[1:])]
+    return "\n".join((f"### {title[0].upper()}{title[1:]}", "", *written, ""))
+
+
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
+    keys = [key for key in COLUMNS if any(key in row.figures for row in rows)]
+    lines = [["", *(COLUMNS[key][0] for key in keys), "target", "", ""]]
+    for row in rows:
+        cells = [_text(key, row.figures[key]) if key in row.figures else "" for key in keys]
+        lines.append([row.name, *cells, row.target(), row.verdict(), row.note])
+    return lines
 
 
 def to_json(row: Row) -> dict[str, Any]:
