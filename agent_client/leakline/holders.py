@@ -172,14 +172,15 @@ class SlicedHolderSearch:
             return
         if self._search is not None:
             self._search.take_up()
-        if self._left <= 0:
-            self._finish()
-        elif self._search is None:
+        # A look that the budget has cut short is used all the same: what it met is true, if not all there is.
+        if self._search is None:
             self._sample()
         elif self._pass is not None:
             self._climb()
-        else:
+        elif self._left > 0:
             self._go_on()
+        else:
+            self._finish()
 
     def result(self) -> list[FoundHolder]:
         """What ``find_holders`` would have said; empty before the end."""

@@ -255,13 +255,18 @@ train()
 
 def test_a_spent_budget_ends_the_search_with_what_was_found() -> None:
     cls = _fresh("Hasty")
+    # Beside a name of the program; and an object that only looks through the heap would name.
     trainer.names["all"] = [cls() for _ in range(30)]
-    ticks = iter(range(10_000))
-    search = SlicedHolderSearch([cls], 2.5, clock=lambda: float(next(ticks)))
-    steps = 0
-    while not search.step(0.0001):
-        steps += 1
-    assert steps < 6
+    trainer.names["far"] = [[[]] for _ in range(100)]
+    trainer.names["far"][50][0].append([cls() for _ in range(30)])
+    for budget, steps_allowed in ((0.5, 3), (2.5, 8)):
+        ticks = iter(range(10_000))
+        search = SlicedHolderSearch([cls], budget, clock=lambda: float(next(ticks)))  # noqa: B023
+        steps = 1
+        while not search.step(-1.0 if steps == 1 else 0.00001):
+            steps += 1
+        assert steps <= steps_allowed
+        assert search.result()[0].path == f"{HERE}.Holder.names[*][*]"
     trainer.names.clear()
 
 
