@@ -45,6 +45,7 @@ _PATHS_SHARE: Final = 0.8
 _WIDTH_NATIVE: Final = 1_024
 # Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
 _NEWEST_SECONDS: Final = 0.005
+_NEWEST: Final = 16
 _OBJECTS_SIZED: Final = 5_000
 _GOLDEN: Final = 0.618034
 
@@ -111,11 +112,12 @@ class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
-    on any thread until it says True, then ``result``. ``seeds`` are instances known already, by class and weakly
-    (``BirthCohorts.instances``), and ``totals`` the counts by class: of classes that have both, no look through the
-    heap is needed to sample them. ``budget_seconds`` are CPU seconds of all steps together; when they are spent, what
-    was found by then is the result. Between two steps neither classes nor their instances are held, but for instances
-    of types that cannot be referred to weakly, and lists, dicts and tuples on the way: those until the end.
+    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, instances
+    known already (``seeds``, by class and weakly, of ``BirthCohorts.instances``) and the newest are the sample, and
+    no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all steps
+    together; when they are spent, what was found by then is the result. Between two steps neither classes nor their
+    instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples on
+    the way: those until the end.
 
     Raises RuntimeError without the native module.
     """
@@ -145,15 +147,10 @@ class SlicedHolderSearch:
         self._targets: list[int] = []
         self._totals: list[int] = []
         self._found: list[FoundHolder] | None = None
-        known = [(totals or {}).get(cls) for cls in types]
-        samples = [_spread(_alive((seeds or {}).get(cls, ()))) for cls in types]
-        if all(known) and all(samples):
-            newest = module.newest_instances(tuple(types), 2, _NEWEST_SECONDS)
-            self._begin([count or 0 for count in known], [
-                _spread(_distinct([*ones, *reversed(more)]))
-                for ones, more in zip(samples, newest, strict=True)
-            ], near)  # fmt: skip
-            del newest
+        counts = [(totals or {}).get(cls, 0) for cls in types]
+        samples = _known_samples(module, types, seeds or {}) if all(counts) else [[]]
+        if all(samples):
+            self._begin(counts, samples, near)
         else:
             self._pass = module.InstancePass(tuple(types), SAMPLES)
         self._let_go()
@@ -241,6 +238,17 @@ class SlicedHolderSearch:
     def _let_go(self) -> None:
         if self._search is not None:
             self._search.let_go()
+
+
+def _known_samples(
+    module: Any, types: Sequence[type], seeds: Mapping[type, Sequence[ref[Any]]]
+) -> list[list[Any]]:
+    """Samples without a look through the heap: the seeds, and the newest from its young end."""
+    newest = module.newest_instances(tuple(types), _NEWEST, _NEWEST_SECONDS)
+    return [
+        _spread(_distinct([*_alive(seeds.get(cls, ())), *reversed(ones)]))
+        for cls, ones in zip(types, newest, strict=True)
+    ]
 
 
 def _near(frame: FrameType) -> Near:

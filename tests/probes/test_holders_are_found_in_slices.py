@@ -203,6 +203,14 @@ def test_with_seeds_and_totals_the_heap_is_not_looked_through_for_samples() -> N
     trainer.names.clear()
 
 
+def test_with_totals_alone_the_newest_are_the_sample() -> None:
+    cls = _fresh("Newest")
+    trainer.names["all"] = [cls() for _ in range(30)]
+    found, steps = _search([cls], totals={cls: 30})
+    assert (found[0].path, found[0].count, steps) == (f"{HERE}.Holder.names[*][*]", 30, 1)
+    trainer.names.clear()
+
+
 def test_a_search_between_two_steps_keeps_neither_instances_nor_their_class() -> None:
     cls = _fresh("Gone")
     trainer.names["all"] = [cls() for _ in range(30)]
