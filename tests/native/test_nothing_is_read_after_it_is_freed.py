@@ -16,6 +16,7 @@ from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_e
 from tests.native.soak import FACILITIES
 
 SOAK = Path(__file__).parent / "soak.py"
+CHECK = Path(__file__).parent / "check_native.py"
 SECONDS = float(os.environ.get("LEAKLINE_SOAK_SECONDS", "10"))
 WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
 OURS = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -41,9 +42,13 @@ def _buildable(name: str) -> Interpreter:
 
 
 def _soak(one: Interpreter, folder: Path, *facilities: str, **setting: str) -> None:
+    _run(one, SOAK, CLIENT, folder, SECONDS, *facilities, **setting)
+
+
+def _run(one: Interpreter, *arguments: object, **setting: str) -> None:
     done = subprocess.run(
-        [one.path, str(SOAK), str(CLIENT), str(folder), str(SECONDS), *facilities],
-        env=clean_environment() | setting, capture_output=True, text=True, timeout=SECONDS * 3 + 120,
+        [one.path, *map(str, arguments)],
+        env=clean_environment() | setting, capture_output=True, text=True, timeout=SECONDS * 3 + 240,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}"
 
@@ -56,7 +61,7 @@ def test_a_program_that_does_its_worst_is_survived(name: str, tmp_path: Path) ->
     _soak(one, one.build(tmp_path))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Interpreter, Path, dict[str, str]]:
     one = _buildable(OURS)
     libraries = []
@@ -93,6 +98,21 @@ def test_no_freed_object_is_read_and_nothing_undefined_is_done(
 ) -> None:
     one, folder, setting = sanitized
     _soak(one, folder, *UNDER_MALLOC, PYTHONMALLOC="malloc", **setting)
+
+
+def test_the_checks_of_every_interpreter_hold_under_sanitizers_too(
+    sanitized: tuple[Interpreter, Path, dict[str, str]],
+) -> None:
+    one, folder, setting = sanitized
+    _run(
+        one,
+        CHECK,
+        CLIENT,
+        folder,
+        "the_arenas_hold_what_was_put_there",
+        PYTHONMALLOC="malloc",
+        **setting,
+    )
 
 
 @pytest.mark.timeout(SECONDS * 4 + 300)
