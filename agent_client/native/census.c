@@ -958,12 +958,13 @@ read_types(census *self, PyObject *types, size_t field, uint8_t value)
 static PyObject *
 new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"roles", "picks", "not_entered", "elsewhere", "array_layout", "floor", "in_slices", "enters", NULL};
+    static char *names[] = {"roles", "picks", "not_entered", "elsewhere", "array_layout", "floor", "in_slices", "enters", "seen_bytes", NULL};
     PyObject *roles, *picks, *not_entered, *elsewhere;
     int layout, in_slices, enters = 1;
+    Py_ssize_t seen_bytes = (Py_ssize_t)LL_SEEN_BYTES;
     long long floor;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOiLp|p", names, &PyDict_Type, &roles, &PyDict_Type, &picks,
-                                     &not_entered, &elsewhere, &layout, &floor, &in_slices, &enters)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOiLp|pn", names, &PyDict_Type, &roles, &PyDict_Type, &picks,
+                                     &not_entered, &elsewhere, &layout, &floor, &in_slices, &enters, &seen_bytes)) {
         return NULL;
     }
     census *self = (census *)type->tp_alloc(type, 0);
@@ -972,7 +973,7 @@ new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->kind_bits = 12;
     self->kinds = ll_map(((size_t)1 << self->kind_bits) * sizeof(kind));
-    self->seen = ll_seen_new(LL_SEEN_BYTES);
+    self->seen = ll_seen_new((size_t)seen_bytes);
     self->waiting = ll_map(2 * WAITING * sizeof(PyObject *));
     self->owners = ll_table_new(BUFFERS_BYTES);
     self->foreign = ll_table_new(BUFFERS_BYTES);

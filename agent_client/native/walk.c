@@ -175,6 +175,7 @@ struct ll_walk {
     int pass;
     int is_done, is_lost, is_full;
     Py_ssize_t collections, full_collections;
+    PyGC_Head *last_frozen; /* an address to compare with */
     int visited_space;
     Py_ssize_t visited;
 };
@@ -204,6 +205,7 @@ ll_walk_new(void)
         return NULL;
     }
     walk->collections = collections_of(state_of_collector());
+    walk->last_frozen = previous_of(&state_of_collector()->permanent_generation.head);
     walk->list = -1;
     return walk;
 }
@@ -347,11 +349,10 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
     int stopped = 0;
     for (unsigned steps = 0;; steps++) {
         if (gc == NULL || gc == end || is_head(state, gc)) {
-            if (gc == &state->permanent_generation.head) {
-                walk->is_lost = 1;
-            }
             gc = next_list(walk, state, in_slices);
             if (gc == NULL) {
+                /* `gc.freeze` has emptied the lists before we were through. */
+                walk->is_lost |= previous_of(&state->permanent_generation.head) != walk->last_frozen;
                 walk->is_done = 1;
                 return 1;
             }

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from tests.probes.heaps import brute_force, census, count_of, rows, way
+from tests.probes.heaps import Hostile, brute_force, census, count_of, rows, way
 
 from leakline.probes.census import take_census
 
@@ -27,50 +27,6 @@ MIB = 2**20
 class Agent:
     def __init__(self) -> None:
         self.memory: list[int] = []
-
-
-class Hostile:
-    """Everything that a careless look would run."""
-
-    touched: list[str] = []  # noqa: RUF012
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        Hostile.touched.append("__class__")
-        raise RuntimeError
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        Hostile.touched.append("__dict__")
-        raise RuntimeError
-
-    def __getattribute__(self, name: str) -> Any:
-        Hostile.touched.append(name)
-        raise RuntimeError(name)
-
-    def __sizeof__(self) -> int:
-        Hostile.touched.append("__sizeof__")
-        return -1
-
-    def __repr__(self) -> str:
-        Hostile.touched.append("__repr__")
-        raise RuntimeError
-
-    def __len__(self) -> int:
-        Hostile.touched.append("__len__")
-        raise RuntimeError
-
-    def __eq__(self, other: object) -> bool:
-        Hostile.touched.append("__eq__")
-        raise RuntimeError
-
-    def __hash__(self) -> int:
-        Hostile.touched.append("__hash__")
-        raise RuntimeError
-
-    def __bool__(self) -> bool:
-        Hostile.touched.append("__bool__")
-        raise RuntimeError
 
 
 class LyingList(list[int]):

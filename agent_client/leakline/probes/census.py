@@ -14,7 +14,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import compress
 from time import perf_counter, thread_time
@@ -283,7 +283,7 @@ def _finished_rows(
             arrays.count = next((row.count for row in rows if row.address == address), 0)
         else:
             rows = [
-                row._replace(count=arrays.count) if row.address == address else row for row in rows
+                replace(row, count=arrays.count) if row.address == address else row for row in rows
             ]
     if tensors is not None:
         kinds = {id(kind): kind for kind in tensors.by_type}
@@ -299,7 +299,7 @@ def _of_tensors(row: TypeRow, tensors: TensorMeasure, kinds: Mapping[int, type])
     if kind is None:
         return row
     count = row.count + tensors.shown.get(kind, 0)
-    return row._replace(count=count, bytes=tensors.by_type[kind])
+    return replace(row, count=count, bytes=tensors.by_type[kind])
 
 
 def _closer() -> dict[type, int]:
@@ -354,10 +354,13 @@ class SlicedCensus:
         """Go on for about so long; whether everything was visited."""
         started = self._clock()
         ends = perf_counter() + seconds
-        is_done = False
-        while not is_done and (left := ends - perf_counter()) > 0:
+        left = seconds
+        while True:
             is_done = self._census.step(left, _TENSORS_AT_ONCE)
             self._measure_picked()
+            left = ends - perf_counter()
+            if is_done or left <= 0:
+                break
         self._seconds += self._clock() - started
         return is_done
 

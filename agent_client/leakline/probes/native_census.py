@@ -11,8 +11,9 @@ import mmap
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from leakline.probes.arrays import ArrayMeasure, array_types, describe
 from leakline.probes.heap import NOT_FOLLOWED, stand_in
@@ -32,7 +33,8 @@ _ROLES: Final = (
 _STRINGS: Final = ("", "a" * 100, "\u00e9" * 5, "\u0416" * 5, "\U0001f600" * 5)
 
 
-class TypeRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TypeRow:
     """Objects of one exact type. ``bytes`` are shallow, None where unknown; ``cls`` may be a stand-in."""
 
     address: int
