@@ -18,7 +18,7 @@ from leakline.snapshot import Number
 CLASSES_LIMIT: Final = 32
 INSTANCES_OF_A_GENERATION: Final = 8
 # Weak references of one class, at 72 bytes each beside what they need in lists.
-REFERENCES_OF_A_CLASS: Final = 256
+REFERENCES_OF_A_CLASS: Final = 96
 _PICK_SECONDS: Final = 0.002
 
 Instances = Mapping[type, Sequence[object]]
@@ -32,8 +32,10 @@ class _Cohort:
     references: list[ref[Any]]
     stands_for: int = 1
 
-    def drop_dead(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether any instance is left."""
+        if self.references and self.references[0]() is not None:
+            return True
         self.references = [one for one in self.references if one() is not None]
         return bool(self.references)
 
@@ -41,7 +43,16 @@ class _Cohort:
 @dataclass(slots=True)
 class _Class:
     cohorts: list[_Cohort] = field(default_factory=list)  # oldest first
+    # Those of the cohorts by address, and some that were dropped.
+    known: dict[int, ref[Any]] = field(default_factory=dict)
     allows_references: bool = True
+
+    def knows(self, one: object) -> bool:
+        reference = self.known.get(id(one))
+        return reference is not None and reference() is one
+
+    def drop_dead(self) -> None:
+        self.cohorts = [cohort for cohort in self.cohorts if cohort.is_alive()]
 
     def alive(self) -> list[ref[Any]]:
         return [one for cohort in self.cohorts for one in cohort.references if one() is not None]
@@ -66,9 +77,9 @@ class BirthCohorts:
         """
         self._now = generation
         for cls, ones in instances.items():
-            state = self._state_of(type_name(cls))
-            if state is not None and state.allows_references:
-                self._note(state, generation, ones)
+            name = type_name(cls)
+            if self._has_room_for(name) and self._classes[name].allows_references:
+                self._note(name, generation, ones)
 
     def read(self) -> dict[str, Number]:
         """Of each class: ``cohort.<type>.alive``, the number of birth generations of which an instance is alive, and
@@ -82,7 +93,7 @@ class BirthCohorts:
         for name, state in self._classes.items():
             if not state.allows_references:
                 continue
-            state.cohorts = [cohort for cohort in state.cohorts if cohort.drop_dead()]
+            state.drop_dead()
             born = [cohort.generation for cohort in state.cohorts]
             samples[f"cohort.{name}.alive"] = sum(one.stands_for for one in state.cohorts)
             if born:
@@ -98,29 +109,29 @@ class BirthCohorts:
         """Make room: the class is watched no longer."""
         self._classes.pop(name, None)
 
-    def _state_of(self, name: str) -> _Class | None:
-        state = self._classes.get(name)
-        if state is None and len(self._classes) < CLASSES_LIMIT:
-            state = self._classes[name] = _Class()
-        return state
+    def _has_room_for(self, name: str) -> bool:
+        if name not in self._classes and len(self._classes) < CLASSES_LIMIT:
+            self._classes[name] = _Class()
+        return name in self._classes
 
-    def _note(self, state: _Class, generation: int, ones: Sequence[object]) -> None:
-        known = {id(one()) for one in state.alive()}
+    def _note(self, name: str, generation: int, ones: Sequence[object]) -> None:
+        state = self._classes[name]
         try:
-            new = [ref(one) for one in _until_known(ones, known)]
+            new = [ref(one) for one in _until_known(ones, state)]
         except TypeError:
             # __slots__ without __weakref__.
-            state.allows_references = False
-            state.cohorts = []
+            self._classes[name] = _Class(allows_references=False)
             return
-        state.cohorts = [cohort for cohort in state.cohorts if cohort.drop_dead()]
-        if new:
-            last = state.cohorts[-1] if state.cohorts else None
-            if last is not None and last.generation == generation:
-                last.references = [*last.references, *new][:INSTANCES_OF_A_GENERATION]
-            else:
-                state.cohorts.append(_Cohort(generation, new))
-        _thin_out(state.cohorts)
+        if not new:
+            return
+        last = state.cohorts[-1] if state.cohorts else None
+        if last is not None and last.generation == generation:
+            last.references = [*last.references, *new][:INSTANCES_OF_A_GENERATION]
+        else:
+            state.cohorts.append(_Cohort(generation, new))
+        state.known.update(zip(map(id, ones), new, strict=False))
+        if len(state.known) > REFERENCES_OF_A_CLASS:
+            _thin_out(state)
 
 
 def pick_newest(
@@ -147,26 +158,31 @@ def newest_of_census(instances: Instances, picked_at_most: int) -> dict[type, li
     }
 
 
-def _until_known(ones: Sequence[object], known: set[int]) -> Iterator[object]:
+def _until_known(ones: Sequence[object], state: _Class) -> Iterator[object]:
     for one in ones[:INSTANCES_OF_A_GENERATION]:
-        if id(one) in known:
+        if state.knows(one):
             return
         yield one
 
 
-def _thin_out(cohorts: list[_Cohort]) -> None:
+def _thin_out(state: _Class) -> None:
     """Fewer instances of the oldest generations; with one each, every other of the older generations."""
-    left = sum(len(cohort.references) for cohort in cohorts) - REFERENCES_OF_A_CLASS
-    while left > 0 and any(len(cohort.references) > 1 for cohort in cohorts):
-        most = max(len(cohort.references) for cohort in cohorts)
-        fullest = next(cohort for cohort in cohorts if len(cohort.references) == most)
-        half = (most + 1) // 2
-        fullest.references = fullest.references[:half]
-        left -= most - half
-    if left <= 0:
-        return
-    older = cohorts[: len(cohorts) // 2]
-    for kept, given_up in zip(older[::2], older[1::2], strict=False):
-        # The older one stays, so that the age of the oldest is true.
-        kept.stands_for += given_up.stands_for
-    cohorts[: len(older)] = older[::2]
+    state.drop_dead()
+    cohorts = state.cohorts
+    for cohort in cohorts:
+        cohort.references = [one for one in cohort.references if one() is not None]
+    # Down to three quarters, so that this is not done every time.
+    left = sum(len(cohort.references) for cohort in cohorts) - REFERENCES_OF_A_CLASS * 3 // 4
+    for cohort in sorted(cohorts, key=lambda cohort: -len(cohort.references)):
+        if left <= 0:
+            break
+        half = (len(cohort.references) + 1) // 2
+        left -= len(cohort.references) - half
+        cohort.references = cohort.references[:half]
+    if left > 0:
+        older = cohorts[: len(cohorts) // 2]
+        for kept, given_up in zip(older[::2], older[1::2], strict=False):
+            # The older one stays, so that the age of the oldest is true.
+            kept.stands_for += given_up.stands_for
+        cohorts[: len(older)] = older[::2]
+    state.known = {id(one): weak for weak in state.alive() if (one := weak()) is not None}
