@@ -292,7 +292,10 @@ keep_large(census *self, PyObject *op, int64_t bytes)
         if (bytes <= heap[0].bytes) {
             return;
         }
-        /* Never the last reference: nothing has run since it was taken. */
+        /* Never the last reference, unless it was left here from a slice before: it must not be freed in a walk. */
+        if (Py_REFCNT(heap[0].object) == 1) {
+            return;
+        }
         Py_DECREF(heap[0].object);
         heap[0] = (large_object){bytes, Py_NewRef(op)};
         sift_down(heap, LARGE);
