@@ -30,6 +30,8 @@ _MORE: Final = 1.1
 # Types with less than this share of the objects say nothing of where they come from.
 _PART: Final = 0.02
 _FORGET: Final = 0.8
+# A look that is given up tells nothing, so it is planned to end before the time does.
+_AIM: Final = 0.8
 # What a look that was given up must have cost at least.
 _DEARER: Final = 1.5
 _TESTED: Final = 8
@@ -91,7 +93,7 @@ class GarbageProbe:
             self._trusted = proves_itself(module)
             return self.read(limit_seconds)
         nanoseconds = limit_seconds * 1e9
-        fitting = int(nanoseconds / self._nanoseconds_per_object)
+        fitting = int(_AIM * nanoseconds / self._nanoseconds_per_object)
         if fitting < OBJECTS_AT_LEAST:
             # One stall of the machine must not end this for good.
             self._nanoseconds_per_object *= _FORGET
