@@ -42,8 +42,8 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
         ("LEAKLINE_MAX_OVERHEAD", "1 %"), ("LEAKLINE_MAX_OVERHEAD", "2"), ("LEAKLINE_MAX_OVERHEAD", "nan"),
         ("LEAKLINE_MAX_PAUSE", "0"), ("LEAKLINE_MAX_PAUSE", "50 ms"), ("LEAKLINE_MAX_PAUSE", "61"),
         ("LEAKLINE_SAMPLE_SECONDS", "-1"), ("LEAKLINE_SAMPLE_SECONDS", "0.001"), ("LEAKLINE_SAMPLE_SECONDS", "inf"),
-        ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_RUN_ID", "../../etc"), ("LEAKLINE_PROJECT", "x" * 200),
-        ("RANK", "first"), ("WORLD_SIZE", "-1"),
+        ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_REQUESTS", "ask"), ("LEAKLINE_RUN_ID", "../../etc"),
+        ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
     ],
 )  # fmt: skip
 def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
@@ -68,6 +68,7 @@ def test_pauses_readings_and_peaks_are_set_by_variables() -> None:
     assert (settings.max_pause_seconds, settings.sample_seconds) == (0.2, 0.0)
     assert settings.exact_peaks
     assert not resolve({"LEAKLINE_EXACT_PEAKS": "1"}, exact_peaks=False).exact_peaks
+    assert resolve({}).requests and not resolve({"LEAKLINE_REQUESTS": "0"}).requests
 
 
 def test_an_argument_wins_over_its_variable() -> None:
