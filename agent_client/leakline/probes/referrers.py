@@ -214,6 +214,9 @@ class ReferrerSearch:
         open_samples = self._present & ~self._settled
         if not open_samples or self._level or self._asked or not self._whole:
             return 0
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            # Without the lock not every reference is in the count.
+            return 0
         nodes = {
             key: held
             for key, held in self._held.items()
@@ -437,11 +440,23 @@ def _referents_of(one: Any) -> list[int]:
     found: list[int] = []
     for each in gc.get_referents(one):
         found.append(id(each))
-        # We made Python give it a `__dict__` when we asked for its attributes. Beside the object's own reference there
-        # are that of the list, of the name `each` and of the call.
-        if type(each) is dict and is_heap_type(type(one)) and sys.getrefcount(each) <= 4:
+        # Python gave it a `__dict__` when we asked for its attributes: it has one reference, that of the object.
+        if (
+            type(each) is dict
+            and is_heap_type(type(one))
+            and sys.getrefcount(each) <= _references_in_a_loop() + 1
+        ):
             found += map(id, gc.get_referents(each))
     return found
+
+
+def _references_in_a_loop() -> int:
+    """What ``sys.getrefcount`` says of an object that only a list and the name of a loop refer to."""
+    references = 0
+    ours: list[object] = [{}]
+    for each in ours:
+        references = sys.getrefcount(each)
+    return references
 
 
 def _references_of_ours() -> int:
