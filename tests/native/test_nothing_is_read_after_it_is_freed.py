@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_environment, found
+from tests.native.conftest import Compiled
+from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_environment
 from tests.native.soak import FACILITIES
 
 SOAK = Path(__file__).parent / "soak.py"
@@ -32,15 +33,6 @@ SANITIZE = [
 ]
 
 
-def _buildable(name: str) -> Interpreter:
-    if name not in found():
-        pytest.skip(f"{name} is not on the path nor in LEAKLINE_TEST_PYTHONS")
-    one = found()[name]
-    if reason := one.cannot_build():
-        pytest.skip(f"{one.label}: {reason}")
-    return one
-
-
 def _soak(one: Interpreter, folder: Path, *facilities: str, **setting: str) -> None:
     _run(one, SOAK, CLIENT, folder, SECONDS, *facilities, **setting)
 
@@ -56,14 +48,15 @@ def _run(one: Interpreter, *arguments: object, **setting: str) -> None:
 # In `make test` one interpreter is enough beside the checks of the others.
 @pytest.mark.timeout(SECONDS * 4 + 300)
 @pytest.mark.parametrize("name", WITH_LOCK if "LEAKLINE_SOAK_SECONDS" in os.environ else [OURS])
-def test_a_program_that_does_its_worst_is_survived(name: str, tmp_path: Path) -> None:
-    one = _buildable(name)
-    _soak(one, one.build(tmp_path))
+def test_a_program_that_does_its_worst_is_survived(name: str, compiled: Compiled) -> None:
+    _soak(*compiled(name))
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Interpreter, Path, dict[str, str]]:
-    one = _buildable(OURS)
+def sanitized(
+    compiled: Compiled, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Interpreter, Path, dict[str, str]]:
+    one, _ = compiled(OURS)
     libraries = []
     for library in ("libasan.so", "libubsan.so"):
         answer = subprocess.run(

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.native.conftest import Compiled
 from tests.native.interpreters import CLIENT, NAMES, Interpreter, clean_environment, found
 
 HERE = Path(__file__).parent
@@ -23,13 +24,6 @@ def _interpreter(name: str) -> Interpreter:
     return found()[name]
 
 
-def _with_module(name: str, tmp_path: Path) -> tuple[Interpreter, Path]:
-    one = _interpreter(name)
-    if reason := one.cannot_build():
-        pytest.skip(f"{one.label}: {reason}")
-    return one, one.build(tmp_path)
-
-
 def _run(one: Interpreter, *arguments: object, **setting: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [one.path, *map(str, arguments)],
@@ -38,9 +32,20 @@ def _run(one: Interpreter, *arguments: object, **setting: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_what_it_counts_and_finds_is_what_there_is(name: str, tmp_path: Path) -> None:
-    one, folder = _with_module(name, tmp_path)
+def test_what_it_counts_and_finds_is_what_there_is(name: str, compiled: Compiled) -> None:
+    one, folder = compiled(name)
     done = _run(one, HERE / "check_native.py", CLIENT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
+    name: str, compiled: Compiled
+) -> None:
+    one, folder = compiled(name)
+    done = _run(one, HERE / "starve.py", CLIENT, folder)
+    if done.returncode == 77:
+        pytest.skip(f"{one.label} has no _testcapi, which refuses allocations")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -66,7 +71,7 @@ def test_without_the_module_the_census_counts_the_same_in_python(name: str) -> N
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
-def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str, tmp_path: Path) -> None:
+def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
     """Who compiles without our build file must not get a module that reads what others write."""
     include = _run(
         _interpreter(name), "-c", "import sysconfig; print(sysconfig.get_path('include'))"
