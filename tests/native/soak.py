@@ -204,12 +204,20 @@ def census_with_a_deadline(module, heap):
     take_census(0.001)
 
 
+def references_to_classes(module, heap):
+    classes = [weakref.ref(cls) for cls in Node.__subclasses__() + type.__subclasses__(type)]
+    for _ in range(20):
+        module.reference_counts(classes)
+        time.sleep(0)
+
+
 FACILITIES = {
     "referrers": referrers,
     "referrers at once": referrers_at_once,
     "instances": instances,
     "newest": newest,
     "garbage": garbage,
+    "references to classes": references_to_classes,
     "arenas": arenas,
     "arenas by file": arenas_by_file,
     "census in slices": census_in_slices,
