@@ -63,6 +63,7 @@ typedef struct {
     size_t depth, stack_room;
     int nesting;
     Py_ssize_t followed, skipped;
+    uint64_t random;
 
     /* A long container that is visited in several slices: an address to compare with. */
     PyObject *big;
@@ -441,6 +442,13 @@ enter_array(census *self, PyObject *op, double part)
 
 /* -- referents */
 
+static double
+chance(census *self)
+{
+    self->random = self->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (double)(self->random >> 11) / (double)(UINT64_C(1) << 53);
+}
+
 static void
 meet(census *self, PyObject *op)
 {
@@ -495,7 +503,8 @@ meet(census *self, PyObject *op)
     if (bytes >= self->floor && one->role != INT) {
         keep_large(self, op, bytes + fixed_bytes(type));
     }
-    if (one->as_referent == FOLLOWED) {
+    /* Once on the average, however often it is met: containers of containers would else be followed for ever. */
+    if (one->as_referent == FOLLOWED && (part == 1 || chance(self) < part)) {
         stack_up(self, op);
     }
 }

@@ -156,6 +156,23 @@ def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
     assert len(kept) == 2
 
 
+def test_when_it_may_remember_little_tuples_of_tuples_do_not_keep_it_for_ever() -> None:
+    shared = [(float(i), bytes(10)) for i in range(60_000)]
+    nested: Any = (1.5,)
+    for _ in range(200):
+        nested = (nested, nested)
+    gc.collect()
+    kept = [shared, list(shared), [nested]]
+    module: Any = native()
+    work = module.Census(
+        roles={}, picks={}, not_entered=(), elsewhere=(), array_layout=0, floor=1 << 62,
+        in_slices=False, seen_bytes=1 << 16,
+    )  # fmt: skip
+    work.run(-1, [])
+    assert work.facts()["coverage"] < 1
+    assert len(kept) == 3
+
+
 def test_a_deadline_leaves_a_part_out_and_says_so() -> None:
     kept = [[i] for i in range(300_000)]
     whole = census()
