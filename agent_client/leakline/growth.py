@@ -14,6 +14,7 @@ from weakref import ref
 from .probes.classes import ClassCounts
 from .probes.names import is_class, is_heap_type, type_name
 from .probes.program import is_user_class
+from .probes.watched import known_to_pile_up, piling_in_census
 from .snapshot import Number
 
 SENT_TYPES_LIMIT: Final = 128
@@ -21,6 +22,7 @@ SENT_TYPES_LIMIT: Final = 128
 RISES_BEFORE_HOLDERS: Final = 3
 # And by how many instances, when it is not one of the program's own.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
+FOLLOWED_LIMIT: Final = 32
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
 
@@ -52,6 +54,8 @@ class TypeGrowth:
         self._counts = ClassCounts()
         self._asked: dict[str, None] = {}
         self._growing: tuple[str, ...] = ()
+        # Loaded now, of those that are known to pile up in training programs.
+        self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
         # Names of all types of the last census, static ones included.
         self._seen: dict[str, int] = {}
@@ -99,12 +103,14 @@ class TypeGrowth:
             cls = _static_class(name) if before and count > before else None
             if cls is not None:
                 self._note_rise(cls, before, count)
-        self._seen = dict(names)
+        self._seen, self._piling = dict(names), known_to_pile_up()
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
+        piling = self._counts.read_names(self._piling)
         counts = {
+            **{name: count for name, count in piling.items() if count},
             **self._counts.read_names(growing, approximately=True),
             # A declared count is held against these: exact or not at all.
             **self._counts.read_names(self._asked),
@@ -117,7 +123,8 @@ class TypeGrowth:
         Static types are counted by censuses only.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
-        return {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
+        counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
+        return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
         """Live instances of the class at this address, if counted exactly."""
@@ -139,6 +146,21 @@ class TypeGrowth:
             self._note_rise(cls, before, now)
         self._choose()
         return any(self._matters(cls) for cls, _, _ in risen)
+
+    def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Live instances by name, where they are counted exactly."""
+        return self._counts.read_names(names)
+
+    def to_follow(self) -> list[type]:
+        """Classes whose instances are worth following: watched, expected, and the program's own that rise."""
+        names = [*self._asked, *self._growing]
+        own = [name for name in names if name in self._asked or self._is_own(name)]
+        return self._counts.classes_named(own[:FOLLOWED_LIMIT])
+
+    def _is_own(self, name: str) -> bool:
+        rise = self._rises.get(name)
+        cls = None if rise is None else rise.cls()
+        return cls is not None and is_user_class(cls)
 
     def to_search(self, limit: int) -> list[type]:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""

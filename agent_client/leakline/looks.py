@@ -11,13 +11,14 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .budget import Governor
 from .census_plan import DEADLINE_SECONDS, CensusPlan
+from .following import Following
 from .growth import TypeGrowth
 from .guard import Guard
 from .holders import FoundHolder, SlicedHolderSearch, find_holders
@@ -49,6 +50,10 @@ CLASSES_PER_SEARCH: Final = 3
 # A census follows what it finds; a look at tensors alone only asks for types.
 TENSORS_PART_OF_CENSUS: Final = 0.5
 TENSORS_SECONDS: Final = 0.05
+FOLLOWING_SECONDS: Final = 0.002
+# Containers near the program's roots are looked for without a census at every so many generation ends.
+CONTAINERS_GAP: Final = 4
+CONTAINERS_SECONDS: Final = 0.002
 # The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAP: Final = 16
@@ -76,6 +81,7 @@ class Looks:
 
     def __init__(self, governor: Governor, types: TypeGrowth, containers: ContainerWatch) -> None:
         self._governor, self._types, self._containers = governor, types, containers
+        self.following = Following(types)
         self.plan = CensusPlan(governor, is_native=lambda: native() is not None)
         self._beside = SliceThread()
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
@@ -87,6 +93,8 @@ class Looks:
         self._garbage_gap = self._since_garbage = 1
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._samples_rise = False
+        self._following_guard = Guard("following instances")
+        self._containers_guard, self._since_containers = Guard("finding containers"), 0
         # Asked for, and under way beside the training thread.
         self._asked: Request | None = None
 
@@ -114,12 +122,14 @@ class Looks:
         """What is due and has room in the budget."""
         self.fetch(measured)
         self._tell_census(measured)
+        self._follow(measured)
         rising = rising or self._samples_rise
         way = self.plan.due(rising)
         if way == "whole":
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
         else:
+            self._find_containers()
             self._take_sample()
             if rising:
                 self._look_at_tensors(measured)
@@ -170,15 +180,33 @@ class Looks:
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
-        result = take_census(
-            DEADLINE_SECONDS, lambda instances: self._containers.find(None, instances)
-        )
+        result = take_census(DEADLINE_SECONDS, self._on_instances)
         measured.samples.update(_told_by(result))
         self._tell(measured, result)
         if result.is_exact:
             self._types.calibrate(result.counts)
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
+
+    def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
+        self._containers.find(None, instances)
+        self._since_containers = 0
+        self.following.at_census(instances)
+
+    def _find_containers(self) -> None:
+        """Those near the program's roots, without a census."""
+        self._since_containers += 1
+        if self._since_containers < CONTAINERS_GAP:
+            return
+        if self._governor.allows("containers_found", CONTAINERS_SECONDS):
+            with self._containers_guard, self._governor.measuring("containers_found"):
+                self._containers.find()
+                self._since_containers = 0
+
+    def _follow(self, measured: Measured) -> None:
+        if self._governor.allows("following", FOLLOWING_SECONDS):
+            with self._following_guard, self._governor.measuring("following"):
+                measured.samples.update(self.following.at_generation_end())
 
     def _begin_census(self, rising: bool) -> SlicedCensus:
         self._references, self._was_rising = self._types.references(), rising
@@ -316,7 +344,12 @@ class Looks:
             with self._holder_guard, self._governor.measuring("holders_begun"):
                 counts = {cls: self._types.count_of(id(cls)) for cls in classes}
                 totals = {cls: count for cls, count in counts.items() if count}
-                search = SlicedHolderSearch(classes, SLICED_HOLDER_SECONDS, totals=totals)
+                search = SlicedHolderSearch(
+                    classes,
+                    SLICED_HOLDER_SECONDS,
+                    seeds=self.following.instances(classes),
+                    totals=totals,
+                )
                 self._types.searched(classes)
                 self._beside.offer("holders", search)
 

@@ -119,6 +119,7 @@ class Sampler:
     def watch(self, name: str) -> None:
         """Count the class of this full name from now on."""
         self._types.ask(name)
+        self._looks.following.watch(name)
 
     def full_name(self, target: type | str) -> str | None:
         """The name a class has in the series; None while no class of that name is known."""

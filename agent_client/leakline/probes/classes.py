@@ -166,6 +166,11 @@ class ClassCounts:
                 found[name] = sum(exact)
         return found
 
+    def classes_named(self, names: Iterable[str]) -> list[type]:
+        """The classes of these names that are still there."""
+        found = (self._refs[position]() for name in names for position in self._by_name.get(name, ()))
+        return [cls for cls in found if cls is not None]
+
     def count_of(self, address: int) -> int | None:
         """Instances of the class at this address (``id(cls)``); None when unknown or inexact.
 

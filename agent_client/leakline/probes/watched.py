@@ -50,10 +50,9 @@ def known_to_pile_up() -> tuple[str, ...]:
     return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
 
 
-def piling_in_census(counts: Mapping[type, int]) -> dict[str, Number]:
+def piling_in_census(names: Mapping[str, int]) -> dict[str, Number]:
     """``type.<name>.count`` of types known to pile up that only a census counts: open files, sockets, memory maps."""
-    names = ((type_name(cls), count) for cls, count in counts.items())
-    return {f"type.{name}.count": count for name, count in names if name in _PILING_STATIC}
+    return {f"type.{name}.count": n for name, n in names.items() if name in _PILING_STATIC}
 
 
 class _Reference(ref[Any]):
