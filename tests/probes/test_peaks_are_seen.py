@@ -9,6 +9,7 @@ import pytest
 
 from leakline.probes import peaks
 from leakline.probes.peaks import PEAK, PeakMemory
+from leakline.probes.process import read_peak_bytes, read_process
 from leakline.snapshot import Number
 
 MIB = 2**20
@@ -30,6 +31,9 @@ class Memory:
     def look(self) -> int:
         return self.resident
 
+    def read_mark(self) -> int:
+        return self.mark
+
     def reset(self) -> bool:
         self.mark = self.resident
         return True
@@ -41,7 +45,7 @@ def memory() -> Memory:
 
 
 def seen(memory: Memory) -> PeakMemory:
-    return PeakMemory(read=memory.read, look=memory.look)
+    return PeakMemory(read=memory.read, look=memory.look, read_mark=memory.read_mark)
 
 
 def test_the_first_reading_tells_the_peak_since_the_process_began(memory: Memory) -> None:
@@ -87,6 +91,26 @@ def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> 
     memory.uses(100)
     peak.restart()
     assert peak.read()[PEAK] == 100
+
+
+def test_what_restarts_reads_the_mark_alone(memory: Memory) -> None:
+    readings: list[None] = []
+
+    def read() -> dict[str, Number]:
+        readings.append(None)
+        return memory.read()
+
+    peak = PeakMemory(read=read, look=memory.look, read_mark=memory.read_mark)
+    peak.read()
+    memory.uses(700, 100)
+    peak.restart()
+    assert len(readings) == 1
+    assert peak.read()[PEAK] == 100
+
+
+def test_the_mark_alone_is_that_of_the_whole_reading() -> None:
+    _rise(200 * MIB)
+    assert read_peak_bytes() == read_process()[PEAK] == _mark()
 
 
 def test_with_exact_peaks_every_peak_is_told(
