@@ -6,17 +6,24 @@ those before it kills anybody. Used and limit are of the same group: the one wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from leakline.snapshot import Number
 
+from .kept import KeptFile
+
 ROOT: Final = Path("/sys/fs/cgroup")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
 # v1 writes "no limit" as the largest number of whole pages; nobody has such a machine.
 _NO_LIMIT_BYTES: Final = 1 << 60
+# A look at all groups and limits costs ten times as much as a reading.
+LOOK_EVERY_SECONDS: Final = 10.0
+# And where our group cannot be read.
+LOOK_AGAIN_SECONDS: Final = 3.0
 
 
 class _Version(NamedTuple):
@@ -32,34 +39,97 @@ _V1: Final = _Version(
 )
 
 
-def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
-    """``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
+class _Group(NamedTuple):
+    """The group whose limit is the tightest. Its files stay open."""
 
-    The limit is absent when neither the group nor one above it has any.
+    version: _Version
+    used: KeptFile
+    stat: KeptFile
+    events: KeptFile
+    limit: int | None
+
+    def read(self) -> dict[str, Number]:
+        """Empty when the group has vanished."""
+        used = _number(self.used.read())
+        if used is None:
+            return {}
+        inactive = _line(self.stat.read(), self.version.inactive) or 0
+        samples: dict[str, Number] = {"cgroup.used_bytes": max(0, used - inactive)}
+        if self.limit is not None:
+            samples["cgroup.limit_bytes"] = self.limit
+        kills = _line(self.events.read(), b"oom_kill")
+        if kills is not None:
+            samples["cgroup.kills"] = kills
+        return samples
+
+
+class _Look(NamedTuple):
+    """What one process found, and when."""
+
+    pid: int
+    at: float
+    group: _Group | None
+
+
+class ContainerMemory:
+    """The memory group of this process. Any thread may read; a forked child looks for its own.
+
+    ``clock`` gives seconds that only rise.
     """
+
+    def __init__(
+        self,
+        root: Path = ROOT,
+        proc: Path = OWN_GROUPS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._proc, self._clock = root, proc, clock
+        # Replaced as one: no thread sees the limit of one group beside the use of another.
+        self._last = _Look(-1, 0.0, None)
+
+    def read(self) -> dict[str, Number]:
+        """``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
+
+        The limit is absent when neither the group nor one above it has any.
+        """
+        now, last = self._clock(), self._last
+        if last.pid != os.getpid() or now - last.at >= LOOK_EVERY_SECONDS:
+            return self._look(now)
+        samples = {} if last.group is None else last.group.read()
+        if not samples and last.group is not None and now - last.at >= LOOK_AGAIN_SECONDS:
+            return self._look(now)
+        return samples
+
+    def _look(self, now: float) -> dict[str, Number]:
+        group = _find(self._root, self._proc)
+        self._last = _Look(os.getpid(), now, group)
+        return {} if group is None else group.read()
+
+
+_own = ContainerMemory()
+
+
+def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
+    """``cgroup.*`` of this process: see `ContainerMemory.read`. Any other ``root`` or ``proc`` is looked at anew."""
+    is_own = root is ROOT and proc is OWN_GROUPS
+    return (_own if is_own else ContainerMemory(root, proc)).read()
+
+
+def _find(root: Path, proc: Path) -> _Group | None:
     try:
         own_groups = proc.read_text()
     except OSError:
-        return {}
+        return None
     version, groups = _groups(root, own_groups)
     if not groups:
-        return {}
+        return None
     limits = [(limit, group) for group in groups if (limit := _limit(group, version)) is not None]
     limit, group = min(limits, key=lambda pair: pair[0], default=(None, groups[0]))
-    samples: dict[str, Number] = {}
-    used = _number(group / version.used)
-    if used is not None:
-        inactive = _line(group / "memory.stat", version.inactive) or 0
-        samples["cgroup.used_bytes"] = max(0, used - inactive)
-    if limit is not None:
-        samples["cgroup.limit_bytes"] = limit
-    kills = _line(group / version.events, b"oom_kill")
-    if kills is not None:
-        samples["cgroup.kills"] = kills
-    return samples
+    names = version.used, "memory.stat", version.events
+    used, stat, events = (KeptFile(str(group / name)) for name in names)
+    return _Group(version, used, stat, events, limit)
 
 
-@lru_cache(maxsize=4)
 def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
     """Our memory group and those above it, nearest first."""
     lines = own_groups.splitlines()
@@ -87,26 +157,22 @@ def _upwards(mount: Path, path: str, must_have: str) -> Iterator[Path]:
 
 
 def _limit(group: Path, version: _Version) -> int | None:
-    limit = _number(group / version.limit)
+    try:
+        limit = _number((group / version.limit).read_bytes())
+    except OSError:
+        return None
     return limit if limit is not None and limit < _NO_LIMIT_BYTES else None
 
 
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_bytes().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def _number(text: bytes | None) -> int | None:
+    number = b"" if text is None else text.strip()
+    return int(number) if number.isdigit() else None
 
 
-def _line(path: Path, key: bytes) -> int | None:
-    """The number behind ``key`` in a file of "key number" lines."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+def _line(text: bytes | None, key: bytes) -> int | None:
+    """The number behind ``key`` in "key number" lines."""
+    if text is None:
         return None
-    for line in lines:
-        name, _, rest = line.partition(b" ")
-        if name == key and rest.strip().isdigit():
-            return int(rest)
-    return None
+    lines = b"\n" + text
+    at = lines.find(b"\n" + key + b" ")
+    return _number(lines[at + len(key) + 2 :].partition(b"\n")[0]) if at >= 0 else None
