@@ -16,7 +16,13 @@ import psutil
 import pytest
 
 from leakline.probes.allocator import read_allocator
-from leakline.probes.collector import KEPT, TOLD_LIMIT, CollectorStatistics
+from leakline.probes.collector import (
+    BLOCKS_EVERY_SECONDS,
+    KEPT,
+    TOLD_LIMIT,
+    AllocatedBlocks,
+    CollectorStatistics,
+)
 from leakline.probes.figures import read_figures
 from leakline.probes.system import read_system
 
@@ -117,6 +123,53 @@ def test_the_collector_is_never_asked_to_run(statistics: CollectorStatistics) ->
         assert [g["collections"] for g in gc.get_stats()] == before
     finally:
         gc.enable()
+
+
+class Blocks:
+    """An interpreter whose blocks grow by one hundred at each count."""
+
+    def __init__(self) -> None:
+        self.now, self.counts = 50.0, 0
+        self.blocks = AllocatedBlocks(lambda: self.now, self.count)
+
+    def count(self) -> int:
+        self.counts += 1
+        return 100 * self.counts
+
+
+def test_blocks_are_counted_and_told_once_a_second() -> None:
+    interpreter = Blocks()
+    statistics = CollectorStatistics(interpreter.blocks)
+    told = []
+    for _ in range(9):
+        told.append(statistics.read().get("python.blocks"))
+        interpreter.now += BLOCKS_EVERY_SECONDS / 4
+    assert told == [100, None, None, None, 200, None, None, None, 300]
+    assert interpreter.counts == 3
+
+
+def test_who_asks_for_blocks_in_between_takes_no_count_from_the_series() -> None:
+    interpreter = Blocks()
+    statistics = CollectorStatistics(interpreter.blocks)
+    assert statistics.read()["python.blocks"] == 100
+    interpreter.now += BLOCKS_EVERY_SECONDS
+    assert [interpreter.blocks.recent() for _ in range(3)] == [200, 200, 200]
+    interpreter.now += BLOCKS_EVERY_SECONDS / 2
+    assert statistics.read()["python.blocks"] == 200
+    assert "python.blocks" not in statistics.read()
+
+
+def test_who_needs_a_younger_count_of_blocks_gets_it() -> None:
+    interpreter = Blocks()
+    interpreter.blocks.recent()
+    interpreter.now += 0.2
+    assert interpreter.blocks.recent(0.5) == 100
+    assert interpreter.blocks.recent(0.1) == 200
+
+
+def test_blocks_are_those_of_the_interpreter(statistics: CollectorStatistics) -> None:
+    told = statistics.read()["python.blocks"]
+    assert told == pytest.approx(sys.getallocatedblocks(), abs=1_000)
 
 
 def test_a_full_collection_shows_with_what_it_freed(statistics: CollectorStatistics) -> None:
