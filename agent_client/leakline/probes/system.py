@@ -8,18 +8,23 @@ from typing import Final
 from leakline.probes.process import psutil_or_none
 from leakline.snapshot import Number
 
+from .kept import KeptFile
+
 MEMINFO: Final = Path("/proc/meminfo")
 _LINES: Final = {b"MemTotal": "system.total_bytes", b"MemAvailable": "system.available_bytes"}
+# Both are among the first lines.
+_BEGINNING: Final = 512
+
+_own = KeptFile(str(MEMINFO), _BEGINNING)
 
 
 def read_system(meminfo: Path = MEMINFO) -> dict[str, Number]:
     """``system.total_bytes`` and ``system.available_bytes``."""
-    try:
-        lines = meminfo.read_bytes().splitlines()
-    except OSError:
+    text = (_own if meminfo is MEMINFO else KeptFile(str(meminfo))).read()
+    if text is None:
         return _by_psutil()
     samples: dict[str, Number] = {}
-    for line in lines[:8]:
+    for line in text.splitlines()[:8]:
         key, _, rest = line.partition(b":")
         if key in _LINES:
             samples[_LINES[key]] = int(rest.split()[0]) * 1024
