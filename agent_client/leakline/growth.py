@@ -108,14 +108,15 @@ class TypeGrowth:
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
-        piling = self._counts.read_names(self._piling)
-        counts = {
-            **{name: count for name, count in piling.items() if count},
-            **self._counts.read_names(growing, approximately=True),
-            # A declared count is held against these: exact or not at all.
-            **self._counts.read_names(self._asked),
+        # A declared count is held against what is told: exact or not at all.
+        about = frozenset(growing) - self._asked.keys()
+        names = dict.fromkeys((*self._asked, *growing, *self._piling))
+        piling = frozenset(self._piling).difference(self._asked, growing)
+        return {
+            f"type.{name}.count": count
+            for name, count in self._counts.read_names(names, about).items()
+            if count or name not in piling
         }
-        return {f"type.{name}.count": n for name, n in counts.items()}
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.

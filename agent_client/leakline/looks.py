@@ -57,10 +57,10 @@ CONTAINERS_SECONDS: Final = 0.002
 # The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAP: Final = 16
-# One pool of the allocator's in so many, fewer where that would take longer than this: 10 ns per allocated block.
+# One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
 SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
-SAMPLED_SECONDS_PER_BLOCK: Final = 10e-9
+SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
 # At the end of a run, how long what is under way is waited for.
 LAST_LOOK_SECONDS: Final = 0.5
 
@@ -79,10 +79,17 @@ class Measured:
 class Looks:
     """The training thread's. Types and containers learn from every census."""
 
-    def __init__(self, governor: Governor, types: TypeGrowth, containers: ContainerWatch) -> None:
+    def __init__(
+        self,
+        governor: Governor,
+        types: TypeGrowth,
+        containers: ContainerWatch,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
         self._governor, self._types, self._containers = governor, types, containers
         self.following = Following(types)
-        self.plan = CensusPlan(governor, is_native=lambda: native() is not None)
+        self._blocks = blocks
+        self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
         self._beside = SliceThread()
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
         # References to every class when the census under way began, and whether something was rising then.
@@ -242,7 +249,7 @@ class Looks:
 
     def _take_sample(self) -> None:
         """Between two censuses: whether something rises that no reference count tells."""
-        every, expected = SAMPLED_EVERY, sys.getallocatedblocks() * SAMPLED_SECONDS_PER_BLOCK
+        every, expected = SAMPLED_EVERY, self._blocks() * SAMPLED_SECONDS_PER_BLOCK
         while expected > SAMPLED_SECONDS:
             every, expected = every * 2, expected / 2
         fits = self._governor.fits_pause(expected) and self._governor.allows("sampled", expected)

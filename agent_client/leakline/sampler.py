@@ -15,7 +15,7 @@ from .looks import Looks, Measured
 from .probes.allocator import read_allocator
 from .probes.cgroup import read_cgroup
 from .probes.children import read_children
-from .probes.collector import Collection, CollectorStatistics
+from .probes.collector import AllocatedBlocks, Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
@@ -66,7 +66,7 @@ class Sampler:
     def __init__(
         self,
         governor: Governor,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.thread_time,
         *,
         exact_peaks: bool = False,
         requests: RequestBox | None = None,
@@ -74,12 +74,13 @@ class Sampler:
         self._governor, self._clock = governor, clock
         self._memory = PeakMemory(exact=exact_peaks)
         self._requests = requests or RequestBox()
-        self._collector = CollectorStatistics()
+        blocks = AllocatedBlocks()
+        self._collector = CollectorStatistics(blocks)
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
         self._lengths: dict[str, Number] = {}
         self._tracked: dict[str, Probe] = {}
-        self._looks = Looks(governor, self._types, self._containers)
+        self._looks = Looks(governor, self._types, self._containers, blocks.recent)
         self._probes = {
             name: Probe(name, read)
             for name, read in (

@@ -18,6 +18,8 @@ from .guard import Guard
 SLICE_SECONDS: Final = 0.002
 # Of the time between two slices the program has at least this.
 BREAK_SECONDS: Final = 0.002
+# CPU seconds after which work is given up: a program that makes objects faster than they are looked at.
+GIVEN_UP_SECONDS: Final = 5.0
 
 
 class SlicedWork(Protocol):
@@ -98,7 +100,7 @@ class SliceThread:
         longest = 0.0
         with self._guard:
             done = False
-            while not (done or self._stopping.is_set()):
+            while not (done or self._stopping.is_set() or time.thread_time() > GIVEN_UP_SECONDS):
                 with self.turn:
                     started = time.thread_time()
                     done = work.step(SLICE_SECONDS)

@@ -223,9 +223,9 @@ def test_a_census_in_slices_calibrates_the_classes_that_stood_still_meanwhile() 
     assert counts.read_names([AGENT]) == {AGENT: 7}
     assert counts.read_names([BETTER]) == {}, "one came while the census went on"
     counts.changes()
-    about = counts.read_names([BETTER], approximately=True)[BETTER]
+    about = counts.read_names([BETTER], [BETTER])[BETTER]
     nodes += [Better(), Better()]
-    assert counts.read_names([BETTER], approximately=True) == {BETTER: about + 2}
+    assert counts.read_names([BETTER], [BETTER]) == {BETTER: about + 2}
     assert [(type_name(cls), now - last) for cls, last, now in counts.changes()] == [(BETTER, 2)]
     assert counts.count_of(id(Better)) is None
     del nodes[-2:]

@@ -10,7 +10,7 @@ interpreter runs without its lock: references are then counted per thread, and i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import compress
 from operator import call, ne, sub
 from typing import Final
@@ -148,27 +148,31 @@ class ClassCounts:
                 found.append((cls, max(0, last[position]), now[position]))
         return found
 
-    def read_names(self, names: Iterable[str], *, approximately: bool = False) -> dict[str, int]:
+    def read_names(
+        self, names: Iterable[str], approximately: Container[str] = ()
+    ) -> dict[str, int]:
         """Instances by type name, classes of the same name added up; absent when unknown or inexact.
 
-        ``approximately``: also where only the change is exact.
+        ``approximately``: the names that are also told where only their change is exact.
         """
-        found = {}
-        for name in names:
-            positions = self._by_name.get(name, ())
-            counts = [
-                self._count(position)
-                for position in positions
-                if approximately or position not in self._approximate
-            ]
-            exact = [count for count in counts if count is not None]
-            if exact and len(exact) == len(positions):
-                found[name] = sum(exact)
-        return found
+        wanted = [(name, position) for name in names for position in self._by_name.get(name, ())]
+        references = references_to([self._refs[position] for _, position in wanted])
+        found: dict[str, int] = {}
+        unknown: set[str] = set()
+        for (name, position), count in zip(wanted, references, strict=True):
+            alive = count - self._offsets[position] if self._refs[position]() is not None else 0
+            about = position in self._approximate and name not in approximately
+            if alive < 0 or about or self._is_left_out(position):
+                unknown.add(name)
+            else:
+                found[name] = found.get(name, 0) + alive
+        return {name: count for name, count in found.items() if name not in unknown}
 
     def classes_named(self, names: Iterable[str]) -> list[type]:
         """The classes of these names that are still there."""
-        found = (self._refs[position]() for name in names for position in self._by_name.get(name, ()))
+        found = (
+            self._refs[position]() for name in names for position in self._by_name.get(name, ())
+        )
         return [cls for cls in found if cls is not None]
 
     def count_of(self, address: int) -> int | None:
