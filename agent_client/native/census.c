@@ -34,7 +34,7 @@ typedef struct {
     uint8_t role, as_referent, is_entered, is_elsewhere;
 } kind;
 
-enum { WAITING = 1 << 16, AHEAD = 24, SORT_BITS = 11, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
+enum { WAITING = 1 << 10, AHEAD = 12, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
 /* Of one container that the collector does not track, a look in slices follows this many items in one piece. */
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
@@ -51,8 +51,8 @@ typedef struct {
     kind *kinds;
     size_t kind_bits, kind_count;
 
-    /* Referents met, to be looked at in the order of their addresses; and as much room again, to sort them. */
-    PyObject **waiting;
+    /* Referents, to be looked at together: each while those after it come into the cache. */
+    PyObject *waiting[WAITING];
     size_t waiting_count;
     /* Tracked objects whose contents are on their way into the cache. */
     PyObject *entering[ENTERING];
@@ -509,40 +509,9 @@ meet(census *self, PyObject *op)
     }
 }
 
-/* By address, as far as it says which page: neighbours in memory are then looked at one after the other, which costs a
-   third of looking at them as they were met. */
-static void
-sort_waiting(census *self)
-{
-    enum { BUCKETS = 1 << SORT_BITS };
-    PyObject **from = self->waiting, **to = self->waiting + WAITING;
-    for (int pass = 0; pass < 2; pass++) {
-        uint32_t starts[BUCKETS] = {0};
-        int shift = 13 + pass * SORT_BITS;
-        for (size_t i = 0; i < self->waiting_count; i++) {
-            starts[(uintptr_t)from[i] >> shift & (BUCKETS - 1)]++;
-        }
-        uint32_t sum = 0;
-        for (int i = 0; i < BUCKETS; i++) {
-            uint32_t count = starts[i];
-            starts[i] = sum;
-            sum += count;
-        }
-        for (size_t i = 0; i < self->waiting_count; i++) {
-            to[starts[(uintptr_t)from[i] >> shift & (BUCKETS - 1)]++] = from[i];
-        }
-        PyObject **swap = from;
-        from = to;
-        to = swap;
-    }
-}
-
 static void
 meet_waiting(census *self)
 {
-    if (self->waiting_count > 1024) {
-        sort_waiting(self);
-    }
     PyObject **waiting = self->waiting;
     size_t count = self->waiting_count;
     for (size_t i = 0; i < count; i++) {
@@ -891,7 +860,6 @@ dealloc(PyObject *op)
     if (self->kinds != NULL) {
         ll_unmap(self->kinds, ((size_t)1 << self->kind_bits) * sizeof(kind));
     }
-    ll_unmap(self->waiting, 2 * WAITING * sizeof(PyObject *));
     ll_unmap(self->stack, self->stack_room * sizeof(PyObject *));
     clear_large(self);
     if (self->picked != NULL) {
@@ -986,7 +954,6 @@ new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->kind_bits = 12;
     self->kinds = ll_map(((size_t)1 << self->kind_bits) * sizeof(kind));
     self->seen = ll_seen_new((size_t)seen_bytes);
-    self->waiting = ll_map(2 * WAITING * sizeof(PyObject *));
     self->owners = ll_table_new(BUFFERS_BYTES);
     self->foreign = ll_table_new(BUFFERS_BYTES);
     self->array_layout = layout;
@@ -994,7 +961,7 @@ new_census(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->in_slices = in_slices;
     self->enters = enters;
     self->found_most = PY_SSIZE_T_MAX;
-    if (self->kinds == NULL || self->seen == NULL || self->waiting == NULL || self->owners == NULL || self->foreign == NULL) {
+    if (self->kinds == NULL || self->seen == NULL || self->owners == NULL || self->foreign == NULL) {
         PyErr_NoMemory();
         Py_DECREF(self);
         return NULL;
@@ -1181,7 +1148,7 @@ bytes_used(PyObject *op, void *Py_UNUSED(closure))
     census *self = (census *)op;
     return PyLong_FromSize_t(sizeof *self + ll_walk_bytes(self->walk) + ll_seen_bytes(self->seen)
                              + ll_table_bytes(self->owners) + ll_table_bytes(self->foreign)
-                             + (self->stack_room + 2 * WAITING) * sizeof(PyObject *)
+                             + self->stack_room * sizeof(PyObject *)
                              + ((size_t)1 << self->kind_bits) * sizeof(kind));
 }
 

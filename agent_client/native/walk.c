@@ -394,7 +394,7 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
    One link after the other means waiting for memory at each. So the lists are cut at objects that are known to be on
    them, and the pieces are walked in turns, while the next objects of all of them come into the cache. */
 
-enum { LANES = 12, CUTS = 512, CUT_SLOTS = 2048, HOPS = 6, ITEMS_LOOKED_AT = 4096 };
+enum { LANES = 32, CUTS = 512, CUT_SLOTS = 2048, HOPS = 6, ITEMS_LOOKED_AT = 4096 };
 
 typedef struct {
     PyGC_Head *slots[CUT_SLOTS]; /* open addressing */
