@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A short run shall see as much as a long one; after two minutes it is less than the share itself.
 START_CREDIT_SECONDS: Final = 1.25
+# As many looks cost less than half of that where the native module does them.
+NATIVE_START_CREDIT_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.05
 # Deep work is what is not named below; together it may use this part of the budget, and censuses less of it:
 # who holds what rises must be affordable after them.

@@ -37,14 +37,12 @@ class Rise:
     rises: int = 0
     rises_now: bool = False
     is_static: bool = False
+    is_own: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
 
     def is_worth_a_search(self) -> bool:
         """The program's own, or many: libraries make a few more of something now and then."""
-        cls = self.cls()
-        return cls is not None and (
-            is_user_class(cls) or self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
-        )
+        return self.is_own or self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
 
 
 class TypeGrowth:
@@ -155,13 +153,8 @@ class TypeGrowth:
     def to_follow(self) -> list[type]:
         """Classes whose instances are worth following: watched, expected, and the program's own that rise."""
         names = [*self._asked, *self._growing]
-        own = [name for name in names if name in self._asked or self._is_own(name)]
+        own = [name for name in names if name in self._asked or self._rises[name].is_own]
         return self._counts.classes_named(own[:FOLLOWED_LIMIT])
-
-    def _is_own(self, name: str) -> bool:
-        rise = self._rises.get(name)
-        cls = None if rise is None else rise.cls()
-        return cls is not None and is_user_class(cls)
 
     def to_search(self, limit: int) -> list[type]:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
@@ -188,7 +181,7 @@ class TypeGrowth:
         rise = self._rises.get(name)
         if rise is None:
             rise = self._rises[name] = Rise(
-                ref(cls), before, count, is_static=not is_heap_type(cls)
+                ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls)
             )
         rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
 

@@ -60,6 +60,7 @@ GARBAGE_GAP: Final = 16
 # One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
 SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
+SAMPLED_GAP: Final = 4
 SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
 # At the end of a run, how long what is under way is waited for.
 LAST_LOOK_SECONDS: Final = 0.5
@@ -99,7 +100,7 @@ class Looks:
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
         self._garbage_gap = self._since_garbage = 1
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
-        self._samples_rise = False
+        self._samples_rise, self._since_sample = False, 0
         self._following_guard = Guard("following instances")
         self._containers_guard, self._since_containers = Guard("finding containers"), 0
         # Asked for, and under way beside the training thread.
@@ -249,6 +250,9 @@ class Looks:
 
     def _take_sample(self) -> None:
         """Between two censuses: whether something rises that no reference count tells."""
+        self._since_sample += 1
+        if self._since_sample < SAMPLED_GAP and not self._sampled.is_in_doubt:
+            return
         every, expected = SAMPLED_EVERY, self._blocks() * SAMPLED_SECONDS_PER_BLOCK
         while expected > SAMPLED_SECONDS:
             every, expected = every * 2, expected / 2
@@ -256,6 +260,7 @@ class Looks:
         if native() is None or not fits:
             return
         with self._sampled_guard, self._governor.measuring("sampled"):
+            self._since_sample = 0
             sample = take_sample(every)
             self._samples_rise = sample is not None and self._sampled.note(sample.rows())
 

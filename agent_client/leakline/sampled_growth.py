@@ -23,6 +23,11 @@ class SampledGrowth:
         self._last: dict[str, tuple[int, float]] = {}
         self._rises: dict[str, int] = {}
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Something has risen once: another sample will tell."""
+        return bool(self._rises)
+
     def note(self, rows: Iterable[tuple[str, int, float]]) -> bool:
         """``rows``: (name, count, relative standard error). True when some type has risen twice in a row."""
         now = {name: (count, count * error) for name, count, error in rows}

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from .background import BackgroundFold
-from .budget import Governor
+from .budget import NATIVE_START_CREDIT_SECONDS, START_CREDIT_SECONDS, Governor
 from .callbacks import VerdictWatch
 from .delivery import Delivery
 from .environment import read_environment
@@ -18,6 +18,7 @@ from .loop import Loop
 from .names import readable_name
 from .notices import Notices
 from .outbox import SafeOutbox, SpoolFile
+from .probes.native import native, why_not_native
 from .recorder import Losses, Recorder
 from .requests import RequestBox
 from .sampler import Sampler
@@ -46,7 +47,11 @@ class Chain:
         self._notices = Notices(self._quiet)
         process = _identity(settings)
         losses = Losses()
-        governor = Governor(settings.max_overhead, max_pause_seconds=settings.max_pause_seconds)
+        governor = Governor(
+            settings.max_overhead,
+            START_CREDIT_SECONDS if native() is None else NATIVE_START_CREDIT_SECONDS,
+            max_pause_seconds=settings.max_pause_seconds,
+        )
         self.requests = RequestBox(refuse=not settings.requests)
         sampler = Sampler(governor, exact_peaks=settings.exact_peaks, requests=self.requests)
         self.header = _header(settings, sampler)
@@ -165,7 +170,12 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
         phases=settings.phases,
         tags=settings.tags,
         config=settings.config,
-        environment={**read_environment(), "exact_peaks": sampler.exact_peaks},
+        environment={
+            **read_environment(),
+            "exact_peaks": sampler.exact_peaks,
+            # Whether the native module does the looks at the heap, or why not.
+            "native": why_not_native() or True,
+        },
     )
 
 

@@ -1,4 +1,4 @@
-/* References to classes, read where they stand: a class made by `class` is referred to once by each instance. */
+/* All classes, and the references to them: one made by `class` is referred to once by each of its instances. */
 
 #include "native.h"
 
@@ -34,9 +34,50 @@ reference_counts(PyObject *Py_UNUSED(module), PyObject *references)
     return counts;
 }
 
+/* Every class that `object` is a base of, through `type`'s own method: a metaclass may have another. A breadth-first
+   walk; each class once. */
+static PyObject *
+all_classes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
+{
+    PyObject *classes = PyList_New(0);
+    ll_table *seen = ll_table_new((size_t)16 << 20);
+    PyObject *subclasses_of = PyObject_GetAttrString((PyObject *)&PyType_Type, "__subclasses__");
+    PyObject *cls = (PyObject *)&PyBaseObject_Type;
+    int failed = classes == NULL || seen == NULL || subclasses_of == NULL;
+    for (Py_ssize_t i = 0; !failed; i++) {
+        PyObject *below = PyObject_CallOneArg(subclasses_of, cls);
+        failed = below == NULL;
+        for (Py_ssize_t j = 0; !failed && j < PyList_GET_SIZE(below); j++) {
+            PyObject *one = PyList_GET_ITEM(below, j);
+            int64_t *mark = ll_table_at(seen, one);
+            if (mark == NULL || *mark == 0) {
+                failed = mark == NULL || PyList_Append(classes, one) < 0;
+                if (!failed) {
+                    *mark = 1;
+                }
+            }
+        }
+        Py_XDECREF(below);
+        if (failed || i >= PyList_GET_SIZE(classes)) {
+            break;
+        }
+        cls = PyList_GET_ITEM(classes, i);
+    }
+    Py_XDECREF(subclasses_of);
+    if (seen != NULL) {
+        ll_table_free(seen);
+    }
+    if (failed) {
+        Py_XDECREF(classes);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    return classes;
+}
+
 static PyMethodDef methods[] = {
     {"reference_counts", reference_counts, METH_O,
      "How many references there are to what each weak reference of a list leads to; 0 where it is gone."},
+    {"all_classes", all_classes, METH_NOARGS, "A list of every class there is but `object`, each once, bases first."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -23,6 +23,10 @@ execute(PyObject *module)
             return -1;
         }
     }
+    /* To be raised with every change that the Python side must know of: it may find a module built before. */
+    if (PyModule_AddIntConstant(module, "interface", 2) < 0) {
+        return -1;
+    }
     return PyModule_AddIntConstant(module, "made_for", PY_VERSION_HEX);
 }
 

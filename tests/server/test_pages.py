@@ -14,7 +14,7 @@ from jinja2 import nodes
 from starlette.testclient import TestClient
 
 from leakline_server.paths import STATIC, TEMPLATES
-from leakline_server.web import contexts, formats, inventory
+from leakline_server.web import contexts, formats, inventory, sections
 from leakline_server.web.runs_view import parse_query, sparkline
 from leakline_server.web.templating import breakable, environment
 
@@ -293,3 +293,17 @@ def test_two_runs_are_compared_and_the_older_of_two_picked_is_before(
     assert text.index('href="/runs/r1"') < text.index('href="/runs/r2"')
     assert 'id="chart-overlay"' in text and "By type" in text
     assert "Choose a run" in read_page("/compare?before=r1")
+
+
+@pytest.mark.parametrize(
+    ("native", "said"),
+    [
+        (True, "Its native module looks at the heap."),
+        ("LEAKLINE_NATIVE=0 switches it off", "in pure Python, so less often: LEAKLINE_NATIVE=0"),
+        (None, "in the training process."),
+    ],
+)
+def test_the_page_says_what_looks_at_the_heap(native: object, said: str) -> None:
+    section = sections.cost({"client.seconds": 1.0}, 100.0, native)
+    assert section is not None
+    assert said in section.how

@@ -19,7 +19,7 @@ CLASSES_LIMIT: Final = 32
 INSTANCES_OF_A_GENERATION: Final = 8
 # Weak references of one class, at 72 bytes each beside what they need in lists.
 REFERENCES_OF_A_CLASS: Final = 96
-_PICK_SECONDS: Final = 0.002
+_PICK_SECONDS: Final = 0.0005
 
 Instances = Mapping[type, Sequence[object]]
 

@@ -14,6 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 SETTING: Final = "LEAKLINE_NATIVE"
+# The constant of the same name in `module.c`.
+INTERFACE: Final = 2
 # Lists longer than this are not counted one by one to see whether we walk them right: about a millisecond.
 _COUNTED: Final = 10_000
 # What our own look makes meanwhile: a tuple, a list, a frame.
@@ -49,6 +51,8 @@ def _loaded() -> tuple[Any | None, str | None]:
         if getattr(error, "name", None) == "leakline._native" and error.path is None:
             return None, "it was not built for this interpreter"
         return None, f"it does not load: {error}"
+    if getattr(module, "interface", None) != INTERFACE:
+        return None, "it was built from other sources than these: install leakline anew"
     if not _walks(module):
         return None, "its walk over the collector's lists does not fit this interpreter"
     return module, None

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from leakline.probes.names import hashes_plainly, is_heap_type, module_name
+from leakline.probes.native import native
 
 # What is run as `python -m launcher train.py` is not the program.
 _LAUNCHERS: Final = frozenset(
@@ -22,11 +23,14 @@ _LAUNCHERS: Final = frozenset(
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
     """The program's own modules by name, ``__main__`` first."""
     seen: set[int] = set()
+    package = _main_package()
     for name, module in _main_first(dict(sys.modules)):
         # A lazy module is a subclass whose attributes load things: left alone. `__mp_main__` is `__main__` again.
-        if type(module) is ModuleType and id(module) not in seen and is_user_module(name):
-            seen.add(id(module))
-            yield name, module
+        if type(module) is ModuleType and id(module) not in seen:
+            file = module.__dict__.get("__file__")
+            if _belongs(name, file if type(file) is str else None, package):
+                seen.add(id(module))
+                yield name, module
 
 
 def user_classes() -> Iterator[type]:
@@ -35,9 +39,10 @@ def user_classes() -> Iterator[type]:
     known: dict[str | None, bool] = {}
     for cls in all_classes():
         module = module_name(cls)
-        if module not in known:
-            known[module] = is_user_module(module)
-        if known[module] and is_heap_type(cls) and hashes_plainly(cls):
+        own = known.get(module)
+        if own is None:
+            own = known[module] = is_user_module(module)
+        if own and is_heap_type(cls) and hashes_plainly(cls):
             yield cls
 
 
@@ -48,15 +53,19 @@ def is_user_class(cls: type) -> bool:
 
 def is_user_module(name: str | None) -> bool:
     """``__main__`` and its package, and what is loaded from outside the standard library and installed packages."""
-    if name is None or name.partition(".")[0] == "leakline":
+    if name is None:
         return False
-    if name == "__main__" or name.partition(".")[0] == _main_package():
-        return True
     module = sys.modules.get(name)
-    if type(module) is not ModuleType:
+    file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+    return _belongs(name, file if type(file) is str else None, _main_package())
+
+
+@lru_cache(maxsize=16_384)
+def _belongs(name: str, file: str | None, main_package: str | None) -> bool:
+    top = name.partition(".")[0]
+    if top == "leakline":
         return False
-    file = module.__dict__.get("__file__")
-    return type(file) is str and is_user_file(file)
+    return name == "__main__" or top == main_package or (file is not None and is_user_file(file))
 
 
 @lru_cache(maxsize=16_384)
@@ -65,18 +74,23 @@ def is_user_file(file: str) -> bool:
     return not file.startswith(("<", *_library_folders()))
 
 
-def all_classes() -> Iterator[type]:
-    """Every class there is: a walk of 5,000 takes a millisecond and looks at no instance."""
+def all_classes() -> list[type]:
+    """Every class there is but ``object``: 8,000 in 3 ms, without a look at any instance."""
+    module = native()
+    if module is not None:
+        found: list[type] = module.all_classes()
+        return found
     seen = {id(object)}
+    classes: list[type] = []
     waiting: list[type] = [object]
     while waiting:
         # Through `type`, because a metaclass may have its own `__subclasses__`.
         subclasses: list[type] = type.__subclasses__(waiting.pop())
-        for cls in subclasses:
-            if id(cls) not in seen:
-                seen.add(id(cls))
-                waiting.append(cls)
-                yield cls
+        new = [cls for cls in subclasses if id(cls) not in seen]
+        seen.update(map(id, new))
+        waiting += new
+        classes += new
+    return classes
 
 
 def _main_package() -> str | None:

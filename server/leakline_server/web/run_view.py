@@ -166,7 +166,7 @@ def _sections(data: RunData) -> list[Section | None]:
         if by_phase
         else None,
         inventory.processes(run["processes"]),
-        sections.cost(client, wall),
+        sections.cost(client, wall, run["environment"].get("native")),
         inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),
     ]

@@ -283,7 +283,10 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
     return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
 
 
-def cost(last: Mapping[str, float | None], wall_seconds: float | None) -> Section | None:
+def cost(
+    last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
+) -> Section | None:
+    """``native``: True, why the native module was not there, or None where the client does not tell."""
     spent = last.get("client.seconds")
     if spent is None:
         return None
@@ -297,6 +300,10 @@ def cost(last: Mapping[str, float | None], wall_seconds: float | None) -> Sectio
         ("memory held", formats.size(last.get("client.bytes"))),
     )
     how = "Measured by the client itself, in the training process."
+    if native is True:
+        how += " Its native module looks at the heap."
+    elif native:
+        how += f" It looks at the heap in pure Python, so less often: {native}."
     return Section(
         "cost",
         "What Leakline costs",
