@@ -21,8 +21,8 @@ from leakline.probes.contents import is_container, items, newest
 from leakline.probes.deep import marginal_bytes
 from leakline.probes.frames import Locals, locals_by_function
 from leakline.probes.names import type_name
-from leakline.probes.program import is_user_file
-from leakline.probes.roots import Near, look_near, own_modules
+from leakline.probes.program import is_user_file, user_modules
+from leakline.probes.roots import Near, look_near
 from leakline.probes.tracked import TrackedContainer
 from leakline.snapshot import Number
 
@@ -163,7 +163,7 @@ class ContainerWatch:
     def _places(
         self, frames: Frames, near: Near, instances: Mapping[type, Sequence[object]] | None
     ) -> Iterator[_Place]:
-        for name, module in own_modules():
+        for name, module in user_modules():
             for key in _container_names(module.__dict__):
                 yield _Place(f"{name}.{key}", _of_module(name, key))
         classes = {**near.classes, **{id(cls): cls for cls in instances or ()}}

@@ -14,6 +14,8 @@ from typing import Final
 from leakline.probes.names import hashes_plainly, is_heap_type, module_name
 from leakline.probes.native import native
 
+# By name: the address of the module, and whether it is the program's own.
+_known_modules: Final[dict[str, tuple[int, bool]]] = {}
 # What is run as `python -m launcher train.py` is not the program.
 _LAUNCHERS: Final = frozenset(
     {"accelerate", "coverage", "deepspeed", "ipykernel", "leakline", "memray", "pytest", "torch"}
@@ -21,16 +23,21 @@ _LAUNCHERS: Final = frozenset(
 
 
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
-    """The program's own modules by name, ``__main__`` first."""
+    """The program's own modules by name, ``__main__`` first; a fraction of a millisecond for thousands of modules."""
+    modules = dict(sys.modules)
+    if len(_known_modules) > 2 * len(modules):
+        _known_modules.clear()
     seen: set[int] = set()
-    package = _main_package()
-    for name, module in _main_first(dict(sys.modules)):
-        # A lazy module is a subclass whose attributes load things: left alone. `__mp_main__` is `__main__` again.
-        if type(module) is ModuleType and id(module) not in seen:
-            file = module.__dict__.get("__file__")
-            if _belongs(name, file if type(file) is str else None, package):
-                seen.add(id(module))
-                yield name, module
+    for name, module in _main_first(modules):
+        known = _known_modules.get(name)
+        if known is None or known[0] != id(module):
+            # A lazy module is a subclass whose attributes load things: left alone.
+            is_own = type(module) is ModuleType and is_user_module(name)
+            known = _known_modules[name] = (id(module), is_own)
+        # `__mp_main__` is `__main__` again.
+        if known[1] and id(module) not in seen:
+            seen.add(id(module))
+            yield name, module
 
 
 def user_classes() -> Iterator[type]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from leakline.probes.attributes import class_attributes, is_exception_class
 from leakline.probes.names import is_class, is_heap_type, module_name, type_name
-from leakline.probes.program import is_user_class, is_user_file, is_user_module
+from leakline.probes.program import is_user_class, is_user_file, user_modules
 from leakline.probes.tensors import tensor_types
 
 # Objects entered by one walk, and levels below the roots: a namespace (`__dict__`) is a level of its own.
@@ -39,10 +38,6 @@ _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
 _PASSED_OVER: Final = frozenset({"weakref", "_weakref", "_weakrefset", "leakline"})
-
-
-# Name -> (address, whether it is the program's own): thousands of modules, asked about again and again.
-_known_modules: dict[str, tuple[int, bool]] = {}
 
 
 @dataclass(slots=True)
@@ -77,31 +72,12 @@ def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS
     return near
 
 
-def own_modules() -> list[tuple[str, types.ModuleType]]:
-    """The program's own modules by name, ``__main__`` first; a fraction of a millisecond for thousands of modules."""
-    modules = dict(sys.modules)
-    if len(_known_modules) > 2 * len(modules):
-        _known_modules.clear()
-    found: dict[int, tuple[str, types.ModuleType]] = {}
-    main = modules.get("__main__")
-    for name, module in ([("__main__", main)] if main is not None else []) + list(modules.items()):
-        known = _known_modules.get(name)
-        if known is None or known[0] != id(module):
-            # A lazy module is a subclass whose attributes load things: left alone.
-            is_own = type(module) is types.ModuleType and is_user_module(name)
-            known = _known_modules[name] = (id(module), is_own)
-        if known[1]:
-            # `__mp_main__` is `__main__` again.
-            found.setdefault(id(module), (name, module))
-    return list(found.values())
-
-
 def _spaces(
     near: Near, local_names: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for function, names in local_names.items():
         yield f"{function}.<locals>", names
-    for name, module in own_modules():
+    for name, module in user_modules():
         namespace = module.__dict__
         near.objects += [module, namespace]
         for one in list(namespace.values()):
