@@ -31,6 +31,8 @@ class Agent:
 class Slotted:
     __slots__ = ("held",)
 
+    held: Any
+
 
 def pure(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv(native_module.SETTING, "0")
@@ -61,6 +63,7 @@ def test_every_type_counts_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None
     ):  # fmt: skip
         assert abs(counted.counts[cls] - truth.counts[cls]) <= 40, cls
     assert counted.counts[Agent] == truth.counts[Agent] == 3_000
+    assert counted.arrays is not None
     assert counted.arrays.bytes == truth.arrays.bytes
 
 
@@ -79,7 +82,7 @@ def test_every_object_on_the_collectors_lists_is_counted_exactly() -> None:
     finally:
         gc.enable()
     # What the two looks have made themselves.
-    ours = {list, dict, tuple, type(work), type(sys._getframe())}
+    ours: set[type] = {list, dict, tuple, type(work), type(sys._getframe())}
     different = {cls for cls in found.keys() | truth.keys() if found.get(cls) != truth.get(cls)}
     assert {cls for cls in different if cls not in ours} <= {native_census.TypeRow}
     assert all(abs(found.get(cls, 0) - truth.get(cls, 0)) <= 8 for cls in ours - {type(work)})

@@ -260,7 +260,7 @@ def test_mapped_files_and_large_objects_are_described(tmp_path: Path) -> None:
     assert told["numpy.ndarray", "(3000, 1000) float32"] == 12_000_000
     assert told["list", f"{4 << 20} items"] == sys.getsizeof(kept[2])
     assert told["bytes", f"{11 << 20} items"] == sys.getsizeof(kept[1])
-    assert type(mapped.base) is mmap.mmap and len(part) == 10
+    assert isinstance(mapped.base, mmap.mmap) and len(part) == 10
 
 
 def test_tensors_and_their_graphs_are_measured_where_they_are_found() -> None:
