@@ -134,6 +134,11 @@ class Governor:
     def _under_way(self) -> float:
         return 0.0 if self._since is None else self._work_clock() - self._since
 
+    def leave_out(self, seconds: Callable[[], float]) -> None:
+        """Do not charge what this running total says: collections that come while we measure, but not for that."""
+        clock = self._work_clock
+        self._work_clock = lambda: clock() - seconds()
+
     def work_seconds(self) -> float:
         """The clock that charges are made by."""
         return self._work_clock()

@@ -22,6 +22,11 @@ SENT_TYPES_LIMIT: Final = 128
 RISES_BEFORE_HOLDERS: Final = 3
 # And by how many instances, when it is not one of the program's own.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
+LIBRARY_RISES: Final = 6
+# Of libraries, but rarely made for their own sake.
+_HOLDS_MEMORY: Final = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
+# Entries of caches: what they hold is searched for under its own name.
+_NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
@@ -38,11 +43,13 @@ class Rise:
     rises_now: bool = False
     is_static: bool = False
     is_own: bool = False
+    holds_memory: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
 
     def is_worth_a_search(self) -> bool:
-        """The program's own, or many: libraries make a few more of something now and then."""
-        return self.is_own or self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
+        """The program's own, or many for long: libraries load more of themselves for a while."""
+        many = self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
+        return self.is_own or (many and (self.holds_memory or self.rises >= LIBRARY_RISES))
 
 
 class TypeGrowth:
@@ -77,11 +84,16 @@ class TypeGrowth:
         return self._counts.references()
 
     def calibrate_between(
-        self, before: Mapping[int, int], counts: Mapping[int, int], names: Mapping[str, int]
+        self,
+        before: Mapping[int, int],
+        counts: Mapping[int, int],
+        names: Mapping[str, int],
+        *,
+        alone: bool,
     ) -> None:
         """A census in slices has counted everything, by address of the class and by name."""
         self._note_names(names)
-        self._counts.calibrate_between(before, counts)
+        self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
     def calibrate(self, counts: Mapping[type, int]) -> None:
@@ -160,9 +172,12 @@ class TypeGrowth:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
         due = [
             rise
-            for rise in self._rises.values()
+            for name, rise in self._rises.items()
             # What has stopped rising was loaded late, not kept.
-            if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
+            if rise.rises_now
+            and rise.rises >= rise.search_at_rise
+            and rise.is_worth_a_search()
+            and name not in _NOT_SEARCHED
         ]
         due.sort(key=lambda rise: rise.first - rise.last)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
@@ -181,8 +196,9 @@ class TypeGrowth:
         rise = self._rises.get(name)
         if rise is None:
             rise = self._rises[name] = Rise(
-                ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls)
-            )
+                ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
+                holds_memory=name in _HOLDS_MEMORY,
+            )  # fmt: skip
         rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
 
     def _matters(self, cls: type) -> bool:

@@ -46,7 +46,8 @@ _WIDTH_NATIVE: Final = 1_024
 # Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
-_OBJECTS_SIZED: Final = 5_000
+_OBJECTS_SIZED: Final = 4_000
+_SIZING_SECONDS: Final = 0.01
 _GOLDEN: Final = 0.618034
 
 
@@ -226,8 +227,15 @@ class SlicedHolderSearch:
                 self._names,
                 self._totals,
                 search,
-                lambda ones: marginal_bytes(ones, objects_visited=_OBJECTS_SIZED),
+                self._sized,
             )
+        )
+
+    def _sized(self, ones: list[Any]) -> int | None:
+        """In one step: of a graph that is too large for that, the size is not told."""
+        started = self._clock()
+        return marginal_bytes(
+            ones, lambda: self._clock() - started > _SIZING_SECONDS, objects_visited=_OBJECTS_SIZED
         )
 
     def _near(self) -> Near:

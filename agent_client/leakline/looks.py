@@ -62,6 +62,8 @@ SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
 SAMPLED_GAP: Final = 4
 SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
+# A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
+MOMENT_PART: Final = 0.2
 # At the end of a run, how long what is under way is waited for.
 LAST_LOOK_SECONDS: Final = 0.5
 
@@ -91,12 +93,15 @@ class Looks:
         self.following = Following(types)
         self._blocks = blocks
         self.plan = CensusPlan(governor, blocks, is_native=lambda: native() is not None)
-        self._beside = SliceThread()
+        self._beside = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
         # References to every class when the census under way began, and whether something was rising then.
         self._references: Mapping[int, int] = {}
         self._was_rising = False
         self._census: SlicedResult | None = None
+        # How long it took, and the generation.
+        self._census_seconds, self._generation_seconds = 0.0, 0.0
+        self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
         self._garbage_gap = self._since_garbage = 1
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
@@ -123,11 +128,14 @@ class Looks:
                 # Other threads may go on.
                 while not work.step(self._governor.max_pause_seconds / 4):
                     time.sleep(0)
-                self._census_ended(work.result(), self._governor.work_seconds() - started)
+                seconds = self._governor.work_seconds() - started
+                self._census_ended(work.result(), seconds, alone=True)
                 self._tell_census(measured)
 
     def at_generation_end(self, measured: Measured, rising: bool) -> None:
         """What is due and has room in the budget."""
+        now = time.perf_counter()
+        self._generation_seconds, self._last_end = now - self._last_end, now
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
@@ -176,6 +184,7 @@ class Looks:
             measured.holders += _told_of(outcome.result)
         else:
             self._census_ended(outcome.result, outcome.seconds)
+            self._census_seconds = outcome.wall_seconds
 
     def at_finish(self, measured: Measured) -> None:
         """What was found since the last generation end."""
@@ -221,17 +230,19 @@ class Looks:
         self.plan.begun()
         return SlicedCensus()
 
-    def _census_ended(self, result: SlicedResult, seconds: float) -> None:
-        self._types.calibrate_between(self._references, result.counts, result.names)
+    def _census_ended(self, result: SlicedResult, seconds: float, *, alone: bool = False) -> None:
+        self._types.calibrate_between(self._references, result.counts, result.names, alone=alone)
         self.plan.taken(result.objects, seconds, self._was_rising, "slices")
         self._census = result
 
     def _tell_census(self, measured: Measured) -> None:
         result, self._census = self._census, None
-        if result is not None:
+        if result is None:
+            return
+        self._tell(measured, result)
+        if self._census_seconds <= MOMENT_PART * self._generation_seconds:
             # What is counted at every phase end is younger than this census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
-            self._tell(measured, result)
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
         measured.census = result.to_census(0, TYPES_IN_CENSUS)

@@ -76,6 +76,7 @@ class Sampler:
         self._requests = requests or RequestBox()
         blocks = AllocatedBlocks()
         self._collector = CollectorStatistics(blocks)
+        governor.leave_out(self._collector.cpu_seconds)
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
         self._lengths: dict[str, Number] = {}

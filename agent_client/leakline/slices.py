@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -16,8 +17,8 @@ from .guard import Guard
 
 # The interpreter lets a waiting thread in after 5 ms; a slice shall be shorter than that.
 SLICE_SECONDS: Final = 0.002
-# Of the time between two slices the program has at least this.
-BREAK_SECONDS: Final = 0.002
+# Of the time between two slices the program has at least this; a look that takes long sees a heap that changes.
+BREAK_SECONDS: Final = 0.0005
 # CPU seconds after which work is given up: a program that makes objects faster than they are looked at.
 GIVEN_UP_SECONDS: Final = 5.0
 
@@ -32,25 +33,33 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a piece of work gave (None when it failed), CPU seconds of its slices, and the longest of them."""
+    """What a piece of work gave (None when it failed), CPU seconds of its slices, and the longest of them.
+
+    ``wall_seconds`` is how long the program ran on meanwhile.
+    """
 
     name: str
     result: Any
     seconds: float
     longest_slice: float
+    wall_seconds: float
 
 
 class SliceThread:
-    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with beside.turn: ...``."""
+    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with beside.turn: ...``.
 
-    def __init__(self) -> None:
+    ``clock`` gives CPU seconds of the calling thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
         # Reentrant: a signal handler may end the run in the middle of measuring.
         self.turn = threading.RLock()
         self._guard = Guard("a look in slices")
         self._thread: threading.Thread | None = None
         self._work: SlicedWork | None = None
         self._name = ""
-        self._done, self._seconds, self._longest = False, 0.0, 0.0
+        self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
         self._stopping = threading.Event()
 
     @property
@@ -88,7 +97,7 @@ class SliceThread:
         with self._guard:
             if work is not None and self._done:
                 result = work.result()
-        return Outcome(self._name, result, self._seconds, self._longest)
+        return Outcome(self._name, result, self._seconds, self._longest, self._wall)
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
         """Give up what is under way."""
@@ -97,15 +106,16 @@ class SliceThread:
             self._thread.join(timeout_seconds)
 
     def _run(self, work: SlicedWork) -> None:
-        longest = 0.0
+        longest, began = 0.0, time.perf_counter()
         with self._guard:
             done = False
-            while not (done or self._stopping.is_set() or time.thread_time() > GIVEN_UP_SECONDS):
+            while not (done or self._stopping.is_set() or self._clock() > GIVEN_UP_SECONDS):
                 with self.turn:
-                    started = time.thread_time()
+                    started = self._clock()
                     done = work.step(SLICE_SECONDS)
-                    longest = max(longest, time.thread_time() - started)
+                    longest = max(longest, self._clock() - started)
                 # Sleeping lets the program in; without it we would ask for the lock again at once.
                 time.sleep(BREAK_SECONDS)
             self._done = done
-        self._seconds, self._longest = time.thread_time(), longest
+        self._seconds, self._longest = self._clock(), longest
+        self._wall = time.perf_counter() - began

@@ -22,6 +22,7 @@ from leakline.budget import (
     Governor,
 )
 from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
+from leakline.sampler import Sampler
 from leakline.snapshot import Snapshot
 
 Recorded = Callable[[], list[Snapshot]]
@@ -318,3 +319,19 @@ def test_the_program_s_collector_is_left_as_it_was(recorded: Recorded) -> None:
         run.generation(generation)
     run.finish()
     assert (gc.isenabled(), gc.get_threshold(), list(gc.callbacks)) == before
+
+
+def test_a_collection_that_comes_while_we_measure_is_not_charged() -> None:
+    governor = Governor(1.0)
+    Sampler(governor).start()
+    try:
+        kept = [[] for _ in range(200_000)]
+        with governor.measuring("phase"):
+            gc.collect()
+        started = time.thread_time()
+        gc.collect()
+        collection = time.thread_time() - started
+    finally:
+        gc.callbacks.pop()
+    assert len(kept) == 200_000
+    assert governor.spent_seconds < collection / 2

@@ -211,7 +211,7 @@ def counts_now() -> dict[int, int]:
     return {id(cls): count for cls, count in take_census().counts.items()}
 
 
-def test_a_census_in_slices_calibrates_the_classes_that_stood_still_meanwhile() -> None:
+def test_a_census_in_slices_counts_new_classes_exactly_where_the_program_stood_still() -> None:
     counts = ClassCounts()
     things = [Agent() for _ in range(7)]
     nodes = [Better() for _ in range(3)]
@@ -219,29 +219,37 @@ def test_a_census_in_slices_calibrates_the_classes_that_stood_still_meanwhile() 
     assert counts.read_names([AGENT]) == {}, "known, but not counted yet"
     census = counts_now()
     nodes.append(Better())
-    counts.calibrate_between(before, census)
+    counts.calibrate_between(before, census, alone=True)
     assert counts.read_names([AGENT]) == {AGENT: 7}
     assert counts.read_names([BETTER]) == {}, "one came while the census went on"
+    things.append(Agent())
+    assert counts.read_names([AGENT]) == {AGENT: 8}
+    counts.calibrate_between(counts.references(), counts_now(), alone=True)
+    assert counts.read_names([BETTER]) == {BETTER: 4}
+
+
+def test_beside_a_program_that_runs_a_new_class_is_known_by_its_changes() -> None:
+    counts = ClassCounts()
+    nodes = [Better() for _ in range(3)]
+    counts.calibrate_between(counts.references(), counts_now(), alone=False)
+    assert counts.read_names([BETTER]) == {}
+    assert counts.count_of(id(Better)) is None
     counts.changes()
     about = counts.read_names([BETTER], [BETTER])[BETTER]
     nodes += [Better(), Better()]
     assert counts.read_names([BETTER], [BETTER]) == {BETTER: about + 2}
     assert [(type_name(cls), now - last) for cls, last, now in counts.changes()] == [(BETTER, 2)]
-    assert counts.count_of(id(Better)) is None
-    del nodes[-2:]
-    things.append(Agent())
-    assert counts.read_names([AGENT]) == {AGENT: 8}
-    counts.calibrate_between(counts.references(), counts_now())
-    assert counts.read_names([BETTER]) == {BETTER: 4}
 
 
-def test_a_class_that_moved_during_a_census_in_slices_keeps_what_was_known_of_it() -> None:
+def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() -> None:
     counts = ClassCounts()
     things = [Agent() for _ in range(7)]
     counts.calibrate(take_census().counts)
-    before, census = counts.references(), counts_now()
+    before = counts.references()
+    # All were gone while it looked, and as many were there again at its end.
+    counts.calibrate_between(before, {}, alone=False)
+    assert counts.read_names([AGENT]) == {AGENT: 7}
     things.append(Agent())
-    counts.calibrate_between(before, census)
     assert counts.read_names([AGENT]) == {AGENT: 8}
 
 

@@ -67,30 +67,28 @@ class ClassCounts:
         return dict(zip(self._position, references_to(self._refs), strict=True))
 
     def calibrate_between(
-        self, before: Mapping[int, int], census_counts: Mapping[int, int]
+        self, before: Mapping[int, int], census_counts: Mapping[int, int], *, alone: bool
     ) -> None:
-        """Take the counts of a census in slices, by address of the class, as the truth where they can be.
+        """Learn from a census in slices, by address of the class, of the classes that no census has counted yet.
 
-        ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile: only a class
-        with the same number of references now was counted at one moment, as good as. Another that no census has
-        counted yet is known approximately from now on.
+        ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile, and as many may
+        be there again: what is known exactly is left alone, and a new class is known approximately from now on. Only
+        if the program stood still (``alone``) and the references are the same, it is known exactly.
         """
         self._forget_dead_classes()
+        new = self._uncounted | self._approximate
         for (key, position), references in zip(
             list(self._position.items()), references_to(self._refs), strict=True
         ):
-            count = census_counts.get(key, 0)
-            if before.get(key) != references:
-                if position in self._uncounted and key in before:
-                    self._approximate.add(position)
-                    self._start_at(position, references, (before[key] + references) // 2 - count)
+            if position not in new or key not in before:
                 continue
-            if position in self._uncounted or position in self._approximate:
+            offset = (before[key] + references) // 2 - census_counts.get(key, 0)
+            if alone and before[key] == references:
                 self._approximate.discard(position)
-                self._start_at(position, references, references - count)
-            else:
-                self._judge_one(position, references - self._offsets[position], count)
-                self._offsets[position] = references - count
+                self._start_at(position, references, offset)
+            elif position in self._uncounted:
+                self._approximate.add(position)
+                self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
         """What was not counted yet has not changed."""

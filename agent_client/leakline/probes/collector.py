@@ -11,12 +11,15 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from time import monotonic, perf_counter, time
+from threading import get_ident
+from time import monotonic, perf_counter, thread_time, time
 from typing import Any, Final, NamedTuple
 
 from leakline.snapshot import Number
 
 FULL: Final = 2
+# Threads whose time in collections is kept apart.
+THREADS_LIMIT: Final = 1_000
 # Full collections remembered between two calls of `take`: the newest. The totals count them all.
 KEPT: Final = 8
 # Told one by one up to here, then only one that took twice as long, or freed twice as much, as any told before it.
@@ -74,7 +77,10 @@ class CollectorStatistics:
     def __init__(self, blocks: AllocatedBlocks | None = None) -> None:
         self._blocks = blocks or AllocatedBlocks()
         self._started_at: float | None = None
+        self._cpu_started_at = 0.0
         self._seconds = 0.0
+        # By thread.
+        self._cpu_seconds: dict[int, float] = {}
         self._hooked = False
         self._full: deque[Collection] = deque(maxlen=KEPT)
         self._told = 0
@@ -91,6 +97,10 @@ class CollectorStatistics:
         if self._hooked:
             gc.callbacks.remove(self._on_collection)
             self._hooked = False
+
+    def cpu_seconds(self) -> float:
+        """What collections have cost the calling thread: they come when it makes objects, whoever made the many."""
+        return self._cpu_seconds.get(get_ident(), 0.0)
 
     def read(self) -> dict[str, Number]:
         """``python.collections``, ``.collections_full``, ``.garbage_freed``, ``.collection_seconds``;
@@ -131,11 +141,15 @@ class CollectorStatistics:
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            self._started_at = perf_counter()
+            self._started_at, self._cpu_started_at = perf_counter(), thread_time()
         elif self._started_at is not None:
             seconds = perf_counter() - self._started_at
             self._seconds += seconds
             self._started_at = None
+            thread = get_ident()
+            if thread in self._cpu_seconds or len(self._cpu_seconds) < THREADS_LIMIT:
+                cpu = thread_time() - self._cpu_started_at
+                self._cpu_seconds[thread] = self._cpu_seconds.get(thread, 0.0) + cpu
             if info["generation"] >= FULL:
                 self._full.append(
                     Collection(time(), seconds, FULL, info["collected"], info["uncollectable"])
