@@ -32,8 +32,8 @@ MAX_PAUSE_SECONDS: Final = 0.05
 # who holds what rises must be affordable after them.
 DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
-# Looks at a sample of the heap only tell when a census is worth its price.
-SAMPLED_PART: Final = 0.1
+# Looks at a sample of the heap only tell when a census is worth its price; a search must leave room for counting.
+OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
@@ -66,7 +66,8 @@ class Governor:
     ) -> None:
         self.share, self.max_pause_seconds = share, max_pause_seconds
         self._light_seconds = self._deep_seconds = self._books_seconds = 0.0
-        self._sampled_seconds = 0.0
+        # By kind of deep work.
+        self._spent: dict[str, float] = {}
         self._credit = start_credit_seconds if share > 0 else 0.0
         self._clock, self._work_clock = clock, work_clock
         self._started = clock()
@@ -109,10 +110,15 @@ class Governor:
             return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         if self.spent_seconds + expected > available:
             return False
-        if work == "sampled":
-            return self._sampled_seconds + expected <= available * SAMPLED_PART
+        if expected > self.room(work):
+            return False
         part = CENSUS_PART if work == "census" else DEEP_PART
         return self._deep_seconds + expected <= available * part
+
+    def room(self, work: str) -> float:
+        """CPU seconds that this kind of deep work may still use of its own part of the budget."""
+        part = OWN_PARTS.get(work, DEEP_PART)
+        return self.available_seconds * part - self._spent.get(work, 0.0)
 
     @property
     def spent_seconds(self) -> float:
@@ -176,8 +182,7 @@ class Governor:
             self._costs[work] = self._smooth(work, bounded)
         else:
             self._deep_seconds += seconds
-            if work == "sampled":
-                self._sampled_seconds += seconds
+            self._spent[work] = self._spent.get(work, 0.0) + seconds
             # The dearer of both: one lucky census must not start a series of them.
             self._costs[work] = max(seconds, self._smooth(work, seconds))
 

@@ -22,6 +22,7 @@ OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
+YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
 
 
@@ -46,6 +47,11 @@ class CensusPlan:
     def is_set_up(self) -> bool:
         """The first generation loads what the program loads; the census at its end is set-up like the baseline."""
         return self._ends <= 1
+
+    @property
+    def is_young(self) -> bool:
+        """Its first generations: the program still loads what it needs."""
+        return self._ends <= YOUNG_ENDS
 
     @property
     def too_large(self) -> bool:

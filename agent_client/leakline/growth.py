@@ -96,6 +96,11 @@ class TypeGrowth:
         self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
+    def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
+        """All objects that the collector tracks were counted at one moment, by address of the class."""
+        self._counts.calibrate_tracked(counts)
+        self.calibrations += 1
+
     def calibrate(self, counts: Mapping[type, int]) -> None:
         """A census has counted everything exactly, at one moment."""
         names: dict[str, int] = {}

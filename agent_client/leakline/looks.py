@@ -26,6 +26,7 @@ from .probes.census import (
     CensusResult,
     SlicedCensus,
     SlicedResult,
+    count_tracked,
     look_at_tensors,
     take_census,
 )
@@ -46,10 +47,12 @@ LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
 # CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
+# Most holders are found near the program's roots, in less than this.
+SEARCH_AT_LEAST_SECONDS: Final = 0.05
 CLASSES_PER_SEARCH: Final = 3
+LOOKS_OF_A_SEARCH: Final = 4
 # A census follows what it finds; a look at tensors alone only asks for types.
-TENSORS_PART_OF_CENSUS: Final = 0.5
-TENSORS_SECONDS: Final = 0.05
+TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
 # Containers near the program's roots are looked for without a census at every so many generation ends.
 CONTAINERS_GAP: Final = 4
@@ -145,6 +148,8 @@ class Looks:
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
         else:
+            if way == "slices" or self.plan.is_young:
+                self._recount()
             self._find_containers()
             self._take_sample()
             if rising:
@@ -252,12 +257,24 @@ class Looks:
 
     def _look_at_tensors(self, measured: Measured) -> None:
         """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
-        expected = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        expected = self._governor.expects("tensors", unknown)
         if native() is not None and not self._governor.fits_pause(expected):
             return
-        if self.plan.way() is not None and self._governor.allows("tensors", TENSORS_SECONDS):
+        if self.plan.way() is not None and self._governor.allows("tensors", unknown):
             with self._guard, self._governor.measuring("tensors"):
                 measured.samples.update(look_at_tensors())
+
+    def _recount(self) -> None:
+        """Classes whose references moved without instances, as they do while a program loads what it needs."""
+        expected = self._governor.expects(
+            "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
+        )
+        if native() is None or not self._governor.fits_pause(expected):
+            return
+        if self.plan.is_young or self._governor.allows("recount", expected):
+            with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):
+                self._types.calibrate_tracked(count_tracked())
 
     def _take_sample(self) -> None:
         """Between two censuses: whether something rises that no reference count tells."""
@@ -355,21 +372,21 @@ class Looks:
         return FAILED
 
     def _must_search_beside(self) -> bool:
-        return native() is not None and not self._governor.fits_pause(self._search_seconds())
-
-    def _search_seconds(self) -> float:
-        """Most holders are named near the program's roots; others take about a look through the heap."""
-        return self._governor.expects("holders", self.plan.expected_seconds("slices"))
+        """One may be named near the program's roots at once, and the next take several looks through the heap."""
+        dearest = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
+        return native() is not None and not self._governor.fits_pause(dearest)
 
     def _search_beside(self, classes: list[type]) -> None:
-        expected = min(SLICED_HOLDER_SECONDS, self._search_seconds())
-        if self._beside.is_free and self._governor.allows("holders", expected_seconds=expected):
+        seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
+        if self._beside.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
+            if seconds < SEARCH_AT_LEAST_SECONDS:
+                return
             with self._holder_guard, self._governor.measuring("holders_begun"):
                 counts = {cls: self._types.count_of(id(cls)) for cls in classes}
                 totals = {cls: count for cls, count in counts.items() if count}
                 search = SlicedHolderSearch(
                     classes,
-                    SLICED_HOLDER_SECONDS,
+                    seconds,
                     seeds=self.following.instances(classes),
                     totals=totals,
                 )

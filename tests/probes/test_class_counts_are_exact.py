@@ -12,9 +12,10 @@ from time import perf_counter
 import pytest
 import torch
 
-from leakline.probes.census import take_census
+from leakline.probes.census import count_tracked, take_census
 from leakline.probes.classes import ClassCounts
 from leakline.probes.names import type_name
+from leakline.probes.native import native
 
 
 class Agent:
@@ -251,6 +252,32 @@ def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() 
     assert counts.read_names([AGENT]) == {AGENT: 7}
     things.append(Agent())
     assert counts.read_names([AGENT]) == {AGENT: 8}
+
+
+@pytest.mark.skipif(native() is None, reason="the count of tracked objects is native")
+def test_a_count_of_tracked_objects_calibrates_every_class_of_theirs() -> None:
+    counts = _calibrated()
+    things = [Agent() for _ in range(5)]
+    annotations = [list[Agent] for _ in range(40)]
+    assert _read(counts, AGENT) != 5, "references that are no instances"
+    counts.calibrate_tracked(count_tracked())
+    assert _read(counts, AGENT) is None, "its references moved: not to be trusted yet"
+    counts.calibrate_tracked(count_tracked())
+    assert _read(counts, AGENT) == 5
+    things.append(Agent())
+    assert _read(counts, AGENT) == 6
+    assert len(annotations) == 40
+
+
+@pytest.mark.skipif(native() is None, reason="the count of tracked objects is native")
+def test_tracked_objects_are_counted_as_the_collector_lists_them() -> None:
+    things = [[] for _ in range(1000)] + [Agent() for _ in range(77)]
+    listed = Counter(map(type, gc.get_objects()))
+    counted = count_tracked()
+    for cls in (list, dict, Agent, type, torch.Tensor):
+        assert abs(counted.get(id(cls), 0) - listed[cls]) <= 10
+    assert counted[id(Agent)] == 77
+    assert len(things) == 1077
 
 
 def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

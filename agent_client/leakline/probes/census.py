@@ -449,6 +449,16 @@ def look_at_tensors() -> dict[str, Number]:
     return {**measure.samples(), **counts}
 
 
+def count_tracked() -> dict[int, int]:
+    """Objects that the collector tracks, by address of their class, at one moment; needs the native module.
+
+    For a tenth of the price of a census: nothing that they refer to is looked at.
+    """
+    census = NativeCensus({}, 1 << 62, in_slices=False, enters=False)
+    census.run(None, [vars(module) for _, module in user_modules()])
+    return census.counts()
+
+
 def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
     """Tracked objects by exact type; nothing but these lists may refer to them, for references are judged later."""
     if native() is not None:

@@ -16,7 +16,7 @@ from operator import call, ne, sub
 from typing import Final
 from weakref import ref
 
-from leakline.probes.names import hashes_plainly, is_heap_type, type_name
+from leakline.probes.names import hashes_plainly, is_collectable, is_heap_type, type_name
 from leakline.probes.native import native
 from leakline.probes.program import all_classes
 
@@ -57,6 +57,8 @@ class ClassCounts:
         self._uncounted: set[int] = set()
         # Counted while instances came and went: their number is off by a constant, its changes are not.
         self._approximate: set[int] = set()
+        # Their instances are no objects of the collector's.
+        self._untracked: set[int] = set()
         # Instances at the last `changes`.
         self._last: list[int] = []
 
@@ -94,6 +96,28 @@ class ClassCounts:
         """What was not counted yet has not changed."""
         self._uncounted.discard(position)
         self._offsets[position], self._last[position] = offset, references - offset
+
+    def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
+        """Take counts of all objects that the collector tracks, by address of the class, at one moment, as the truth.
+
+        Classes of which it does not track every instance are left as they are.
+        """
+        self._forget_dead_classes()
+        self._register(all_classes())
+        for (key, position), references in zip(
+            list(self._position.items()), references_to(self._refs), strict=True
+        ):
+            if position in self._untracked:
+                continue
+            count = tracked_counts.get(key, 0)
+            if position in self._uncounted or position in self._approximate:
+                self._approximate.discard(position)
+                self._start_at(position, references, references - count)
+            else:
+                if position in self._inexact:
+                    self._last[position] = count
+                self._judge_one(position, references - self._offsets[position], count)
+                self._offsets[position] = references - count
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
         """Take the counts of a full census as the truth.
@@ -227,6 +251,7 @@ class ClassCounts:
         self._inexact = {moved[old] for old in self._inexact if old in moved}
         self._uncounted = {moved[old] for old in self._uncounted if old in moved}
         self._approximate = {moved[old] for old in self._approximate if old in moved}
+        self._untracked = {moved[old] for old in self._untracked if old in moved}
         self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
         names = {name: [moved[p] for p in at if p in moved] for name, at in self._by_name.items()}
         self._by_name = {name: at for name, at in names.items() if at}
@@ -242,6 +267,8 @@ class ClassCounts:
                 self._offsets.append(0)
                 self._last.append(0)
                 self._uncounted.add(position)
+                if not is_collectable(cls):
+                    self._untracked.add(position)
                 self._position[id(cls)] = position
                 self._by_name.setdefault(type_name(cls), []).append(position)
 

@@ -108,6 +108,10 @@ class NativeCensus:
         """Bytes of arrays, each buffer once, without those that own memory which tensors count."""
         return int(self._work.arrays(dict(tensor_memory or {})))
 
+    def counts(self) -> dict[int, int]:
+        """Objects by address of their type, also of types that are gone."""
+        return {address: count for address, count, _ in self._work.rows()}
+
     def rows(self, array_bytes: int | None) -> list[TypeRow]:
         """What was counted, of all types that are still there."""
         classes = _classes_by_address()
