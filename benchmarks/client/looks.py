@@ -77,7 +77,7 @@ class Tier0:
             0.5,
         )
         yield Reading(
-            f"tier 0: instances of {len(self.counts.names()):,} classes", self.counts.read, 0.5
+            f"tier 0: instances of {len(self.counts.names()):,} classes", self.counts.changes, 0.5
         )
 
 
