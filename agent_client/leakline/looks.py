@@ -111,6 +111,8 @@ class Looks:
         self._samples_rise, self._since_sample = False, 0
         self._following_guard = Guard("following instances")
         self._containers_guard, self._since_containers = Guard("finding containers"), 0
+        # Objects out of the collector's sight when types were counted first.
+        self._frozen: int | None = None
         # Asked for, and under way beside the training thread.
         self._asked: Request | None = None
 
@@ -205,7 +207,7 @@ class Looks:
         result = take_census(DEADLINE_SECONDS, self._on_instances)
         measured.samples.update(_told_by(result))
         self._tell(measured, result)
-        if result.is_exact:
+        if result.is_exact and self._sees_the_same_heap():
             self._types.calibrate(result.counts)
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
@@ -265,12 +267,20 @@ class Looks:
             with self._guard, self._governor.measuring("tensors"):
                 measured.samples.update(look_at_tensors())
 
+    def _sees_the_same_heap(self) -> bool:
+        """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
+        frozen = gc.get_freeze_count()
+        if self._frozen is None:
+            self._frozen = frozen
+        return frozen == self._frozen
+
     def _recount(self) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         )
-        if native() is None or not self._governor.fits_pause(expected):
+        fits = native() is not None and self._governor.fits_pause(expected)
+        if not (fits and self._sees_the_same_heap()):
             return
         if self.plan.is_young or self._governor.allows("recount", expected):
             with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
+import leakline
 from leakline.budget import Governor
 from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.guard import swallowed
 from leakline.sampled_growth import AT_LEAST, SampledGrowth
 from leakline.slices import Outcome, SliceThread
+from leakline.snapshot import Snapshot
 
 PATIENCE_SECONDS = 20.0
 
@@ -188,3 +191,25 @@ def test_a_few_more_of_something_are_no_rise() -> None:
     growth = SampledGrowth()
     for count in range(1_000, 1_000 + 5 * AT_LEAST, AT_LEAST):
         assert not growth.note([("list", count, 0.0)])
+
+
+class Frozen:
+    pass
+
+
+def test_objects_that_the_program_freezes_stay_counted(
+    recorded: Callable[[], list[Snapshot]],
+) -> None:
+    things = [Frozen() for _ in range(50)]
+    run = leakline.init(mode="offline", quiet=True, watch=[Frozen])
+    try:
+        for generation in range(4):
+            with run.generation(generation):
+                gc.freeze()
+    finally:
+        gc.unfreeze()
+    run.finish()
+    name = f"type.{Frozen.__module__}.{Frozen.__qualname__}.count"
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert [samples[name] for samples in ends] == [50, 50, 50, 50]
+    assert len(things) == 50
