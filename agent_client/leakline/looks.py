@@ -50,7 +50,7 @@ SLICED_HOLDER_SECONDS: Final = 1.0
 # Most holders are found near the program's roots, in less than this.
 SEARCH_AT_LEAST_SECONDS: Final = 0.05
 CLASSES_PER_SEARCH: Final = 3
-LOOKS_OF_A_SEARCH: Final = 4
+LOOKS_OF_A_SEARCH: Final = 2
 # A census follows what it finds; a look at tensors alone only asks for types.
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002

@@ -148,7 +148,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorded) -> None:
-    process = start(SCRIPT.format(mode="mode='offline'") + OWN)
+    # A pause so long that nothing is looked at beside the training thread, however slow the machine is.
+    process = start(SCRIPT.format(mode="mode='offline'") + OWN, LEAKLINE_MAX_PAUSE="1")
     assert process.communicate(timeout=60)[1] == ""
     after = [s for s in recorded() if s.label.endswith("after train")]
     told = [
