@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # A short run shall see as much as a long one; after two minutes it is less than the share itself.
 START_CREDIT_SECONDS: Final = 1.25
-# As many looks cost less than half of that where the native module does them.
-NATIVE_START_CREDIT_SECONDS: Final = 0.5
+# Of it for deep work where the native module does that: as many looks cost less than half.
+NATIVE_DEEP_CREDIT_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.05
 # Deep work is what is not named below; together it may use this part of the budget, and censuses less of it:
 # who holds what rises must be affordable after them.
@@ -53,7 +53,8 @@ class Governor:
     """Charged with every second of measuring on the training thread.
 
     ``clock`` gives wall seconds, ``work_clock`` the CPU seconds of the calling thread. ``max_pause_seconds`` is the
-    longest that one piece of work may stop the training thread.
+    longest that one piece of work may stop the training thread. Deep work may have a smaller credit at the start than
+    all work together.
     """
 
     def __init__(
@@ -63,12 +64,15 @@ class Governor:
         clock: Callable[[], float] = time.perf_counter,
         work_clock: Callable[[], float] = time.thread_time,
         max_pause_seconds: float = MAX_PAUSE_SECONDS,
+        deep_credit_seconds: float | None = None,
     ) -> None:
         self.share, self.max_pause_seconds = share, max_pause_seconds
         self._light_seconds = self._deep_seconds = self._books_seconds = 0.0
         # By kind of deep work.
         self._spent: dict[str, float] = {}
         self._credit = start_credit_seconds if share > 0 else 0.0
+        deep = start_credit_seconds if deep_credit_seconds is None else deep_credit_seconds
+        self._saved = self._credit - min(self._credit, deep)
         self._clock, self._work_clock = clock, work_clock
         self._started = clock()
         self._longest = self._inner = 0.0
@@ -113,12 +117,12 @@ class Governor:
         if expected > self.room(work):
             return False
         part = CENSUS_PART if work == "census" else DEEP_PART
-        return self._deep_seconds + expected <= available * part
+        return self._deep_seconds + expected <= (available - self._saved) * part
 
     def room(self, work: str) -> float:
         """CPU seconds that this kind of deep work may still use of its own part of the budget."""
         part = OWN_PARTS.get(work, DEEP_PART)
-        return self.available_seconds * part - self._spent.get(work, 0.0)
+        return (self.available_seconds - self._saved) * part - self._spent.get(work, 0.0)
 
     @property
     def spent_seconds(self) -> float:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from .background import BackgroundFold
-from .budget import NATIVE_START_CREDIT_SECONDS, START_CREDIT_SECONDS, Governor
+from .budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from .callbacks import VerdictWatch
 from .delivery import Delivery
 from .environment import read_environment
@@ -49,8 +49,8 @@ class Chain:
         losses = Losses()
         governor = Governor(
             settings.max_overhead,
-            START_CREDIT_SECONDS if native() is None else NATIVE_START_CREDIT_SECONDS,
             max_pause_seconds=settings.max_pause_seconds,
+            deep_credit_seconds=None if native() is None else NATIVE_DEEP_CREDIT_SECONDS,
         )
         self.requests = RequestBox(refuse=not settings.requests)
         sampler = Sampler(governor, exact_peaks=settings.exact_peaks, requests=self.requests)

@@ -335,3 +335,11 @@ def test_a_collection_that_comes_while_we_measure_is_not_charged() -> None:
         gc.callbacks.pop()
     assert len(kept) == 200_000
     assert governor.spent_seconds < collection / 2
+
+
+def test_a_smaller_credit_for_deep_work_takes_nothing_from_light_work() -> None:
+    governor = Governor(0.01, 1.0, *clocks(), deep_credit_seconds=0.2)
+    assert governor.allows("generation", 0.25)
+    assert governor.allows("census", 0.08)
+    assert not governor.allows("census", expected_seconds=0.1)
+    assert governor.room("holders") == pytest.approx(0.06)
