@@ -36,7 +36,7 @@ CENSUS_PART: Final = 0.45
 OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
-    "nested": 0.1, "phase": 0.25, "generation": 0.3, "manual": 0.3, "finish": 0.3,
+    "nested": 0.1, "phase": 0.25, "generation": 0.5, "manual": 0.5, "finish": 0.5,
 }  # fmt: skip
 # With each refusal the expected cost shrinks a little: one slow moment must not end a kind of work for good.
 FORGET: Final = 0.97

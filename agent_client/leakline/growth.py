@@ -73,9 +73,9 @@ class TypeGrowth:
 
     def resolve(self, name: str) -> str | None:
         """The full name of a class told by its name alone or with a part of its module; None when unknown."""
-        known = {*self._counts.names(), *self._seen}
-        if name in known:
+        if name in self._seen or self._counts.classes_named([name]):
             return name
+        known = {*self._counts.names(), *self._seen}
         ending = [full for full in known if full.endswith(f".{name}")]
         return min(ending, key=lambda full: (len(full), full), default=None)
 
@@ -166,6 +166,12 @@ class TypeGrowth:
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
         return self._counts.read_names(names)
+
+    def classes_of(self, name: str) -> list[type]:
+        """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""
+        full = self.resolve(name) or name
+        static = _static_class(full)
+        return self._counts.classes_named([full]) or ([] if static is None else [static])
 
     def to_follow(self) -> list[type]:
         """Classes whose instances are worth following: watched, expected, and the program's own that rise."""

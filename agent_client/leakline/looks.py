@@ -32,9 +32,7 @@ from .probes.census import (
 )
 from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
-from .probes.names import type_name
 from .probes.native import native
-from .probes.program import all_classes
 from .probes.sampled import take_sample
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .sampled_growth import SampledGrowth
@@ -341,8 +339,7 @@ class Looks:
             return f"{REFUSED}: too many objects for one look at all of them"
         if request.kind == "census":
             return self._serve_census(request, measured, way == "whole")
-        name = self._types.resolve(request.type) or request.type
-        classes = [cls for cls in all_classes() if type_name(cls) == name]
+        classes = self._types.classes_of(request.type)
         if not classes:
             return NOTHING_FOUND
         return self._serve_search(request, measured, classes[:CLASSES_PER_SEARCH])
