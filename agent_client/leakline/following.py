@@ -7,17 +7,15 @@ two milliseconds; without it a census hands some over, so that cohorts are noted
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from weakref import ref
 
 from .growth import TypeGrowth
+from .probes.census import INSTANCES_OF_A_CLASS
 from .probes.cohorts import BirthCohorts, newest_of_census, pick_newest
 from .probes.native import native
 from .probes.watched import WatchedClasses
 from .snapshot import Number
-
-# As many instances of one class as a census hands over.
-HANDED_OVER: Final = 2_000
 
 
 class Following:
@@ -45,7 +43,7 @@ class Following:
         if native() is None:
             wanted = {id(cls) for cls in self._types.to_follow()}
             ours = {cls: ones for cls, ones in instances.items() if id(cls) in wanted}
-            self._note(newest_of_census(ours, HANDED_OVER))
+            self._note(newest_of_census(ours, INSTANCES_OF_A_CLASS))
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
         """What is known of each class already, spread over its age: a search for holders may begin with these."""

@@ -42,7 +42,7 @@ LARGE_FLOOR_BYTES: Final = 1 << 20
 # The series carries this many types of a census, largest first.
 SERIES_TYPES: Final = 48
 # How many objects of one of the program's own classes are handed to those who name containers.
-_INSTANCES_OF_A_CLASS: Final = 2_000
+INSTANCES_OF_A_CLASS: Final = 2_000
 _LARGE_KEPT: Final = 200
 # In a census in slices, tensors measured together: about 0.3 ms.
 _TENSORS_AT_ONCE: Final = 64
@@ -170,7 +170,7 @@ def take_census(
     steps 2 and 3 then cost in proportion to what it saw. In Python, the list itself (``gc.get_objects``, about 90 ms
     per million objects) cannot be cut short; the native walk still counts how much it leaves out, at 40 ms per million.
     """
-    pick = dict.fromkeys(user_classes(), _INSTANCES_OF_A_CLASS) if on_instances else {}
+    pick = dict.fromkeys(user_classes(), INSTANCES_OF_A_CLASS) if on_instances else {}
     take = _take_in_python if native() is None else _take_natively
     return take(deadline_seconds, on_instances, clock, pick, sys._getframe(1))
 
