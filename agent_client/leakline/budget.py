@@ -32,6 +32,8 @@ MAX_PAUSE_SECONDS: Final = 0.05
 # who holds what rises must be affordable after them.
 DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
+# Deep work for which there is no reason but that time has passed: of the share that follows the start.
+ROUTINE_PART: Final = 0.12
 # Looks at a sample of the heap only tell when a census is worth its price; a search must leave room for counting.
 OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
@@ -84,14 +86,24 @@ class Governor:
         self._set_up = 0.0
 
     def allows(
-        self, work: str, default_seconds: float = 0.0, *, expected_seconds: float | None = None
+        self,
+        work: str,
+        default_seconds: float = 0.0,
+        *,
+        expected_seconds: float | None = None,
+        routine: bool = False,
     ) -> bool:
-        """Is there budget for one more ``work``? It is expected to cost what it cost before, unless told better."""
+        """Is there budget for one more ``work``? It is expected to cost what it cost before, unless told better.
+
+        ``routine``: nothing gives a reason for it, and it has to be content with less.
+        """
         if work in self._not_before and self._clock() < self._not_before[work]:
+            return False
+        expected = self._costs.get(work, default_seconds)
+        if routine and self._deep_seconds + (expected_seconds or expected) > self._routine_seconds:
             return False
         if expected_seconds is not None:
             return self._has_room(work, expected_seconds)
-        expected = self._costs.get(work, default_seconds)
         if self._has_room(work, expected):
             return True
         self._costs[work] = expected * FORGET
@@ -118,6 +130,12 @@ class Governor:
             return False
         part = CENSUS_PART if work == "census" else DEEP_PART
         return self._deep_seconds + expected <= (available - self._saved) * part
+
+    @property
+    def _routine_seconds(self) -> float:
+        """CPU seconds that deep work may have used when routine asks for more."""
+        since = self.share * (self._clock() - self._started)
+        return (self._credit - self._saved) * DEEP_PART + since * ROUTINE_PART
 
     def room(self, work: str) -> float:
         """CPU seconds that this kind of deep work may still use of its own part of the budget."""

@@ -87,7 +87,8 @@ class CensusPlan:
         if way is None or self.is_set_up:
             return way
         expected = self.expected_seconds(way)
-        return way if self._governor.allows("census", expected_seconds=expected) else None
+        allowed = self._governor.allows("census", expected_seconds=expected, routine=not rising)
+        return way if allowed else None
 
     def begun(self) -> None:
         """A census in slices is under way: the next is not due before its gap has passed."""

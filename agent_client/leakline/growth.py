@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from weakref import ref
 
-from .probes.classes import ClassCounts
+from .news import News
+from .probes.classes import ClassCounts, Rows
 from .probes.names import is_class, is_heap_type, type_name
 from .probes.program import is_user_class
 from .probes.watched import known_to_pile_up, piling_in_census
@@ -39,17 +40,27 @@ class Rise:
     cls: ref[type]
     first: int
     last: int
-    rises: int = 0
+    news: News = field(default_factory=News)
     rises_now: bool = False
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
+    is_entry: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
 
-    def is_worth_a_search(self) -> bool:
-        """The program's own, or many for long: libraries load more of themselves for a while."""
+    @property
+    def rises(self) -> int:
+        return self.news.rises
+
+    def matters(self) -> bool:
+        """The program's own, or many; not the entries of caches."""
         many = self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
-        return self.is_own or (many and (self.holds_memory or self.rises >= LIBRARY_RISES))
+        return self.is_own or (many and not self.is_entry)
+
+    def is_worth_a_search(self) -> bool:
+        """Of libraries only after a while: they load more of themselves at first."""
+        long = self.is_own or self.holds_memory or self.rises >= LIBRARY_RISES
+        return long and self.matters()
 
 
 class TypeGrowth:
@@ -62,6 +73,9 @@ class TypeGrowth:
         # Loaded now, of those that are known to pile up in training programs.
         self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
+        # The names that travel, as they are read; None after these have changed.
+        self._rows: Rows | None = None
+        self._untold_at_zero: list[str] = []
         # Names of all types of the last census, static ones included.
         self._seen: dict[str, int] = {}
         self.calibrations = 0
@@ -70,6 +84,7 @@ class TypeGrowth:
         """Send the count of this type from now on, also before it grows."""
         if len(self._asked) < SENT_TYPES_LIMIT:
             self._asked[name] = None
+            self._rows = None
 
     def resolve(self, name: str) -> str | None:
         """The full name of a class told by its name alone or with a part of its module; None when unknown."""
@@ -118,20 +133,26 @@ class TypeGrowth:
             cls = _static_class(name) if before and count > before else None
             if cls is not None:
                 self._note_rise(cls, before, count)
-        self._seen, self._piling = dict(names), known_to_pile_up()
+        self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
+        if self._rows is None or self._rows.version != self._counts.version:
+            self._rows = self._arrange()
+        found: dict[str, Number] = {**self._counts.read_rows(self._rows)}
+        for key in self._untold_at_zero:
+            if found.get(key) == 0:
+                del found[key]
+        return found
+
+    def _arrange(self) -> Rows:
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
         # A declared count is held against what is told: exact or not at all.
         about = frozenset(growing) - self._asked.keys()
-        names = dict.fromkeys((*self._asked, *growing, *self._piling))
-        piling = frozenset(self._piling).difference(self._asked, growing)
-        return {
-            f"type.{name}.count": count
-            for name, count in self._counts.read_names(names, about).items()
-            if count or name not in piling
-        }
+        told = {*self._asked, *growing}
+        self._untold_at_zero = [_key(name) for name in self._piling if name not in told]
+        names = (*self._asked, *growing, *self._piling)
+        return self._counts.rows_of({name: _key(name) for name in names}, about)
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.
@@ -139,7 +160,7 @@ class TypeGrowth:
         Static types are counted by censuses only.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
-        counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
+        counts = {_key(name): self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
@@ -147,7 +168,7 @@ class TypeGrowth:
         return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
-        """Compare with the generation end before; True when some class rose."""
+        """Compare with the generation end before; True when the rise of some class is worth a deeper look."""
         if not self.calibrations:
             return False
         for rise in self._rises.values():
@@ -161,7 +182,7 @@ class TypeGrowth:
         for cls, before, now in risen:
             self._note_rise(cls, before, now)
         self._choose()
-        return any(self._matters(cls) for cls, _, _ in risen)
+        return any(self._is_news(cls) for cls, _, _ in risen)
 
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
@@ -183,12 +204,9 @@ class TypeGrowth:
         """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
         due = [
             rise
-            for name, rise in self._rises.items()
+            for rise in self._rises.values()
             # What has stopped rising was loaded late, not kept.
-            if rise.rises_now
-            and rise.rises >= rise.search_at_rise
-            and rise.is_worth_a_search()
-            and name not in _NOT_SEARCHED
+            if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
         ]
         due.sort(key=lambda rise: rise.first - rise.last)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
@@ -201,6 +219,7 @@ class TypeGrowth:
             rise = self._rises[type_name(cls)]
             rise.search_at_rise = rise.rises + SEARCH_AGAIN_AFTER
             rise.rises_now = False
+            rise.news.looked_at()
 
     def _note_rise(self, cls: type, before: int, count: int) -> None:
         name = type_name(cls)
@@ -208,13 +227,14 @@ class TypeGrowth:
         if rise is None:
             rise = self._rises[name] = Rise(
                 ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
-                holds_memory=name in _HOLDS_MEMORY,
+                holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
             )  # fmt: skip
-        rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
+        rise.news.rose(count - before)
+        rise.last, rise.rises_now = count, True
 
-    def _matters(self, cls: type) -> bool:
-        """Twice at least: once is how every cache and lazy import begins."""
-        return self._rises[type_name(cls)].rises >= 2
+    def _is_news(self, cls: type) -> bool:
+        rise = self._rises[type_name(cls)]
+        return rise.news.is_news and rise.matters()
 
     def _choose(self) -> None:
         room = SENT_TYPES_LIMIT - len(self._asked)
@@ -224,7 +244,14 @@ class TypeGrowth:
             if rise.last > rise.first and name not in self._asked
         ]
         growing.sort(reverse=True)
-        self._growing = tuple(name for _, _, name in growing[:room])
+        chosen = tuple(name for _, _, name in growing[:room])
+        if chosen != self._growing:
+            self._growing, self._rows = chosen, None
+
+
+def _key(name: str) -> str:
+    """The series of a type's count."""
+    return f"type.{name}.count"
 
 
 def _static_class(name: str) -> type | None:

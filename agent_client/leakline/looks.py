@@ -58,6 +58,8 @@ CONTAINERS_SECONDS: Final = 0.002
 # The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAP: Final = 16
+# More than ever before by this factor, and the next look follows soon.
+GARBAGE_RISES: Final = 1.2
 # One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
 SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
@@ -105,6 +107,7 @@ class Looks:
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
         self._garbage_gap = self._since_garbage = 1
+        self._most_garbage = 0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._samples_rise, self._since_sample = False, 0
         self._following_guard = Guard("following instances")
@@ -149,12 +152,12 @@ class Looks:
                 self._take_census(measured, rising)
         else:
             if way == "slices" or self.plan.is_young:
-                self._recount()
+                self._recount(rising)
             self._find_containers()
             self._take_sample()
             if rising:
                 self._look_at_tensors(measured)
-        self._look_at_garbage(measured)
+        self._look_at_garbage(measured, rising)
         self._find_holders(measured)
         # After the search: what is known to rise comes before what might.
         if way == "slices" and self._beside.is_free:
@@ -272,7 +275,7 @@ class Looks:
             self._frozen = frozen
         return frozen == self._frozen
 
-    def _recount(self) -> None:
+    def _recount(self, rising: bool) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -280,7 +283,7 @@ class Looks:
         fits = native() is not None and self._governor.fits_pause(expected)
         if not (fits and self._sees_the_same_heap()):
             return
-        if self.plan.is_young or self._governor.allows("recount", expected):
+        if self.plan.is_young or self._governor.allows("recount", expected, routine=not rising):
             with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):
                 self._types.calibrate_tracked(count_tracked())
 
@@ -300,16 +303,21 @@ class Looks:
             sample = take_sample(every)
             self._samples_rise = sample is not None and self._sampled.note(sample.rows())
 
-    def _look_at_garbage(self, measured: Measured) -> None:
+    def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """What waits for the collector, without letting it run: at once while it is off, else by and by."""
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
         self._since_garbage += 1
+        routine = gc.isenabled() and not rising
         if native() is None or (gc.isenabled() and self._since_garbage < self._garbage_gap):
             return
-        if self._governor.fits_pause(seconds) and self._governor.allows("garbage", seconds):
+        allowed = self._governor.allows("garbage", seconds, routine=routine)
+        if self._governor.fits_pause(seconds) and allowed:
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
-                few = found is None or found.objects < OBJECTS_TOLD
+                objects = 0 if found is None else found.objects
+                # As many as before are what waits between two collections of a healthy program.
+                few = objects < max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
+                self._most_garbage = max(self._most_garbage, objects)
                 self._garbage_gap = min(self._garbage_gap * 2, GARBAGE_GAP) if few else 1
                 self._since_garbage = 0
                 if found is not None:

@@ -12,6 +12,7 @@ from .budget import Governor
 from .growth import TypeGrowth
 from .guard import Guard
 from .looks import Looks, Measured
+from .news import News
 from .probes.allocator import read_allocator
 from .probes.cgroup import read_cgroup
 from .probes.children import read_children
@@ -79,7 +80,9 @@ class Sampler:
         governor.leave_out(self._collector.cpu_seconds)
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
+        # Lengths of containers at the generation end before, and which have grown.
         self._lengths: dict[str, Number] = {}
+        self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
         self._looks = Looks(governor, self._types, self._containers, blocks.recent)
         self._probes = {
@@ -203,13 +206,20 @@ class Sampler:
         probe.seconds_before, probe.seconds = probe.seconds, self._clock() - started
 
     def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
-        """Is any container longer than at the generation end before?"""
+        """Is some container longer than at the generation end before, and that worth a deeper look?"""
         before, self._lengths = self._lengths, {
             name: value
             for name, value in samples.items()
             if name.startswith("container.") and name.endswith(".length")
         }  # fmt: skip
-        return any(value > before.get(name, 0) for name, value in self._lengths.items())
+        grown = {
+            name: value - before.get(name, 0)
+            for name, value in self._lengths.items()
+            if value > before.get(name, 0)
+        }
+        for name, by in grown.items():
+            self._growths.setdefault(name, News()).rose(by)
+        return any(self._growths[name].is_news for name in grown)
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}

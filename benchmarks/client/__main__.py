@@ -7,7 +7,7 @@
     HEAPS=100000,1000000              objects on the collector's list (default: 100000,1000000,5000000)
     PARTS=census,pauses               of census, pauses, peers, overhead, memory (default: all)
     REPEATS=5  PAIRS=7  SNAPSHOTS=10000             medians, pairs of runs, phases for the client's memory
-    LOOPS=1  POPULATION=4                           length of the training loops, size of the example
+    LOOPS=1  POPULATION=16                          length of the training loops, size of the example
     BENCH_ARGS="--json FILE --markdown FILE"        all rows for programs, all tables for documents
 
 Every heap and every training loop is a process of its own. CPU time and ratios of one run are what counts: wall time

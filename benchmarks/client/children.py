@@ -19,12 +19,26 @@ PINNED: Final = {
 }
 
 
-def run_child(module: str, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
-    """The lines that a module of this package prints. Ends the benchmark with its words when it fails."""
-    command = [sys.executable, "-m", f"benchmarks.client.{module}", *arguments]
+def run_child(
+    module: str,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    core: int | None = None,
+) -> list[str]:
+    """The lines that a module of this package prints. Ends the benchmark with its words when it fails.
+
+    ``core``: the only one that it may use, with all its threads.
+    """
+    bound = [] if core is None else ["taskset", "--cpu-list", str(core)]
+    command = [*bound, sys.executable, "-m", f"benchmarks.client.{module}", *arguments]
     if sys.stderr.isatty():
         # Some of them take a minute.
-        print(f"\r\033[Kmeasuring: {' '.join(command[3:])}", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[Kmeasuring: {module} {' '.join(arguments)}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     ended = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **PINNED, **(environment or {})},
         capture_output=True, text=True, check=False,
@@ -33,5 +47,7 @@ def run_child(module: str, *arguments: str, environment: dict[str, str] | None =
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     if ended.returncode:
         sys.stderr.write(ended.stderr)
-        raise SystemExit(f"bench-client: {' '.join(command[2:])} ended with {ended.returncode}")
+        raise SystemExit(
+            f"bench-client: {module} {' '.join(arguments)} ended with {ended.returncode}"
+        )
     return [line for line in ended.stdout.splitlines() if line.startswith("{")]

@@ -1,13 +1,18 @@
-"""What a training loop costs more under Leakline, and under others: paired runs that take turns."""
+"""What a training loop costs more under Leakline, and under others: pairs of runs that share one core at a time.
+
+Runs one after the other differ by a tenth on a machine that others use as well, and a hundred pairs would not tell one
+per cent. The two of a pair run at once on the same core: whatever makes that core slow makes both slow.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from statistics import median
-from typing import Final
+from statistics import fmean, median
+from typing import Any, Final
 
 from .children import run_child
 from .rows import NOT_MEASURED, Row
@@ -18,61 +23,85 @@ from .training import LOOPS, TOOLS
 PAIRS: Final = int(os.environ.get("PAIRS", "7"))
 # On the other loops, which are held to nothing.
 FEWER_PAIRS: Final = min(PAIRS, 3)
-TABLE: Final = "training loops: ratios to the bare loop, those of paired runs with 95 % intervals"
+# Others cost so much that a few generations tell.
+PEER_GENERATIONS: Final = 4
+SCALE: Final = float(os.environ.get("LOOPS", "1"))
+TABLE: Final = (
+    "training loops: CPU as ratio to the bare loop, of pairs that share a core, with 95 % intervals"
+)
 
-Run = Mapping[str, float]
+Run = Mapping[str, Any]
+Pair = tuple[Run, Run]
 
 
-def overhead(with_peers: bool) -> Iterator[Row]:
+def overhead(with_peers: bool) -> list[Row]:
     """One row for each loop and tool; only Leakline on the example is held to anything."""
-    for loop in LOOPS:
-        pairs = PAIRS if loop == "example" else FEWER_PAIRS
-        observed, bare = _pairs(loop, pairs)
-        yield _of_leakline(loop, observed, bare)
+    found = []
+    for loop, (_, usual) in LOOPS.items():
+        generations = max(2, round(usual * SCALE))
+        pairs = _pairs(loop, "leakline", generations, PAIRS if loop == "example" else FEWER_PAIRS)
+        found.append(_of_leakline(loop, pairs))
         if with_peers:
-            for tool in TOOLS:
-                if tool not in ("nothing", "leakline"):
-                    yield _of_peer(loop, tool, bare)
+            found += [_of_peer(loop, tool) for tool in TOOLS if tool not in ("nothing", "leakline")]
+    return found
 
 
-def _pairs(loop: str, pairs: int) -> tuple[list[Run], list[Run]]:
-    """Runs with Leakline and without, in turns."""
-    found: dict[str, list[Run]] = {"leakline": [], "nothing": []}
-    for number in range(pairs):
-        # Each pair in the other order than the one before: a machine that gets slower favours neither.
-        for tool in ("leakline", "nothing") if number % 2 else ("nothing", "leakline"):
-            found[tool].append(_run(loop, tool))
-    return found["leakline"], found["nothing"]
+def _pairs(loop: str, tool: str, generations: int, number: int) -> list[Pair]:
+    """As many pairs at once as there are cores to share, at most two: each process has the loop's memory."""
+    cores = _cores()[:2]
+    with ThreadPoolExecutor(len(cores)) as pool:
+        waiting = [
+            pool.submit(_pair, loop, tool, generations, cores[n % len(cores)])
+            for n in range(number)
+        ]
+        return [one.result() for one in waiting]
 
 
-def _of_leakline(loop: str, observed: list[Run], bare: list[Run]) -> Row:
-    cpu = ratio_interval([r["cpu_seconds"] for r in observed], [r["cpu_seconds"] for r in bare])
-    wall = ratio_interval([r["wall_seconds"] for r in observed], [r["wall_seconds"] for r in bare])
-    ledger = sum(r["ledger_seconds"] for r in observed) / sum(r["wall_seconds"] for r in observed)
+def _pair(loop: str, tool: str, generations: int, core: int | None) -> Pair:
+    """With the tool, and without."""
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(run_child, "training", loop, one, str(generations), core=core)
+            for one in (tool, "nothing")
+        ]
+        observed, bare = (json.loads(one.result()[-1]) for one in both)
+    return observed, bare
+
+
+def _cores() -> list[int | None]:
+    """None where processes cannot be bound to one."""
+    known = getattr(os, "sched_getaffinity", lambda pid: {None})(0)
+    return list(known)
+
+
+def _of_leakline(loop: str, pairs: list[Pair]) -> Row:
+    def cpu(part: str, which: int) -> list[float]:
+        return [pair[which][part]["cpu"] for pair in pairs]
+
+    after = ratio_interval(cpu("after_start", 0), cpu("after_start", 1))
+    whole = ratio_interval(cpu("whole", 0), cpu("whole", 1))
+    observed = [pair[0] for pair in pairs]
+    ledger = sum(r["after_start"]["ledger"] for r in observed) / sum(cpu("after_start", 0))
     figures = {
-        **cpu.figures("cpu"),
-        **wall.figures("wall"),
+        **after.figures("cpu"),
         "ledger_percent": 100 * ledger,
-        "cpu_seconds": median(r["cpu_seconds"] for r in bare),
+        "whole_ratio": whole.middle,
+        "start_seconds": fmean(
+            r["set_up_seconds"] + r["whole"]["ledger"] - r["after_start"]["ledger"]
+            for r in observed
+        ),
+        "cpu_seconds": median(cpu("whole", 1)),
     }
     at_most = {"cpu_high": 1.01, "ledger_percent": 0.3} if loop == "example" else {}
-    raw = {"observed": observed, "bare": bare}
-    return Row(TABLE, f"{loop}: leakline", figures, at_most, note=f"{len(bare)} pairs", raw=raw)
+    raw = {"pairs": pairs}
+    return Row(TABLE, f"{loop}: leakline", figures, at_most, note=f"{len(pairs)} pairs", raw=raw)
 
 
-def _of_peer(loop: str, tool: str, bare: list[Run]) -> Row:
-    """One run: what others cost is far more than runs differ."""
+def _of_peer(loop: str, tool: str) -> Row:
+    """One pair: what others cost is far more than runs differ."""
     name = f"{loop}: {tool}"
     if tool.startswith("memray") and find_spec("memray") is None:
         return Row(TABLE, name, missing=NOT_MEASURED, note="not installed: make bench-peers")
-    run = _run(loop, tool)
-    figures = {
-        "cpu_ratio": run["cpu_seconds"] / median(r["cpu_seconds"] for r in bare),
-        "wall_ratio": run["wall_seconds"] / median(r["wall_seconds"] for r in bare),
-    }
-    return Row(TABLE, name, figures, raw={"observed": [run]})
-
-
-def _run(loop: str, tool: str) -> Run:
-    run: Run = json.loads(run_child("training", loop, tool)[-1])
-    return run
+    ((observed, bare),) = pairs = _pairs(loop, tool, PEER_GENERATIONS, 1)
+    figures = {"whole_ratio": observed["whole"]["cpu"] / bare["whole"]["cpu"]}
+    return Row(TABLE, name, figures, raw={"pairs": pairs})

@@ -82,6 +82,18 @@ def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) ->
     assert "that only the collector can free" in verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("nodes", "first_named"), [(4_000, "app.Node"), (300, "list")], ids=["as many", "a few"]
+)
+def test_garbage_is_named_after_the_class_that_makes_it(nodes: int, first_named: str) -> None:
+    """Each holds a list or two; when the class is few of all, it is not what makes the cycles."""
+    counts = {"list": 9_000, "dict": 5_000, "app.Node": nodes}
+    holders = tuple(Holder(0, name, CYCLIC_GARBAGE, count) for name, count in counts.items())
+    finding = first(examined(Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders), **WHOLE, **OFF))
+    assert finding.kind == "cyclic_garbage"
+    assert finding.suspects[0].name == first_named
+
+
 def test_numbers_that_grow_are_what_the_cycles_hold() -> None:
     holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 9_000))
     counts = {**looks(2_000), "float": 60_000, "list": 1_000, "dict": 1_000}

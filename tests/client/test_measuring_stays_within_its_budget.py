@@ -16,12 +16,14 @@ import leakline
 from leakline.budget import (
     DEEP_PART,
     ENTRIES_PER_SECOND,
+    ROUTINE_PART,
     STAND_BACK_SECONDS,
     START_CREDIT_SECONDS,
     SURPRISE_SECONDS,
     Governor,
 )
 from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
+from leakline.news import FASTER, NEWS_FOR, News
 from leakline.sampler import Sampler
 from leakline.snapshot import Snapshot
 
@@ -156,6 +158,20 @@ def test_work_inside_other_work_is_charged_once() -> None:
     assert governor.ledger()["client.pause_seconds"] == 0
 
 
+def test_deep_work_without_a_reason_keeps_to_a_part_of_the_share() -> None:
+    """An hour in which nothing happens, a look asked for every second: what is spent, and what a reason still gets."""
+    clock = Clock()
+    governor = Governor(0.01, 0.5, clock, clock)
+    for _ in range(3600):
+        clock.now += 1
+        if governor.allows("census", expected_seconds=0.05, routine=True):
+            governor.charge("census", 0.05)
+    at_most = 0.5 * DEEP_PART + 0.01 * ROUTINE_PART * 3600
+    assert at_most - 0.1 < governor.spent_seconds <= at_most
+    assert not governor.allows("census", expected_seconds=0.05, routine=True)
+    assert governor.allows("census", expected_seconds=0.05)
+
+
 def test_set_up_is_told_and_not_taken_from_the_budget() -> None:
     clock = Clock()
     governor = Governor(0.01, 0.5, clock, clock)
@@ -178,6 +194,38 @@ def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_doe
     assert gaps[0] <= 2
     assert max(gaps) == LONGEST_GAP
     assert 80 in taken
+
+
+def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:
+    news = News()
+    told = []
+    for _ in range(12):
+        news.rose(10)
+        told.append(news.is_news)
+    assert told[:2] == [False, True], "once is how every cache begins"
+    assert told.index(False, 1) == 1 + NEWS_FOR, "and then it is known"
+    assert not any(told[1 + NEWS_FOR :])
+    news.rose(10 * FASTER + 1)
+    assert news.is_news
+
+
+def test_a_rise_whose_holders_were_searched_is_no_news() -> None:
+    news = News()
+    for _ in range(3):
+        news.rose(10)
+    news.looked_at()
+    news.rose(10)
+    assert not news.is_news
+
+
+def test_what_loading_libraries_made_rise_hides_no_leak_for_long() -> None:
+    news = News()
+    news.rose(5_000)
+    for _ in range(40):
+        news.rose(1)
+    assert not news.is_news
+    news.rose(20)
+    assert news.is_news
 
 
 def test_a_census_is_expected_to_cost_what_the_heap_has_grown_to() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -32,6 +32,8 @@ _MOSTLY: Final = 0.5
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
+# A class of which less than this share of the most frequent type is garbage does not stand for the rest.
+_FEW: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +146,26 @@ def no_growth(each: float) -> CountGrowth:
     return CountGrowth("irregular", each, each, each, 0, 0, 0, 0, 1, each)
 
 
+def _telling(types: Mapping[str, int]) -> list[str]:
+    """The program's own classes before the lists and dictionaries they hold, which are as many; then the most."""
+    few = _FEW * max(types.values(), default=0)
+
+    def rank(name: str) -> tuple[bool, int]:
+        own = family_of(name, "type") == "object" and types[name] >= few
+        return not own, -types[name]
+
+    return sorted(types, key=rank)
+
+
 def members_of(
     holders: Sequence[Holder], place: Place, growth: CountGrowth, bytes_rate: float
 ) -> tuple[Candidate, ...]:
-    """The most frequent types of the garbage, each with its share of the growth."""
+    """The types of the garbage that tell most, each with its share of the growth."""
     types = garbage_types(holders)
     total = sum(types.values())
     found = []
-    for name, count in list(types.items())[:_TYPES_NAMED]:
-        share = count / total
+    for name in _telling(types)[:_TYPES_NAMED]:
+        share = types[name] / total
         own = scaled(growth, share)
         family = family_of(name, "type")
         found.append(

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Iterable, Mapping
-from itertools import compress
-from operator import call, ne, sub
+from dataclasses import dataclass
+from itertools import compress, repeat
+from operator import call, is_, ne, sub
 from typing import Final
 from weakref import ref
 
@@ -40,6 +41,16 @@ def references_to(classes: list[ref[type]]) -> list[int]:
     return list(map(sys.getrefcount, alive))
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A few classes, arranged once to be read often: what each is called in the answer, and how it is counted."""
+
+    version: int
+    keys: list[str]
+    refs: list[ref[type]]
+    offsets: list[int]
+
+
 class ClassCounts:
     """Counts of instances of heap classes: calibrated by censuses, read in a fraction of a millisecond.
 
@@ -61,9 +72,12 @@ class ClassCounts:
         self._untracked: set[int] = set()
         # Instances at the last `changes`.
         self._last: list[int] = []
+        # Rows of another version than this are to be arranged anew.
+        self.version = 0
 
     def references(self) -> dict[int, int]:
         """References to every class by its address, as they stand before a census in slices."""
+        self.version += 1
         self._forget_dead_classes()
         self._register(all_classes())
         return dict(zip(self._position, references_to(self._refs), strict=True))
@@ -77,6 +91,7 @@ class ClassCounts:
         be there again: what is known exactly is left alone, and a new class is known approximately from now on. Only
         if the program stood still (``alone``) and the references are the same, it is known exactly.
         """
+        self.version += 1
         self._forget_dead_classes()
         new = self._uncounted | self._approximate
         for (key, position), references in zip(
@@ -102,6 +117,7 @@ class ClassCounts:
 
         Classes of which it does not track every instance are left as they are.
         """
+        self.version += 1
         self._forget_dead_classes()
         self._register(all_classes())
         for (key, position), references in zip(
@@ -125,6 +141,7 @@ class ClassCounts:
         ``census_counts`` must be the only thing left of the census that refers to classes: ``CensusResult.counts``
         is; its own references are allowed for.
         """
+        self.version += 1
         before = self._predicted(census_counts)
         self._forget_dead_classes()
         self._register(census_counts)
@@ -177,18 +194,34 @@ class ClassCounts:
 
         ``approximately``: the names that are also told where only their change is exact.
         """
-        wanted = [(name, position) for name in names for position in self._by_name.get(name, ())]
-        references = references_to([self._refs[position] for _, position in wanted])
-        found: dict[str, int] = {}
-        unknown: set[str] = set()
-        for (name, position), count in zip(wanted, references, strict=True):
-            alive = count - self._offsets[position] if self._refs[position]() is not None else 0
-            about = position in self._approximate and name not in approximately
-            if alive < 0 or about or self._is_left_out(position):
-                unknown.add(name)
-            else:
-                found[name] = found.get(name, 0) + alive
-        return {name: count for name, count in found.items() if name not in unknown}
+        return self.read_rows(self.rows_of({name: name for name in names}, approximately))
+
+    def rows_of(self, keys: Mapping[str, str], approximately: Container[str] = ()) -> Rows:
+        """Arrange these type names (name -> key in the answer) for `read_rows`; good until the version changes."""
+        found: list[tuple[str, int]] = []
+        for name, key in keys.items():
+            positions = self._by_name.get(name, ())
+            if not any(self._is_unknown(at, name in approximately) for at in positions):
+                found.extend((key, at) for at in positions)
+        return Rows(
+            self.version,
+            [key for key, _ in found],
+            [self._refs[at] for _, at in found],
+            [self._offsets[at] for _, at in found],
+        )
+
+    def read_rows(self, rows: Rows) -> dict[str, int]:
+        """Instances by key, as `read_names` tells them: a few microseconds for a hundred."""
+        counts = list(map(sub, references_to(rows.refs), rows.offsets))
+        found = dict(zip(rows.keys, counts, strict=True))
+        all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))
+        if all_alive and len(found) == len(counts) and min(counts, default=0) >= 0:
+            return found
+        return _added_up(rows, counts)
+
+    def _is_unknown(self, position: int, approximately: bool) -> bool:
+        about = position in self._approximate and not approximately
+        return about or self._is_left_out(position)
 
     def classes_named(self, names: Iterable[str]) -> list[type]:
         """The classes of these names that are still there."""
@@ -285,3 +318,15 @@ class ClassCounts:
             self._inexact.add(position)
         else:
             self._inexact.discard(position)
+
+
+def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
+    """Classes of the same name together, those that are gone as none; without what fell below zero."""
+    found: dict[str, int] = {}
+    unknown: set[str] = set()
+    for key, reference, count in zip(rows.keys, rows.refs, counts, strict=True):
+        alive = count if reference() is not None else 0
+        if alive < 0:
+            unknown.add(key)
+        found[key] = found.get(key, 0) + alive
+    return {key: count for key, count in found.items() if key not in unknown}
