@@ -1,30 +1,103 @@
 // Buttons that ask the training to look: `data-ask` is the kind, `data-type` the class. What came of it is an event.
+// The words about it stand beside the button and are read out; the button is drawn anew whenever its part is.
+
+const DRAWN_ANEW = '[data-part="head"], [data-part="findings"]';
+
+const keyOf = (button) => `${button.dataset.ask} ${button.dataset.type ?? ""}`;
 
 export function listenForAsking(page) {
+  const asking = new Asking(page);
   page.addEventListener("click", (event) => {
     const button = event.target.closest("[data-ask]");
-    if (button) ask(page.dataset.requests, button);
+    if (button) asking.ask(button);
   });
 }
 
-async function ask(address, button) {
-  button.disabled = true;
-  const { ask: kind, type } = button.dataset;
-  try {
-    const answer = await fetch(address, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify(type ? { kind, type } : { kind }),
-    });
-    show(button, answer.ok ? "Asked" : "Not asked", answer.ok ? button.title : (await answer.json()).error.message);
-  } catch (error) {
-    if (!(error instanceof TypeError)) throw error;
-    show(button, "No server", "The server does not answer.");
-    button.disabled = false;
+class Asking {
+  constructor(page) {
+    this.page = page;
+    this.words = new Map(); // key of a button -> what was last said of it
+    this.waiting = new Map(); // key of a button -> the id of its request
+    // A region that is there before its words is read out; one that comes with them is not.
+    this.voice = document.createElement("p");
+    this.voice.className = "visually-hidden";
+    this.voice.setAttribute("aria-live", "polite");
+    page.append(this.voice);
+    this.focused = null;
+    document.addEventListener("pointerdown", () => { this.focused = null; });
+    document.addEventListener("focusin", (event) => { this.focused = event.target.closest("[data-ask]"); });
+    const observer = new MutationObserver(() => this.drawnAnew());
+    for (const part of page.querySelectorAll(DRAWN_ANEW)) observer.observe(part, { childList: true });
   }
-}
 
-function show(button, text, title) {
-  button.textContent = text;
-  button.title = title;
+  async ask(button) {
+    const key = keyOf(button);
+    const { ask: kind, type } = button.dataset;
+    this.waiting.delete(key);
+    this.say(key, "Asking the server.");
+    try {
+      const answer = await fetch(this.page.dataset.requests, {
+        method: "POST",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify(type ? { kind, type } : { kind }),
+      });
+      const told = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+      if (answer.ok && told) {
+        this.waiting.set(key, told.id);
+        this.say(key, "Waiting for the training: it looks at its next phase end.");
+      } else this.say(key, `Not asked: ${told?.error?.message ?? `the server answered ${answer.status}`}.`);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      this.say(key, "Not asked: the server does not answer.");
+    }
+  }
+
+  drawnAnew() {
+    const buttons = this.buttons();
+    if (this.focused && !this.focused.isConnected && document.activeElement === document.body)
+      buttons.find((button) => keyOf(button) === keyOf(this.focused))?.focus({ preventScroll: true });
+    buttons.forEach((button) => this.show(button));
+    if (this.waiting.size) this.look();
+  }
+
+  /** Whether the training has told what came of what waits. */
+  async look() {
+    try {
+      const answer = await fetch(new URL("events", new URL(this.page.dataset.requests, location.href)));
+      if (!answer.ok) return;
+      const outcomes = new Map((await answer.json()).items.map(({ data }) => [data.request, data.outcome]));
+      for (const [key, id] of this.waiting) {
+        if (!outcomes.has(id)) continue;
+        this.waiting.delete(key);
+        this.say(key, `The training answered: ${outcomes.get(id)}.`);
+      }
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // the server is away: the next change of the page looks again
+    }
+  }
+
+  say(key, words) {
+    this.words.set(key, words);
+    this.voice.textContent = words;
+    for (const button of this.buttons()) if (keyOf(button) === key) this.show(button);
+  }
+
+  show(button) {
+    const words = this.words.get(keyOf(button));
+    if (!words) return;
+    let line = button.parentElement.querySelector("[data-asked]");
+    if (!line) {
+      line = document.createElement("span");
+      line.className = "small quiet";
+      line.dataset.asked = "";
+      // At the head the buttons stand at the right edge: the line goes where it moves none of them.
+      if (button.matches(".tools > *")) button.before(line);
+      else button.after(" ", line);
+    }
+    line.textContent = words;
+  }
+
+  buttons() {
+    return [...this.page.querySelectorAll("[data-ask]")];
+  }
 }

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from tests.browser.training import MadeTraining
 
 # What a machine without a display, a GPU or a network still can do; and nothing that calls home.
@@ -22,7 +24,8 @@ ARGUMENTS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-START_SECONDS = 60
+# How Chromium tells of one; whatever else a page does wrong begins otherwise.
+FAILED_REQUEST = "Failed to load resource: "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,10 +46,9 @@ def chromium_path() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of ``leakline serve`` on an empty SQLite database."""
-    folder = tmp_path_factory.mktemp("server")
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of ``leakline serve`` on an empty SQLite database, and its process."""
     environment = {**os.environ, "LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
     with (folder / "errors.log").open("w+") as errors:
         process = subprocess.Popen(
@@ -59,11 +61,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if found is None:
             errors.seek(0)
             pytest.fail(f"the server did not start: {said}{errors.read()}")
-        yield found.group()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=10) in (0, 130, -signal.SIGINT)
+        try:
+            yield found.group(), process
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=10) in (0, 130, -signal.SIGINT)
         errors.seek(0)
         assert "Traceback" not in errors.read()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("server")) as (address, _):
+        yield address
+
+
+@dataclass
+class OwnServer:
+    address: str
+    process: subprocess.Popen[str]
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=10)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[OwnServer]:
+    """One that a test may end."""
+    with serving(tmp_path) as (address, process):
+        yield OwnServer(address, process)
 
 
 @pytest.fixture(scope="session")
@@ -80,32 +107,32 @@ def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
     wrong: list[str] = []
     contexts = []
 
-    def watch(request: Request) -> None:
-        parts = urlsplit(request.url)
-        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(server).netloc:
-            wrong.append(f"request to another host: {request.url}")
-
     def open_path(
         path: str,
         *,
         width: int = 1280,
         height: int = 900,
-        expect_errors: bool = False,
+        address: str = server,
+        expect_failed_requests: bool = False,
         **options: object,
     ) -> Page:
+        def watch(request: Request) -> None:
+            parts = urlsplit(request.url)
+            if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(address).netloc:
+                wrong.append(f"request to another host: {request.url}")
+
+        def hear(said: ConsoleMessage) -> None:
+            expected = expect_failed_requests and said.text.startswith(FAILED_REQUEST)
+            if said.type == "error" and not expected:
+                wrong.append(f"console: {said.text}")
+
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
         page.on("request", watch)
         page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
-        if not expect_errors:
-            page.on(
-                "console",
-                lambda said: (
-                    wrong.append(f"console: {said.text}") if said.type == "error" else None
-                ),
-            )
-        page.goto(server + path)
+        page.on("console", hear)
+        page.goto(address + path)
         return page
 
     yield open_path

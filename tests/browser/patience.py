@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,3 +17,11 @@ def until(page: Page, check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
         page.wait_for_timeout(50)
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    """Until it is true, where no page is open."""
+    pause, end = threading.Event(), time.monotonic() + DEADLINE_SECONDS
+    while not check():
+        assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
+        pause.wait(0.05)

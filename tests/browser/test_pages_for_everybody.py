@@ -141,6 +141,6 @@ def test_the_numbers_of_a_chart_can_be_taken_away(
 
 
 def test_a_run_that_is_not_there_says_so(open_page: Open) -> None:
-    page = open_page("/runs/nobody", expect_errors=True)
+    page = open_page("/runs/nobody", expect_failed_requests=True)
     expect(page.get_by_role("heading", name="No such run")).to_be_visible()
     expect(page.get_by_role("link", name="All runs")).to_be_visible()

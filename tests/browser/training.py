@@ -56,6 +56,7 @@ class MadeTraining:
     server: str
     run: str
     leaking: bool = True
+    tells_holders: bool = True
     project: str = "erl-trading"
     tags: tuple[str, ...] = ()
     total: int | None = 25
@@ -64,6 +65,8 @@ class MadeTraining:
     private: float = 4.1 * GIB
     environments: int = 2
     buffer: int = 0
+    # What the server asked with its last answer.
+    requests: list[dict[str, str]] = field(default_factory=list)
     clock: float = field(default_factory=lambda: time.time() - 1200)
     dice: random.Random = field(default_factory=lambda: random.Random(4))
 
@@ -112,6 +115,16 @@ class MadeTraining:
         rows.append(self._snapshot("generation_end", None, label, books, look=True))
         self._send(rows)
         self.generation += 1
+
+    def answer_requests(self) -> None:
+        """Tell of each request the server knows that it was done."""
+        if not self.requests:
+            self._send([self._snapshot("phase_end", TRAIN, "asks for requests")])
+        done = [
+            self._event("mark", "done", {"request": each["id"], "outcome": "done"}, TRAIN)
+            for each in self.requests
+        ]
+        self._send([self._snapshot("phase_end", TRAIN, "answers", events=tuple(done))])
 
     def finish(self) -> None:
         patch(
@@ -188,11 +201,13 @@ class MadeTraining:
             LargeObject(number, "torch.Tensor", 98 * MIB, "(50000, 512) float32"),
         )
         kept, path = self.environments - 2, "erl_trainer.Trainer.population_history[*]"
-        holders = (Holder(number, ENVIRONMENT, path, kept, KEPT_EACH),) if kept else ()
+        told = kept and self.tells_holders
+        holders = (Holder(number, ENVIRONMENT, path, kept, KEPT_EACH),) if told else ()
         return Census(number, "full", 1.0, 61_000 + arrays, types), large, holders
 
     def _send(self, rows: list[Snapshot]) -> None:
         who = ProcessIdentity(f"{self.run}-1", 0, 4242, "node-7", "main", 1)
-        post(
+        answer = post(
             f"{self.server}/api/v1/runs/{self.run}/batches", batch_to_wire(Batch(who, tuple(rows)))
         )
+        self.requests = answer["requests"]

@@ -1,0 +1,261 @@
+"""The two buttons that ask a training to look: the page says what became of it, beside the button and aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+from tests.browser.conftest import OwnServer
+from tests.browser.patience import eventually, until
+from tests.browser.real_training import RealTraining
+from tests.browser.training import ENVIRONMENT, MadeTraining, post
+
+from leakline.delivery import request_json
+
+Train = Callable[..., MadeTraining]
+TrainForReal = Callable[..., RealTraining]
+Open = Callable[..., Page]
+PATIENCE_MS = 30_000
+KINDS = ("census", "find_holders")
+WAITING = "Waiting for the training: it looks at its next phase end."
+AGENT = "__main__.Agent"
+
+
+@pytest.fixture
+def train_for_real(server: str, tmp_path: Path) -> Iterator[TrainForReal]:
+    started: list[RealTraining] = []
+
+    def start(run: str, generations: int, **environment: str) -> RealTraining:
+        training = RealTraining(tmp_path, server, run, **environment)
+        started.append(training)
+        training.train(generations)
+
+        def known() -> bool:
+            runs = request_json(server, "GET", "/runs?limit=200")["items"]
+            return any(each["id"] == run for each in runs)
+
+        eventually(known)
+        return training
+
+    yield start
+    for training in started:
+        training.process.kill()
+        training.process.communicate()
+
+
+@pytest.fixture
+def leaking(train: Train) -> Callable[[str], MadeTraining]:
+    """A live run with both buttons: what it keeps is held by nothing with a name."""
+    return lambda run: train(run, 8, tells_holders=False)
+
+
+def button(page: Page, kind: str) -> Locator:
+    return page.locator(f"[data-ask={kind}]")
+
+
+def words(page: Page, kind: str) -> Locator:
+    """What stands beside the button."""
+    return page.locator(f":has(> [data-ask={kind}]) > [data-asked]")
+
+
+def voice(page: Page) -> Locator:
+    return page.locator("#run > [aria-live=polite]")
+
+
+def press(page: Page, kind: str) -> None:
+    # A verdict comes after the first paint.
+    expect(button(page, kind)).to_be_visible(timeout=PATIENCE_MS)
+    button(page, kind).click()
+
+
+def told(training: MadeTraining) -> list[tuple[str, str | None]]:
+    """What a person asks of the training, as its next batch hears it."""
+    training.run_generation()
+    asked = [each for each in training.requests if each["asked_by"] == "person"]
+    return [(each["kind"], each.get("type")) for each in asked]
+
+
+def draw_anew(page: Page, training: MadeTraining, kind: str) -> None:
+    """The next generation changes what is around the button, and it with that."""
+    before = button(page, kind).element_handle()
+    training.run_generation()
+    until(page, lambda: not before.evaluate("(button) => button.isConnected"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_waits_in_words_until_the_training_comes_to_it(
+    leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
+) -> None:
+    run = f"waits-{kind}"
+    training = leaking(run)
+    page = open_page(f"/runs/{run}")
+    press(page, kind)
+    expect(words(page, kind)).to_have_text(WAITING)
+    expect(words(page, kind)).to_be_in_viewport()
+    draw_anew(page, training, kind)
+    expect(words(page, kind)).to_have_text(WAITING)
+    expect(page.locator("[data-asked]")).to_have_count(1)
+    wanted = ENVIRONMENT if kind == "find_holders" else None
+    assert told(training) == [(kind, wanted)]
+
+
+def test_the_training_answers_and_the_page_shows_it_without_a_reload(
+    train_for_real: TrainForReal, open_page: Open
+) -> None:
+    training = train_for_real("answers", 12)
+    page = open_page("/runs/answers")
+    page.evaluate("window.same = true")
+    for kind in KINDS:
+        press(page, kind)
+        expect(words(page, kind)).to_have_text(WAITING)
+    training.show_holder()
+
+    def answered() -> bool:
+        training.train()
+        return "Waiting" not in " ".join(page.locator("[data-asked]").all_inner_texts())
+
+    until(page, answered)
+    for kind in KINDS:
+        expect(words(page, kind)).to_have_text("The training answered: done.")
+    events = page.locator("#events table")
+    expect(events).to_contain_text("census: done", timeout=PATIENCE_MS)
+    expect(events).to_contain_text(f"find_holders {AGENT}: done", timeout=PATIENCE_MS)
+    expect(page.locator("#holders")).to_contain_text("__main__.Trainer.known[*]")
+    assert page.evaluate("window.same === true")
+    assert training.end() == ""
+
+
+def test_a_training_that_takes_no_requests_is_said_to_refuse(
+    train_for_real: TrainForReal, open_page: Open
+) -> None:
+    training = train_for_real("refuses", 1, LEAKLINE_REQUESTS="0")
+    page = open_page("/runs/refuses")
+    press(page, "census")
+    expect(words(page, "census")).to_have_text(WAITING)
+
+    def answered() -> bool:
+        training.train()
+        return words(page, "census").inner_text() != WAITING
+
+    until(page, answered)
+    expect(words(page, "census")).to_have_text("The training answered: refused.")
+    assert training.end() == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_keyboard_reaches_the_button_and_stays_on_it(
+    leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
+) -> None:
+    run = f"keys-{kind}"
+    training = leaking(run)
+    page = open_page(f"/runs/{run}")
+    expect(button(page, kind)).to_be_visible(timeout=PATIENCE_MS)
+    here = f"document.activeElement.dataset.ask === '{kind}'"
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        if page.evaluate(here):
+            break
+    expect(button(page, kind)).to_be_focused()
+    # A live page draws it anew between the two keys.
+    draw_anew(page, training, kind)
+    expect(button(page, kind)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(words(page, kind)).to_have_text(WAITING)
+    expect(button(page, kind)).to_be_focused()
+    draw_anew(page, training, kind)
+    expect(button(page, kind)).to_be_focused()
+
+
+def test_a_focus_that_was_taken_away_is_not_brought_back(
+    leaking: Callable[[str], MadeTraining], open_page: Open
+) -> None:
+    training = leaking("left")
+    page = open_page("/runs/left")
+    button(page, "census").focus()
+    page.locator("#verdict-sentence").click()
+    draw_anew(page, training, "census")
+    assert page.evaluate("document.activeElement === document.body")
+
+
+def test_what_became_of_it_is_read_out(train_for_real: TrainForReal, open_page: Open) -> None:
+    training = train_for_real("aloud", 1)
+    page = open_page("/runs/aloud")
+    # It is there before its words, and is never exchanged: else nothing reads it.
+    expect(voice(page)).to_have_count(1)
+    expect(voice(page)).to_have_text("")
+    region = voice(page).element_handle()
+    press(page, "census")
+    expect(voice(page)).to_have_text(WAITING)
+
+    def answered() -> bool:
+        training.train()
+        return voice(page).inner_text() != WAITING
+
+    until(page, answered)
+    expect(voice(page)).to_have_text("The training answered: done.")
+    assert region.evaluate("(region) => region.isConnected")
+    assert training.end() == ""
+
+
+def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open) -> None:
+    training = train("over", 3)
+    page = open_page("/runs/over", expect_failed_requests=True)
+    expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    page.keyboard.press("l")  # a paused page keeps its buttons
+    expect(page.locator("#live")).to_have_attribute("data-live", "paused")
+    training.finish()
+    press(page, "census")
+    refusal = "Not asked: run over is finished: no process is there to look."
+    expect(words(page, "census")).to_have_text(refusal)
+    expect(voice(page)).to_have_text(refusal)
+
+
+def test_a_server_that_refuses_now_can_be_asked_again(
+    train: Train, open_page: Open, server: str
+) -> None:
+    training = train("crowded", 1)
+    for number in range(16):
+        wish = {"kind": "find_holders", "type": f"pkg.Class{number}"}
+        post(f"{server}/api/v1/runs/crowded/requests", wish)
+    page = open_page("/runs/crowded", expect_failed_requests=True)
+    press(page, "census")
+    expect(words(page, "census")).to_contain_text("Not asked: 16 requests wait for run crowded")
+    training.answer_requests()
+    press(page, "census")
+    expect(words(page, "census")).to_have_text(WAITING)
+
+
+def test_a_server_that_is_gone_is_said_to_be_gone(own_server: OwnServer, open_page: Open) -> None:
+    training = MadeTraining(own_server.address, "alone")
+    training.start()
+    page = open_page("/runs/alone", address=own_server.address, expect_failed_requests=True)
+    expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    own_server.stop()
+    press(page, "census")
+    gone = "Not asked: the server does not answer."
+    expect(words(page, "census")).to_have_text(gone)
+    expect(voice(page)).to_have_text(gone)
+
+
+def test_an_answer_that_is_no_json_is_a_refusal(train: Train, open_page: Open) -> None:
+    """Of whatever stands between: it answers in its own words."""
+    train("between")
+    page = open_page("/runs/between", expect_failed_requests=True)
+
+    def answer(route: Route) -> None:
+        route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>")
+
+    page.route("**/requests", answer)
+    press(page, "census")
+    expect(words(page, "census")).to_have_text("Not asked: the server answered 502.")
+
+
+def test_the_words_fit_on_a_phone(leaking: Callable[[str], MadeTraining], open_page: Open) -> None:
+    leaking("narrow")
+    page = open_page("/runs/narrow", width=390, height=844)
+    for kind in KINDS:
+        press(page, kind)
+        expect(words(page, kind)).to_have_text(WAITING)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
