@@ -35,6 +35,7 @@ from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.native import native
 from .probes.sampled import take_sample
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
+from .rhythm import Rhythm
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import Census, Holder, LargeObject, Number
@@ -52,18 +53,19 @@ LOOKS_OF_A_SEARCH: Final = 2
 # A census follows what it finds; a look at tensors alone only asks for types.
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
-# Containers near the program's roots are looked for without a census at every so many generation ends.
-CONTAINERS_GAP: Final = 4
+# Containers near the program's roots are looked for without a census: first after so many generation ends, and at least
+# at every so many.
+CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
-# The pause of a look at garbage, as a part of the longest, and how seldom it is taken while there is none.
+# The pause of a look at garbage, as a part of the longest.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
-GARBAGE_GAP: Final = 16
+GARBAGE_GAPS: Final = (1, 16)
 # More than ever before by this factor, and the next look follows soon.
 GARBAGE_RISES: Final = 1.2
 # One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
 SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
-SAMPLED_GAP: Final = 4
+SAMPLED_GAPS: Final = (4, 8)
 SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
 # A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
 MOMENT_PART: Final = 0.2
@@ -106,12 +108,12 @@ class Looks:
         self._census_seconds, self._generation_seconds = 0.0, 0.0
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
-        self._garbage_gap = self._since_garbage = 1
-        self._most_garbage = 0
+        self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
-        self._samples_rise, self._since_sample = False, 0
+        self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
         self._following_guard = Guard("following instances")
-        self._containers_guard, self._since_containers = Guard("finding containers"), 0
+        self._containers_guard = Guard("finding containers")
+        self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
         # Objects out of the collector's sight when types were counted first.
         self._frozen: int | None = None
         # Asked for, and under way beside the training thread.
@@ -215,18 +217,17 @@ class Looks:
 
     def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
         self._containers.find(None, instances)
-        self._since_containers = 0
+        self._containers_rhythm.looked(again_soon=False)
         self.following.at_census(instances)
 
     def _find_containers(self) -> None:
         """Those near the program's roots, without a census."""
-        self._since_containers += 1
-        if self._since_containers < CONTAINERS_GAP:
+        if not self._containers_rhythm.is_due():
             return
         if self._governor.allows("containers_found", CONTAINERS_SECONDS):
             with self._containers_guard, self._governor.measuring("containers_found"):
                 self._containers.find()
-                self._since_containers = 0
+                self._containers_rhythm.looked(again_soon=False)
 
     def _follow(self, measured: Measured) -> None:
         if self._governor.allows("following", FOLLOWING_SECONDS):
@@ -289,8 +290,7 @@ class Looks:
 
     def _take_sample(self) -> None:
         """Between two censuses: whether something rises that no reference count tells."""
-        self._since_sample += 1
-        if self._since_sample < SAMPLED_GAP and not self._sampled.is_in_doubt:
+        if not self._sampled_rhythm.is_due():
             return
         every, expected = SAMPLED_EVERY, self._blocks() * SAMPLED_SECONDS_PER_BLOCK
         while expected > SAMPLED_SECONDS:
@@ -299,27 +299,25 @@ class Looks:
         if native() is None or not fits:
             return
         with self._sampled_guard, self._governor.measuring("sampled"):
-            self._since_sample = 0
             sample = take_sample(every)
             self._samples_rise = sample is not None and self._sampled.note(sample.rows())
+            self._sampled_rhythm.looked(again_soon=self._sampled.is_in_doubt)
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """What waits for the collector, without letting it run: at once while it is off, else by and by."""
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
-        self._since_garbage += 1
-        routine = gc.isenabled() and not rising
-        if native() is None or (gc.isenabled() and self._since_garbage < self._garbage_gap):
+        enabled = gc.isenabled()
+        due = self._garbage_rhythm.is_due()
+        if native() is None or (enabled and not due) or not self._governor.fits_pause(seconds):
             return
-        allowed = self._governor.allows("garbage", seconds, routine=routine)
-        if self._governor.fits_pause(seconds) and allowed:
+        if self._governor.allows("garbage", seconds, routine=enabled and not rising):
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
                 objects = 0 if found is None else found.objects
                 # As many as before are what waits between two collections of a healthy program.
-                few = objects < max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
+                many = objects >= max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
                 self._most_garbage = max(self._most_garbage, objects)
-                self._garbage_gap = min(self._garbage_gap * 2, GARBAGE_GAP) if few else 1
-                self._since_garbage = 0
+                self._garbage_rhythm.looked(again_soon=many)
                 if found is not None:
                     measured.samples.update(found.samples())
                     measured.holders += found.holders(0)

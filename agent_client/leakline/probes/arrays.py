@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import compress, repeat
-from operator import attrgetter, is_
+from operator import attrgetter, is_, is_not
 from typing import Any, Final
 
 # How many arrays are asked whether a tensor shares their memory; the rest is scaled from them.
@@ -54,9 +54,12 @@ def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
 
 def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
     """``arrays`` and those that only a view among them refers to."""
+    views = _views_among(arrays)
+    if not views:
+        return arrays
     known = set(map(id, arrays))
     hidden: list[Any] = []
-    bases: dict[int, Any] = {id(base): base for base in map(_base, arrays) if base is not None}
+    bases: dict[int, Any] = {id(base): base for base in map(_base, views)}
     for base in bases.values():
         one = base
         while type(one) is ndarray and id(one) not in known:
@@ -91,7 +94,8 @@ def measure_arrays(
             for size, one in zip(sizes, owners, strict=True)
             if size >= floor_bytes
         ]
-    _add_foreign_buffers(measure, arrays, counted, foreign_types)
+    if len(owners) < len(arrays):
+        _add_foreign_buffers(measure, _views_among(arrays), counted, foreign_types)
     _add_memmaps(measure, memmaps, floor_bytes)
     return measure
 
@@ -99,6 +103,11 @@ def measure_arrays(
 def describe(array: Any) -> str:
     """Shape and dtype, as in ``(100000, 33) float32``."""
     return f"{array.shape} {array.dtype.name}"
+
+
+def _views_among(arrays: list[Any]) -> list[Any]:
+    """Those that do not own the memory they use; in most programs few."""
+    return list(compress(arrays, map(is_not, map(_base, arrays), repeat(None))))
 
 
 def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[int, int]) -> int:
@@ -112,7 +121,7 @@ def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[in
 
 def _add_foreign_buffers(
     measure: ArrayMeasure,
-    arrays: list[Any],
+    views: list[Any],
     counted: Collection[int],
     foreign_types: Collection[type],
 ) -> None:
@@ -120,8 +129,9 @@ def _add_foreign_buffers(
     # Compared by identity: a metaclass of the program may compare in its own way.
     elsewhere = (*array_types(), *foreign_types, mmap.mmap)
     largest: dict[int, int] = {}
-    for array, owner in zip(arrays, map(_base, arrays), strict=True):
-        if owner is None or any(type(owner) is kind for kind in elsewhere):
+    for array in views:
+        owner = _base(array)
+        if any(type(owner) is kind for kind in elsewhere):
             continue
         if type(owner) is memoryview:
             owner = owner.obj

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
@@ -419,7 +418,8 @@ def _take_in_python(
         return deadline_seconds is not None and clock() - started > deadline_seconds
 
     closer = dict.fromkeys((*tensor_types(), *array_types()), NO_LIMIT)
-    walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over)
+    has_deadline = deadline_seconds is not None
+    walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over if has_deadline else None)
     heap = walk.run()
     for variables in locals_by_function(frame).values():
         # A running function is no object that the collector could follow.
@@ -507,7 +507,7 @@ def _measure_arrays(
         arrays,
         heap.picked[kinds[1]],
         LARGE_FLOOR_BYTES,
-        counted=heap.untracked,
+        counted=heap.untracked.shared,
         tensor_memory=tensors.addresses if tensors else None,
         foreign_types=tensor_types(),
     )
@@ -522,7 +522,7 @@ def _result(
 ) -> CensusResult:
     heap = walk.heap
     measured = _measure_arrays(heap, arrays, tensors)
-    untracked = Counter(walk.kinds(heap.untracked.values()))
+    untracked = heap.untracked.counts()
     if measured is not None:
         untracked[array_types()[0]] = measured.count
     tracked_scale = 1 / heap.coverage
@@ -534,7 +534,7 @@ def _result(
         counts[kind] = counts.get(kind, 0) + n
     _scale(measured, tensors, tracked_scale, untracked_scale)
     sizes = {kind: n * tracked_scale for kind, n in heap.sizes.items()}
-    for kind, n in heap.untracked_sizes(untracked).items():
+    for kind, n in heap.untracked_sizes().items():
         sizes[kind] = sizes.get(kind, 0) + n * untracked_scale
     _add_buffers(sizes, measured, tensors)
     large = _large(heap, measured, tensors)

@@ -24,12 +24,13 @@ from typing import Any, Final
 
 from leakline.probes.names import (
     StandIn,
-    hashes_plainly,
     is_collectable,
+    is_plain_metaclass,
     module_name,
     qualified_name,
 )
 from leakline.probes.program import all_classes
+from leakline.probes.untracked import UNTRACKABLE, Untracked
 
 BLOCK: Final = 512
 # Containers are sized exactly in every block with more referents than this, so that no big one is missed, and in
@@ -49,8 +50,6 @@ NOT_FOLLOWED: Final = frozenset(
 _ATOMS: Final = frozenset(
     {str, int, float, bool, complex, type(None), type(...), type(NotImplemented), range, slice, types.CodeType}
 )  # fmt: skip
-# The collector takes these off its list when they hold nothing but atoms.
-_UNTRACKABLE: Final = frozenset({tuple, dict})
 SIZED: Final = frozenset(
     {list, dict, set, frozenset, tuple, deque, OrderedDict, defaultdict, bytes, bytearray}
 )
@@ -60,9 +59,10 @@ SIZED: Final = frozenset(
 class Heap:
     """What a walk found. It holds objects of the program: drop it before returning to the program."""
 
+    kinds: Kinds
+    untracked: Untracked
     counts: Counter[type] = field(default_factory=Counter)
     sizes: dict[type, float] = field(default_factory=dict)  # shallow bytes of the SIZED types
-    untracked: dict[int, Any] = field(default_factory=dict)  # by address
     picked: dict[type, list[Any]] = field(default_factory=dict)
     large: list[tuple[int, Any]] = field(default_factory=list)  # (bytes, container)
     floor_bytes: int = 0  # containers and byte strings from here on are `large`
@@ -71,15 +71,13 @@ class Heap:
 
     def untracked_of(self, kind: type) -> list[Any]:
         """The untracked objects of exactly this type, in the order they were found."""
-        untracked = self.untracked.values()
-        # Compared by identity: a metaclass of the program may hash in its own way.
-        return list(compress(untracked, map(is_, map(type, untracked), repeat(kind))))
+        return self.untracked.of(self.kinds.of(kind))
 
-    def untracked_sizes(self, tally: Mapping[type, int]) -> dict[type, int]:
-        """Shallow bytes of the untracked SIZED ones in ``tally``, all read; the large go to ``large``."""
+    def untracked_sizes(self) -> dict[type, int]:
+        """Shallow bytes of the untracked SIZED ones, all read; the large go to ``large``."""
         totals: dict[type, int] = {}
-        for kind in SIZED & tally.keys():
-            ones = self.untracked_of(kind)
+        for kind in SIZED & self.untracked.counts().keys():
+            ones = self.untracked.of(kind)
             sizes = list(map(sys.getsizeof, ones))
             totals[kind] = sum(sizes)
             self.add_large(ones, sizes)
@@ -103,7 +101,7 @@ class _Interesting(dict[type, bool]):
     """Whether a referent of this type can be one that the collector does not list."""
 
     def __missing__(self, kind: type) -> bool:
-        self[kind] = interesting = kind in _UNTRACKABLE or (
+        self[kind] = interesting = kind in UNTRACKABLE or (
             kind not in _ATOMS and not is_collectable(kind)
         )
         return interesting
@@ -116,9 +114,7 @@ class Kinds:
     """
 
     def __init__(self) -> None:
-        self._stand_ins = {
-            id(cls): stand_in(cls) for cls in all_classes() if not hashes_plainly(cls)
-        }
+        self._stand_ins = {id(cls): stand_in(cls) for cls in _unsafe_classes()}
 
     def __call__(self, objects: Iterable[object]) -> Iterable[type]:
         if not self._stand_ins:
@@ -126,14 +122,20 @@ class Kinds:
         swap = self._stand_ins.get
         return [swap(id(kind), kind) for kind in map(type, objects)]
 
+    def of(self, kind: type) -> type:
+        """What objects of this type are listed under."""
+        return self._stand_ins.get(id(kind), kind)
+
 
 class HeapWalk:
-    """Fills a Heap. ``pick`` names the types whose objects are handed on, each with how many at most."""
+    """Fills a Heap. ``pick`` names the types whose objects are handed on, each with how many at most.
+
+    ``is_over`` is None where there is no deadline: the list is then walked in its own order, neighbours together.
+    """
 
     def __init__(
-        self, pick: Mapping[type, int], floor_bytes: int, is_over: Callable[[], bool]
+        self, pick: Mapping[type, int], floor_bytes: int, is_over: Callable[[], bool] | None
     ) -> None:
-        self.heap = Heap()
         self._limits = pick
         self._floor_bytes = floor_bytes
         self._is_over = is_over
@@ -148,102 +150,117 @@ class HeapWalk:
         objects = gc.get_objects()
         # Made after the list was taken, so that we neither count nor follow our own findings.
         self.heap = heap = Heap(
-            picked={kind: [] for kind in self._limits}, floor_bytes=self._floor_bytes
+            kinds=self.kinds,
+            untracked=Untracked(self.kinds),
+            picked={kind: [] for kind in self._limits},
+            floor_bytes=self._floor_bytes,
         )
         self._sizes = _Sizes()
-        starts = _spread(len(objects))
+        self._found: list[Any] = []
         seen = 0
-        for number, start in enumerate(starts):
-            if number and self._is_over():
+        for number, start in enumerate(self._starts(len(objects))):
+            if number and self._is_late():
                 break
             block = objects[start : start + BLOCK]
             seen += len(block)
             self._visit(block, is_sample=number % _SIZED_EVERY == 0)
+            # Few are found in a block of most heaps: what is done with them is done for several blocks at once.
+            if len(self._found) >= BLOCK:
+                self._follow_found()
+        self._follow_found()
+        heap.untracked.settle()
         heap.coverage = seen / len(objects) if objects else 1.0
-        heap.sizes = self._sizes.totals()
+        heap.sizes = self._sizes.totals(heap.counts)
         return heap
 
     def follow(self, referents: list[Any]) -> None:
         """Keep what the collector does not list among ``referents``, and what is only reachable through that."""
-        frontier = self._keep(referents)
+        self._found += self._unlisted(referents)
+        self._follow_found()
+
+    def _follow_found(self) -> None:
+        frontier = self._keep_found()
         while frontier:
-            if self._followed_count and self._is_over():
+            if self._followed_count and self._is_late():
                 self._skipped_count += len(frontier)
                 break
             part = frontier[-BLOCK:]
             del frontier[-BLOCK:]
             self._followed_count += len(part)
-            frontier += self._keep(gc.get_referents(*part))
+            self._found += self._unlisted(gc.get_referents(*part))
+            frontier += self._keep_found()
         total = self._followed_count + self._skipped_count
         self.heap.untracked_coverage = self._followed_count / total if total else 1.0
 
     def _visit(self, block: list[Any], is_sample: bool) -> None:
         kinds = list(self.kinds(block))
-        tally = Counter(kinds)
-        self.heap.counts.update(tally)
-        for kind in self._limits.keys() & tally.keys():
+        self.heap.counts.update(kinds)
+        present = set(kinds)
+        for kind in self._limits.keys() & present:
             picked = self.heap.picked[kind]
             if len(picked) < self._limits[kind]:
                 picked.extend(compress(block, map(is_, kinds, repeat(kind))))
-        referents = gc.get_referents(*compress(block, map(self._followed.__getitem__, kinds)))
+        followed: Iterable[Any] = block
+        if not NOT_FOLLOWED.isdisjoint(present):
+            followed = compress(block, map(self._followed.__getitem__, kinds))
+        referents = gc.get_referents(*followed)
         if is_sample or len(referents) > _MANY_REFERENTS:
             self._size(block, kinds, is_sample and len(referents) <= _MANY_REFERENTS)
-        else:
-            self._sizes.count_only(tally)
-        self.follow(referents)
+        self._found += self._unlisted(referents)
 
-    def _keep(self, referents: list[Any]) -> list[Any]:
-        """Keep the new untracked ones, and return those of them that are containers."""
+    def _unlisted(self, referents: list[Any]) -> list[Any]:
+        """Those that the collector does not list and that are no atoms."""
         interesting = map(self._interesting.__getitem__, self.kinds(referents))
-        found = list(filterfalse(gc.is_tracked, compress(referents, interesting)))
-        if not found:
-            return found
-        untracked = self.heap.untracked
-        containers = compress(found, map(_UNTRACKABLE.__contains__, self.kinds(found)))
-        new = {id(one): one for one in containers if id(one) not in untracked}
-        untracked.update(zip(map(id, found), found, strict=True))
-        return list(new.values())
+        return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
+
+    def _keep_found(self) -> list[Any]:
+        """Keep the new ones of those found, and return those of them that are containers."""
+        found, self._found = self._found, []
+        return self.heap.untracked.add(found)
 
     def _size(self, block: list[Any], kinds: list[type], is_sample: bool) -> None:
-        sized = list(compress(block, map(SIZED.__contains__, kinds)))
+        are_sized = list(map(SIZED.__contains__, kinds))
+        sized = list(compress(block, are_sized))
         sizes = list(map(sys.getsizeof, sized))
-        self._sizes.add(map(type, sized), sizes, is_sample)
+        self._sizes.add(list(compress(kinds, are_sized)), sizes, is_sample)
         self.heap.add_large(sized, sizes)
+
+    def _starts(self, length: int) -> Iterable[int]:
+        return range(0, length, BLOCK) if self._is_over is None else _spread(length)
+
+    def _is_late(self) -> bool:
+        return self._is_over is not None and self._is_over()
 
 
 class _Sizes:
     """Shallow bytes by type: exact where they were read, at the mean of the samples elsewhere."""
 
     def __init__(self) -> None:
+        self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
         self._read: Counter[type] = Counter()
-        self._unread: Counter[type] = Counter()
         self._samples: dict[type, tuple[int, int]] = {}
 
-    def add(self, kinds: Iterable[type], sizes: Iterable[int], is_sample: bool) -> None:
+    def add(self, kinds: list[type], sizes: list[int], is_sample: bool) -> None:
         read: dict[type, int] = dict.fromkeys(SIZED, 0)
-        counts: dict[type, int] = dict.fromkeys(SIZED, 0)
         for kind, size in zip(kinds, sizes, strict=True):
             read[kind] += size
-            counts[kind] += 1
+        counts = Counter(kinds)
+        self._read.update(counts)
         for kind, count in counts.items():
-            if count:
-                self._read[kind] += read[kind]
-                if is_sample:
-                    sampled, size = self._samples.get(kind, (0, 0))
-                    self._samples[kind] = (sampled + count, size + read[kind])
+            self._bytes[kind] += read[kind]
+            if is_sample:
+                sampled, size = self._samples.get(kind, (0, 0))
+                self._samples[kind] = (sampled + count, size + read[kind])
 
-    def count_only(self, tally: Counter[type]) -> None:
-        for kind in SIZED & tally.keys():
-            self._unread[kind] += tally[kind]
+    def totals(self, counts: Counter[type]) -> dict[type, float]:
+        """Of all that were counted, most of which were not read."""
+        unread = {kind: counts[kind] - self._read[kind] for kind in SIZED}
+        return {kind: self._bytes[kind] + unread[kind] * self._mean(kind) for kind in SIZED}
 
-    def totals(self) -> dict[type, float]:
-        return {kind: self._read[kind] + self._estimate(kind) for kind in SIZED}
-
-    def _estimate(self, kind: type) -> float:
+    def _mean(self, kind: type) -> float:
         count, size = self._samples.get(kind, (0, 0))
         # A type that no sample holds is rare: an empty one stands for it.
-        mean = size / count if count else sys.getsizeof(kind())
-        return self._unread[kind] * mean
+        return size / count if count else sys.getsizeof(kind())
 
 
 def _spread(length: int) -> Iterator[int]:
@@ -254,6 +271,19 @@ def _spread(length: int) -> Iterator[int]:
     while gcd(step, count) != 1:
         step += 1
     return (number * step % count * BLOCK for number in range(count))
+
+
+def _unsafe_classes() -> list[type]:
+    """Classes that must not be keys. There are few metaclasses, and many programs have none of that sort."""
+    metaclasses: list[type] = [type]
+    for meta in metaclasses:
+        # The list grows while it is gone through. Round the metaclass' own `__subclasses__`.
+        metaclasses += type.__subclasses__(meta)
+    unsafe = {id(meta) for meta in metaclasses if not is_plain_metaclass(meta)}
+    if not unsafe:
+        return []
+    classes = all_classes()
+    return list(compress(classes, map(unsafe.__contains__, map(id, map(type, classes)))))
 
 
 def stand_in(cls: type) -> type:

@@ -73,11 +73,15 @@ def fixed_bytes(cls: type) -> int:
 
 
 def hashes_plainly(cls: type) -> bool:
-    """Whether a class may be a key of our dictionaries without running code of its metaclass.
+    """Whether a class may be a key of our dictionaries without running code of its metaclass."""
+    return is_plain_metaclass(type(cls))
+
+
+def is_plain_metaclass(meta: type) -> bool:
+    """Whether classes of this metaclass are hashed and compared without running code of it.
 
     The standard library's metaclasses and the one of ``typing_extensions`` (loaded by torch) are known to be harmless.
     """
-    meta = type(cls)
     return (
         meta is type
         or (
