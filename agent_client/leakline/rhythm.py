@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Rhythm:
-    """Asked at generation ends: due after ``first`` of them, then ever more seldom, and at the next when it is needed."""
+    """Asked at generation ends: due after ``first`` of them, then ever more seldom, and soon again when needed."""
 
     def __init__(self, first: int, longest: int) -> None:
         self._first, self._longest, self._gap, self._since = first, longest, first, 0

@@ -134,7 +134,7 @@ def example(run: Any, generations: int) -> None:
 LOOPS: Final[dict[str, tuple[Loop, int]]] = {
     "allocations": (allocations, 40),
     "network": (network, 40),
-    "example": (example, 16),
+    "example": (example, 24),
 }
 
 

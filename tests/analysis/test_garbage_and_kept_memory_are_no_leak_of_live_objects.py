@@ -6,6 +6,9 @@ import pytest
 from builder import EVALUATE, MIB, TRAIN, Leak, Training
 
 from leakline.analysis import examine
+from leakline.analysis.attribution import Cause
+from leakline.analysis.candidates import Candidate, Place, family_of
+from leakline.analysis.garbage import no_growth, together
 from leakline.analysis.results import Finding, Verdict
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
@@ -92,6 +95,21 @@ def test_garbage_is_named_after_the_class_that_makes_it(nodes: int, first_named:
     finding = first(examined(Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders), **WHOLE, **OFF))
     assert finding.kind == "cyclic_garbage"
     assert finding.suspects[0].name == first_named
+
+
+def test_lists_that_are_garbage_with_a_class_are_named_after_it() -> None:
+    """Where the lists are a cause of their own, with more bytes than what holds them."""
+
+    def garbage(name: str, bytes_rate: float) -> Cause:
+        place, growth = Place(TRAIN, TRAIN, 1.0), no_growth(800)
+        member = Candidate(
+            name, "type", family_of(name, "type"), growth, place, bytes_rate, False, False
+        )
+        return Cause("cyclic_garbage", place, (member,), bytes_rate)
+
+    both = together(garbage("list", 2e6), garbage("app.Node", 4e4))
+    assert [member.name for member in both.members] == ["app.Node", "list"]
+    assert both.measured == 2e6 + 4e4
 
 
 def test_numbers_that_grow_are_what_the_cycles_hold() -> None:

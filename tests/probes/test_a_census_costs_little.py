@@ -29,6 +29,6 @@ def test_a_full_census_costs_a_few_passes_over_the_collectors_list() -> None:
             work()
             times[name].append(process_time() - started)
     ratio = min(times["census"]) / min(times["reference"])
-    # Measured 1.6 to 2.5 natively, 2.9 to 7 in Python; `make bench-client CHECK=1` holds the real target on a larger heap.
+    # Measured 1.6 to 2.5 natively, 2.9 to 7 in Python; `make bench-client CHECK=1` holds the real target.
     limit = 5 if native() is not None else 10
     assert ratio < limit, f"{ratio:.2f} times the reference for {len(kept)} rows"

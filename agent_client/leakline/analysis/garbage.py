@@ -132,13 +132,14 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
 
 
 def together(first: Cause, second: Cause) -> Cause:
-    """Two causes that are one: what lies in cycles drags along what it refers to."""
+    """Two causes that are one: what lies in cycles drags along what it refers to. The program's own class leads."""
     a, b = first.rate, second.rate
     rate = Slope(a.estimate + b.estimate, a.low + b.low, a.high + b.high, max(a.points, b.points))
     measured = (first.measured or 0.0) + (second.measured or 0.0)
     names = {member.name for member in first.members}
     more = tuple(member for member in second.members if member.name not in names)
-    return replace(first, members=(*first.members, *more), measured=measured or None, rate=rate)
+    members = sorted((*first.members, *more), key=lambda member: member.family != "object")
+    return replace(first, members=tuple(members), measured=measured or None, rate=rate)
 
 
 def no_growth(each: float) -> CountGrowth:

@@ -87,7 +87,9 @@ def _event_row(event: Json) -> list[Field]:
 
 def _other_event(data: Json) -> Cell:
     told = [
-        str(data[key]) for key in ("text", "link", "type", "phase", "location") if data.get(key)
+        str(data[key])
+        for key in ("text", "link", "outcome", "type", "phase", "location")
+        if data.get(key)
     ]
     return Cell(" ".join(told) or "–")
 
