@@ -15,6 +15,7 @@ stop it for longer. What would is done in slices beside it, or not at all.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -84,6 +85,8 @@ class Governor:
         self._not_before: dict[str, float] = {}
         self._entries, self._entries_since = 0, self._started
         self._set_up = 0.0
+        # CPU seconds of our own threads.
+        self._threads: dict[int, float] = {}
 
     def allows(
         self,
@@ -216,14 +219,23 @@ class Governor:
         self.charge(work, seconds)
         self._longest = max(self._longest, longest_slice)
 
+    def note_thread(self) -> None:
+        """For our own threads: tell in the ledger what the calling one has cost since it began."""
+        self._threads[threading.get_ident()] = time.thread_time()
+
     def charge_books(self, seconds: float) -> None:
         """Charge reading memory at the bounds of phases."""
         self._books_seconds += seconds
 
     def ledger(self) -> dict[str, float]:
-        """``client.seconds`` (CPU, running total) and ``client.pause_seconds`` (wall, longest since the last)."""
+        """``client.seconds`` and ``.background_seconds`` (CPU, running totals), ``.pause_seconds`` (wall, the longest).
+
+        The first of measuring, on the training thread and beside it; the second of recording and sending, which is
+        not held against the budget.
+        """
         longest, self._longest = self._longest, 0.0
         return {
             "client.seconds": round(self._set_up + self.spent_seconds, 6),
+            "client.background_seconds": round(sum(self._threads.copy().values()), 6),
             "client.pause_seconds": round(longest, 6),
         }

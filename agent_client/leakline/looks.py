@@ -115,7 +115,7 @@ class Looks:
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
         # Objects out of the collector's sight when types were counted first.
-        self._frozen: int | None = None
+        self._frozen = 0
         # Asked for, and under way beside the training thread.
         self._asked: Request | None = None
 
@@ -127,6 +127,7 @@ class Looks:
     def at_baseline(self, measured: Measured) -> None:
         """A census wherever one can be taken: the loop has not begun, and it is set-up."""
         way = self.plan.way()
+        self._frozen = gc.get_freeze_count()
         with self._guard:
             if way == "whole":
                 self._take_census(measured, rising=False)
@@ -271,10 +272,7 @@ class Looks:
 
     def _sees_the_same_heap(self) -> bool:
         """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
-        frozen = gc.get_freeze_count()
-        if self._frozen is None:
-            self._frozen = frozen
-        return frozen == self._frozen
+        return gc.get_freeze_count() == self._frozen
 
     def _recount(self, rising: bool) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""

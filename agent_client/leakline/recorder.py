@@ -36,7 +36,10 @@ class Losses:
 
 
 class Recorder:
-    """``put`` from the training thread, everything else here. ``news`` is called after each write."""
+    """``put`` from the training thread, everything else here.
+
+    ``news`` is called after each write, ``note_cpu`` on our thread after each piece of work.
+    """
 
     def __init__(
         self,
@@ -48,8 +51,10 @@ class Recorder:
         queue_limit: int = QUEUE_LIMIT,
         tick_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        note_cpu: Callable[[], None] = lambda: None,
     ) -> None:
         self._outbox, self._process, self._losses = outbox, process, losses
+        self._note_cpu = note_cpu
         self._news, self._tick, self._limit, self._clock = news, tick, queue_limit, clock
         # SimpleQueue, because its put may be interrupted by a signal handler that puts as well.
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
@@ -95,6 +100,7 @@ class Recorder:
             for item in items:
                 if isinstance(item, threading.Event):
                     item.set()
+            self._note_cpu()
         with self._guard:
             if self._end is not None:
                 self._outbox.append_end(self._end)

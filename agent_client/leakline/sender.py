@@ -51,6 +51,7 @@ class Sender:
         requested: Callable[[object], None] = lambda wishes: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: int.from_bytes(os.urandom(2)) / 65536,
+        note_cpu: Callable[[], None] = lambda: None,
     ) -> None:
         self._outbox, self._delivery, self._header, self._process = (
             outbox,
@@ -59,7 +60,7 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
-        self._requested = requested
+        self._requested, self._note_cpu = requested, note_cpu
         # From the system, not from `random`: importing that costs a training job ten times what this does.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
@@ -95,6 +96,7 @@ class Sender:
             self._wait()
             with self._guard:
                 self._send_all()
+            self._note_cpu()
         with self._guard:
             self._finish()
         self._done.set()

@@ -57,12 +57,12 @@ class Chain:
         self.header = _header(settings, sampler)
         self.spool_path: Path | None = None
         self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool)
-        self.sender = self._make_sender(process, losses)
+        self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
             self.outbox, process, losses,
             news=self.sender.wake if self.sender is not None else lambda: None,
             tick=(lambda: fold.tick()) if settings.sample_seconds else None,
-            tick_seconds=settings.sample_seconds,
+            tick_seconds=settings.sample_seconds, note_cpu=governor.note_thread,
         )  # fmt: skip
         self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
         self.verdicts = VerdictWatch(self.header, process, governor)
@@ -140,7 +140,9 @@ class Chain:
         self.spool_path = None
         logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
 
-    def _make_sender(self, process: ProcessIdentity, losses: Losses) -> Sender | None:
+    def _make_sender(
+        self, process: ProcessIdentity, losses: Losses, governor: Governor
+    ) -> Sender | None:
         settings = self._settings
         if settings.mode != "online":
             return None
@@ -148,6 +150,7 @@ class Chain:
         return Sender(
             self.outbox, Delivery(settings.server, settings.token), self.header, process, losses,
             self._notices, where, requested=self.requests.put,
+            note_cpu=governor.note_thread,
         )  # fmt: skip
 
 

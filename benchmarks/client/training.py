@@ -71,8 +71,9 @@ class Costs:
     @classmethod
     def now(cls, run: Any) -> Costs:
         loop = getattr(run, "_loop", None)
-        ledger = float(loop.governor.ledger()["client.seconds"]) if loop is not None else 0.0
-        return cls(time.process_time(), ledger)
+        told = loop.governor.ledger() if loop is not None else {}
+        parts = ("client.seconds", "client.background_seconds")
+        return cls(time.process_time(), float(sum(told.get(part, 0.0) for part in parts)))
 
     def since(self, earlier: Costs) -> Costs:
         return Costs(self.cpu - earlier.cpu, self.ledger - earlier.ledger)

@@ -154,8 +154,28 @@ def test_work_inside_other_work_is_charged_once() -> None:
             clock.now += 10
         clock.now += 2
     assert governor.spent_seconds == 13
-    assert governor.ledger() == {"client.seconds": 13.0, "client.pause_seconds": 13.0}
+    told = governor.ledger()
+    assert (told["client.seconds"], told["client.pause_seconds"]) == (13.0, 13.0)
     assert governor.ledger()["client.pause_seconds"] == 0
+
+
+def test_what_our_own_threads_cost_is_told_and_not_held_against_the_budget(
+    recorded: Recorded,
+) -> None:
+    run = leakline.init(mode="offline", quiet=True)
+    for number in range(50):
+        run.generation(number)
+        with run.phase("train"):
+            time.sleep(0.03)
+    run.finish()
+    told = [snapshot.samples["client.background_seconds"] for snapshot in recorded()]
+    assert told == sorted(told)
+    assert 0 < told[-1] < 1.0
+    governor = Governor(0.01, 0.5, *clocks())
+    before = governor.spent_seconds
+    governor.note_thread()
+    assert governor.ledger()["client.background_seconds"] > 0
+    assert governor.spent_seconds == before
 
 
 def test_deep_work_without_a_reason_keeps_to_a_part_of_the_share() -> None:

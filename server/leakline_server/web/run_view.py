@@ -29,7 +29,9 @@ _TENSORS: Final = {
     "figures.open": "open figures",
 }  # fmt: skip
 _PHASE_PEAK: Final = "process.phase_peak_bytes"
-_CLIENT: Final = ("client.seconds", "client.pause_seconds", "client.bytes")
+_CLIENT: Final = (
+    "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,11 +290,14 @@ def cost(
     spent = last.get("client.seconds")
     if spent is None:
         return None
+    beside = last.get("client.background_seconds")
+    in_all = spent + (beside or 0.0)
     rows = (
-        ("time on the training thread", formats.seconds(spent)),
+        ("time of measuring", formats.seconds(spent)),
+        ("time of recording and sending, on other threads", formats.seconds(beside)),
         (
             "share of the run's time",
-            formats.percent(spent / wall_seconds if wall_seconds else None, 3),
+            formats.percent(in_all / wall_seconds if wall_seconds else None, 3),
         ),
         ("longest single pause lately", formats.seconds(last.get("client.pause_seconds"))),
         ("memory held", formats.size(last.get("client.bytes"))),
