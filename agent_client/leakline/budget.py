@@ -33,7 +33,7 @@ MAX_PAUSE_SECONDS: Final = 0.05
 # who holds what rises must be affordable after them.
 DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
-# Deep work for which there is no reason but that time has passed: of the share that follows the start.
+# Deep work for which there is no reason but that time has passed may use this part of the budget.
 ROUTINE_PART: Final = 0.12
 # Looks at a sample of the heap only tell when a census is worth its price; a search must leave room for counting.
 OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
@@ -85,6 +85,8 @@ class Governor:
         self._not_before: dict[str, float] = {}
         self._entries, self._entries_since = 0, self._started
         self._set_up = 0.0
+        # Of deep work; and the work that was allowed as such, until it is charged.
+        self._routine_seconds, self._is_routine = 0.0, set[str]()
         # CPU seconds of our own threads.
         self._threads: dict[int, float] = {}
 
@@ -103,7 +105,7 @@ class Governor:
         if work in self._not_before and self._clock() < self._not_before[work]:
             return False
         expected = self._costs.get(work, default_seconds)
-        if routine and self._deep_seconds + (expected_seconds or expected) > self._routine_seconds:
+        if routine and not self._has_room_for_routine(work, expected_seconds or expected):
             return False
         if expected_seconds is not None:
             return self._has_room(work, expected_seconds)
@@ -134,11 +136,12 @@ class Governor:
         part = CENSUS_PART if work == "census" else DEEP_PART
         return self._deep_seconds + expected <= (available - self._saved) * part
 
-    @property
-    def _routine_seconds(self) -> float:
-        """CPU seconds that deep work may have used when routine asks for more."""
-        since = self.share * (self._clock() - self._started)
-        return (self._credit - self._saved) * DEEP_PART + since * ROUTINE_PART
+    def _has_room_for_routine(self, work: str, expected: float) -> bool:
+        room = (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
+        if expected > room:
+            return False
+        self._is_routine.add(work)
+        return True
 
     def room(self, work: str) -> float:
         """CPU seconds that this kind of deep work may still use of its own part of the budget."""
@@ -208,6 +211,9 @@ class Governor:
         else:
             self._deep_seconds += seconds
             self._spent[work] = self._spent.get(work, 0.0) + seconds
+            if work in self._is_routine:
+                self._is_routine.discard(work)
+                self._routine_seconds += seconds
             # The dearer of both: one lucky census must not start a series of them.
             self._costs[work] = max(seconds, self._smooth(work, seconds))
 

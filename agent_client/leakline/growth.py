@@ -40,6 +40,7 @@ class Rise:
     cls: ref[type]
     first: int
     last: int
+    rises: int = 0
     news: News = field(default_factory=News)
     rises_now: bool = False
     is_static: bool = False
@@ -47,10 +48,6 @@ class Rise:
     holds_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = RISES_BEFORE_HOLDERS
-
-    @property
-    def rises(self) -> int:
-        return self.news.rises
 
     def matters(self) -> bool:
         """The program's own, or many; not the entries of caches."""
@@ -174,15 +171,23 @@ class TypeGrowth:
         for rise in self._rises.values():
             # What only a census can count is compared from one census to the next.
             rise.rises_now = rise.rises_now and rise.is_static
-        risen = [
-            change
-            for change in self._counts.changes()
-            if change[2] > change[1] and not _is_ours(change[0])
-        ]
+        risen = self._risen()
         for cls, before, now in risen:
             self._note_rise(cls, before, now)
         self._choose()
         return any(self._is_news(cls) for cls, _, _ in risen)
+
+    def _risen(self) -> list[tuple[type, int, int]]:
+        """(class, before, now); of classes of one name only the one that rose most, a module loaded again has two."""
+        most: dict[str, tuple[type, int, int]] = {}
+        for change in self._counts.changes():
+            cls, before, now = change
+            if now > before and not _is_ours(cls):
+                name = type_name(cls)
+                known = most.get(name)
+                if known is None or now - before > known[2] - known[1]:
+                    most[name] = change
+        return list(most.values())
 
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
@@ -229,12 +234,14 @@ class TypeGrowth:
                 ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
                 holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
             )  # fmt: skip
-        rise.news.rose(count - before)
-        rise.last, rise.rises_now = count, True
+        # The newest of its name: an older one may be gone.
+        rise.cls = ref(cls)
+        rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
+        if rise.matters():
+            rise.news.rose(count - before)
 
     def _is_news(self, cls: type) -> bool:
-        rise = self._rises[type_name(cls)]
-        return rise.news.is_news and rise.matters()
+        return self._rises[type_name(cls)].news.is_news
 
     def _choose(self) -> None:
         room = SENT_TYPES_LIMIT - len(self._asked)

@@ -62,6 +62,7 @@ GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAPS: Final = (1, 16)
 # More than ever before by this factor, and the next look follows soon.
 GARBAGE_RISES: Final = 1.2
+GARBAGE_FADES: Final = 0.7
 # One pool of the allocator's in so many, fewer where that would take longer than this: 6 ns per allocated block.
 SAMPLED_EVERY: Final = 16
 SAMPLED_SECONDS: Final = 0.01
@@ -108,7 +109,7 @@ class Looks:
         self._census_seconds, self._generation_seconds = 0.0, 0.0
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
-        self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0
+        self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
         self._following_guard = Guard("following instances")
@@ -209,16 +210,17 @@ class Looks:
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
         result = take_census(DEADLINE_SECONDS, self._on_instances)
-        measured.samples.update(_told_by(result))
+        is_whole = result.is_exact and self._sees_the_same_heap()
+        measured.samples.update(_told_by(result, with_counts=is_whole))
         self._tell(measured, result)
-        if result.is_exact and self._sees_the_same_heap():
+        if is_whole:
             self._types.calibrate(result.counts)
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
 
     def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
         self._containers.find(None, instances)
-        self._containers_rhythm.looked(again_soon=False)
+        self._containers_rhythm.restart()
         self.following.at_census(instances)
 
     def _find_containers(self) -> None:
@@ -241,7 +243,10 @@ class Looks:
         return SlicedCensus()
 
     def _census_ended(self, result: SlicedResult, seconds: float, *, alone: bool = False) -> None:
-        self._types.calibrate_between(self._references, result.counts, result.names, alone=alone)
+        if self._sees_the_same_heap():
+            self._types.calibrate_between(
+                self._references, result.counts, result.names, alone=alone
+            )
         self.plan.taken(result.objects, seconds, self._was_rising, "slices")
         self._census = result
 
@@ -250,7 +255,8 @@ class Looks:
         if result is None:
             return
         self._tell(measured, result)
-        if self._census_seconds <= MOMENT_PART * self._generation_seconds:
+        is_moment = self._census_seconds <= MOMENT_PART * self._generation_seconds
+        if is_moment and self._sees_the_same_heap():
             # What is counted at every phase end is younger than this census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
 
@@ -272,7 +278,7 @@ class Looks:
 
     def _sees_the_same_heap(self) -> bool:
         """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
-        return gc.get_freeze_count() == self._frozen
+        return gc.get_freeze_count() <= self._frozen
 
     def _recount(self, rising: bool) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""
@@ -296,10 +302,12 @@ class Looks:
         fits = self._governor.fits_pause(expected) and self._governor.allows("sampled", expected)
         if native() is None or not fits:
             return
+        self._sampled_rhythm.looked(again_soon=False)
         with self._sampled_guard, self._governor.measuring("sampled"):
             sample = take_sample(every)
             self._samples_rise = sample is not None and self._sampled.note(sample.rows())
-            self._sampled_rhythm.looked(again_soon=self._sampled.is_in_doubt)
+            if self._sampled.is_in_doubt:
+                self._sampled_rhythm.looked(again_soon=True)
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """What waits for the collector, without letting it run: at once while it is off, else by and by."""
@@ -314,7 +322,8 @@ class Looks:
                 objects = 0 if found is None else found.objects
                 # As many as before are what waits between two collections of a healthy program.
                 many = objects >= max(OBJECTS_TOLD, GARBAGE_RISES * self._most_garbage)
-                self._most_garbage = max(self._most_garbage, objects)
+                # What libraries leave while they load is forgotten by and by.
+                self._most_garbage = max(GARBAGE_FADES * self._most_garbage, objects)
                 self._garbage_rhythm.looked(again_soon=many)
                 if found is not None:
                     measured.samples.update(found.samples())
@@ -410,9 +419,13 @@ def _told_of(found: Iterable[FoundHolder]) -> tuple[Holder, ...]:
     return tuple(one.to_holder(0) for one in found if not one.path.startswith("leakline."))
 
 
-def _told_by(result: CensusResult) -> dict[str, Number]:
-    """The samples of a census. Scaled counts stay in the census itself: on a line they would look like growth."""
+def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
+    """The samples of a census.
+
+    Counts that are scaled, or miss what the program has frozen, stay in the census itself: on a line they would look
+    like growth, or like a fall.
+    """
     samples = result.samples()
-    if result.is_exact:
+    if with_counts:
         return samples
     return {name: value for name, value in samples.items() if not name.endswith("count")}

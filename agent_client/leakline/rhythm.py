@@ -14,6 +14,10 @@ class Rhythm:
         self._since += 1
         return self._since >= self._gap
 
+    def restart(self) -> None:
+        """Something else has just looked; the gap stays."""
+        self._since = 0
+
     def looked(self, *, again_soon: bool) -> None:
         self._since = 0
         self._gap = 1 if again_soon else min(max(self._gap * 2, self._first), self._longest)

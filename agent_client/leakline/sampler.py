@@ -207,19 +207,17 @@ class Sampler:
 
     def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
         """Is some container longer than at the generation end before, and that worth a deeper look?"""
-        before, self._lengths = self._lengths, {
-            name: value
-            for name, value in samples.items()
-            if name.startswith("container.") and name.endswith(".length")
-        }  # fmt: skip
-        grown = {
-            name: value - before.get(name, 0)
-            for name, value in self._lengths.items()
-            if value > before.get(name, 0)
-        }
-        for name, by in grown.items():
-            self._growths.setdefault(name, News()).rose(by)
-        return any(self._growths[name].is_news for name in grown)
+        grown: list[News] = []
+        for name, length in samples.items():
+            if not (name.startswith("container.") and name.endswith(".length")):
+                continue
+            # A first length is no rise, and an absent one no fall.
+            before, self._lengths[name] = self._lengths.get(name, length), length
+            if length > before:
+                news = self._growths.setdefault(name, News())
+                news.rose(length - before)
+                grown.append(news)
+        return any(news.is_news for news in grown)
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}

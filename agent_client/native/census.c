@@ -399,6 +399,10 @@ note_foreign(census *self, PyObject *owner, int64_t bytes)
 {
     if (PyMemoryView_Check(owner) && PyMemoryView_GET_BASE(owner) != NULL) {
         owner = PyMemoryView_GET_BASE(owner);
+        if (PyBytes_CheckExact(owner) || PyByteArray_CheckExact(owner)) {
+            /* The view is on the collector's lists: it has led to them, and they are in their own row. */
+            return;
+        }
     }
     int64_t *largest = ll_table_at(self->foreign, owner);
     if (largest != NULL && *largest < bytes) {

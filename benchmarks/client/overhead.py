@@ -2,6 +2,10 @@
 
 Runs one after the other differ by a tenth on a machine that others use as well, and a hundred pairs would not tell one
 per cent. The two of a pair run at once on the same core: whatever makes that core slow makes both slow.
+
+Each has half of its core, so that wall time passes twice as fast as for a training that has it alone. The client is
+given half of its share of wall time: its usual share of CPU time. The bare run is done a little earlier, by what the
+client costs; the other then has the core's cache to itself for its last per cent.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from queue import SimpleQueue
 from statistics import fmean, median
 from typing import Any, Final
+
+from leakline.settings import DEFAULT_MAX_OVERHEAD
 
 from .children import run_child
 from .rows import NOT_MEASURED, Row
@@ -26,6 +33,8 @@ FEWER_PAIRS: Final = min(PAIRS, 3)
 # Others cost so much that a few generations tell.
 PEER_GENERATIONS: Final = 4
 SCALE: Final = float(os.environ.get("LOOPS", "1"))
+# Of wall time, of which each run of a pair has twice as much.
+SHARE: Final = {"LEAKLINE_MAX_OVERHEAD": str(DEFAULT_MAX_OVERHEAD / 2)}
 TABLE: Final = (
     "training loops: CPU as ratio to the bare loop, of pairs that share a core, with 95 % intervals"
 )
@@ -49,22 +58,26 @@ def overhead(with_peers: bool) -> list[Row]:
 def _pairs(loop: str, tool: str, generations: int, number: int) -> list[Pair]:
     """As many pairs at once as there are cores to share, at most two: each process has the loop's memory."""
     cores = _cores()[:2]
+    free: SimpleQueue[int | None] = SimpleQueue()
+    for core in cores:
+        free.put(core)
     with ThreadPoolExecutor(len(cores)) as pool:
-        waiting = [
-            pool.submit(_pair, loop, tool, generations, cores[n % len(cores)])
-            for n in range(number)
-        ]
+        waiting = [pool.submit(_pair, loop, tool, generations, free) for _ in range(number)]
         return [one.result() for one in waiting]
 
 
-def _pair(loop: str, tool: str, generations: int, core: int | None) -> Pair:
-    """With the tool, and without."""
+def _pair(loop: str, tool: str, generations: int, free: SimpleQueue[int | None]) -> Pair:
+    """With the tool, and without, on a core that no other pair uses."""
+    core = free.get()
     with ThreadPoolExecutor(2) as pool:
         both = [
-            pool.submit(run_child, "training", loop, one, str(generations), core=core)
+            pool.submit(
+                run_child, "training", loop, one, str(generations), core=core, environment=SHARE
+            )
             for one in (tool, "nothing")
         ]
         observed, bare = (json.loads(one.result()[-1]) for one in both)
+    free.put(core)
     return observed, bare
 
 

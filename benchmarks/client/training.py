@@ -184,6 +184,8 @@ def main(loop: str, tool: str, generations: int) -> None:
         begun = Costs.now(run)
         clocked = Clocked(run, generations // 2)
         LOOPS[loop][0](clocked, generations)
+        # The end of a generation comes with the beginning of the next.
+        clocked.generation(generations)
         ended = Costs.now(run)
         assert clocked.at_start is not None
         found = {

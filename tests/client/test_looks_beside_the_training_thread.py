@@ -205,7 +205,7 @@ class Frozen:
 def test_objects_that_the_program_freezes_stay_counted(
     recorded: Callable[[], list[Snapshot]], monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
-    """Also where the first census was taken in slices."""
+    """Also where the first census was taken in slices, and those made since count, too."""
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
     things = [Frozen() for _ in range(50)]
     run = leakline.init(mode="offline", quiet=True, watch=[Frozen])
@@ -213,10 +213,32 @@ def test_objects_that_the_program_freezes_stay_counted(
         for generation in range(4):
             with run.generation(generation):
                 gc.freeze()
+                things += [Frozen() for _ in range(7)]
     finally:
         gc.unfreeze()
     run.finish()
     name = f"type.{Frozen.__module__}.{Frozen.__qualname__}.count"
     ends = [s.samples for s in recorded() if s.kind == "generation_end"]
-    assert [samples[name] for samples in ends] == [50, 50, 50, 50]
-    assert len(things) == 50
+    assert [samples[name] for samples in ends] == [57, 64, 71, 78]
+    assert len(things) == 78
+
+
+def test_a_class_is_counted_although_objects_frozen_before_die(
+    recorded: Callable[[], list[Snapshot]],
+) -> None:
+    going = [[number] for number in range(1_000)]
+    gc.freeze()
+    try:
+        run = leakline.init(mode="offline", quiet=True)
+        going.clear()
+        late = type("Late", (), {"__module__": __name__})
+        kept = []
+        for generation in range(8):
+            with run.generation(generation):
+                kept += [late() for _ in range(5)]
+        run.finish()
+    finally:
+        gc.unfreeze()
+    told = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
+    assert told[-1] == 40
+    assert len(kept) == 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,34 @@ def test_what_only_local_variables_and_object_arrays_hold_is_found_once(referenc
     before = count_of(census(), Leaf)
     gc.collect()
     assert _counted_beside_locals() - before == 4
+    assert references
+
+
+def _counted_beside_a_cell() -> int:
+    local, pair = Leaf(), (Leaf(), Leaf())
+
+    def closure() -> Any:
+        return local, pair
+
+    found = count_of(take_census(), Leaf)
+    return found if closure() else 0
+
+
+def _counted_in_a_generator() -> Iterator[int]:
+    local, pair = Leaf(), (Leaf(), Leaf())
+    yield count_of(take_census(), Leaf)
+    del local, pair
+
+
+@pytest.mark.parametrize(
+    "count", [_counted_beside_a_cell, lambda: next(_counted_in_a_generator())], ids=["cell", "generator"]
+)  # fmt: skip
+def test_a_local_that_the_collector_leads_to_as_well_is_counted_once(
+    references: str, count: Callable[[], int]
+) -> None:
+    before = count_of(census(), Leaf)
+    gc.collect()
+    assert count() - before == 3
     assert references
 
 

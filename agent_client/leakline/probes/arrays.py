@@ -135,6 +135,9 @@ def _add_foreign_buffers(
             continue
         if type(owner) is memoryview:
             owner = owner.obj
+            if type(owner) is bytearray or type(owner) is bytes:
+                # The view is on the collector's list: it has led to them, and they are in their own row.
+                continue
         if id(owner) not in counted:
             largest[id(owner)] = max(largest.get(id(owner), 0), array.nbytes)
     measure.bytes += sum(largest.values())

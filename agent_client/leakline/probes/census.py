@@ -422,8 +422,9 @@ def _take_in_python(
     walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over if has_deadline else None)
     heap = walk.run()
     for variables in locals_by_function(frame).values():
-        # A running function is no object that the collector could follow.
+        # A running function is no object that the collector could follow; its cells and suspended frames are.
         walk.follow(list(variables.read().values()))
+    heap.untracked.settle()
     arrays = _all_arrays(walk)
     tensors = _measure_tensors(heap, is_over)
     if on_instances is not None:
@@ -487,6 +488,7 @@ def _all_arrays(walk: HeapWalk) -> list[Any]:
             return with_hidden_owners(arrays, ndarray)
         looked_into = len(arrays)
         walk.follow(items)
+        walk.heap.untracked.settle()
 
 
 def _measure_tensors(heap: Heap, is_over: Callable[[], bool]) -> TensorMeasure | None:

@@ -168,7 +168,6 @@ class HeapWalk:
             if len(self._found) >= BLOCK:
                 self._follow_found()
         self._follow_found()
-        heap.untracked.settle()
         heap.coverage = seen / len(objects) if objects else 1.0
         heap.sizes = self._sizes.totals(heap.counts)
         return heap

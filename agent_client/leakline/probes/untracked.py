@@ -64,8 +64,9 @@ class Untracked:
     def settle(self) -> None:
         """Drop second entries, once everything was added.
 
-        Where another thread has moved an object from one container to another meanwhile, it was met twice: first with
-        one holder, then with us as a second. There are few, and all have more references than those met once.
+        What is met twice by way of one holder was met first with that holder, then with us as a second: a local
+        variable by its cell and as a local, or what another thread has moved to another container meanwhile. There
+        are few, and all have more references than those met once.
         """
         for kind, ones in self._by_kind.items():
             references = _references(ones)
