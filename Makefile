@@ -11,7 +11,7 @@ CHECK ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks test-native lint types format bench-client bench-peers bench-ingest clean
+.PHONY: help demo test test-leaks test-native lint types format bench-client bench-peers bench-detection bench-ingest clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ bench-client: $(VENV)/.test ## what the client costs, beside its peers (CHECK=1 
 
 bench-peers: $(VENV)/.test ## install what bench-client compares with
 	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
+
+bench-detection: $(VENV)/.test ## false alarms, recall and accuracy of the analysis, beside five baselines (CHECK=1 enforces; RUNS, FAMILIES, FRESH, JOBS choose)
+	CHECK=$(CHECK) $(PYTHON) -m benchmarks.detection $(BENCH_ARGS)
 
 bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) benchmarks/ingest.py

@@ -1,0 +1,1 @@
+"""How often the analysis is wrong, and how soon it is right, beside five simple detectors: `make bench-detection`."""

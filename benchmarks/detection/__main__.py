@@ -1,0 +1,148 @@
+"""How often the analysis is wrong, and how soon it is right, beside five simple detectors.
+
+    make bench-detection              prints the tables for 20 runs of each family
+    make bench-detection CHECK=1      ends with 1 when a target falls short, or could not be measured
+
+    RUNS=20                           runs per family; RUNS=full: 170 of each healthy, 140 of each leaking family
+    FAMILIES=flat,linear              some of the families
+    FRESH=1                           beside the public seeds fresh ones, and the difference; FRESH=WORD repeats them
+    JOBS=2                            processes that share the work (default: all cores)
+    BENCH_ARGS="--json FILE --markdown FILE"        every run for programs, all tables for documents
+
+Every detector is asked after every generation of every run, as in a run watched live. The runs are made up and the same
+on every machine; so are all figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from .evaluate import Outcome, outcomes
+from .figures import Figure, figures
+from .generators import FAMILIES, PUBLIC, Family, draws, fresh_word
+from .tables import FIGURES_TITLE, Table, by_family, figure_table, markdown_table, text_table
+
+_RUNS: Final = 20
+
+
+def main() -> int:
+    options = _options()
+    families, runs, jobs = _families(), _runs(), _number("JOBS")
+    public = _run(PUBLIC, families, runs, jobs)
+    found = figures(public)
+    tables = by_family(public)
+    word = _fresh()
+    other = _run(word, families, runs, jobs) if word else []
+    fresh = figures(other) if word else []
+    title = f"{FIGURES_TITLE} (fresh seeds: FRESH={word!r})" if word else FIGURES_TITLE
+    tables.append((title, figure_table(found, fresh)))
+    for name, table in tables:
+        print("\n" + text_table(name, table), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(_for_programs(public, found, other, fresh), indent=1))
+    if options.markdown is not None:
+        options.markdown.write_text(_for_documents(tables))
+    return _check(found) if os.environ.get("CHECK") else 0
+
+
+def _run(word: str, families: list[Family], runs: int | None, jobs: int | None) -> list[Outcome]:
+    asked = list(draws(word, families, runs))
+    found = []
+    for outcome in outcomes(asked, jobs):
+        found.append(outcome)
+        if sys.stderr.isatty():
+            print(f"\r\033[K{len(found)} of {len(asked)} runs", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return found
+
+
+def _check(found: Sequence[Figure]) -> int:
+    short = [figure for figure in found if figure.failure()]
+    for figure in short:
+        print(f"bench-detection: {figure.code}, {figure.name}: {figure.failure()}", file=sys.stderr)
+    return 1 if short else 0
+
+
+def _for_programs(
+    public: Sequence[Outcome],
+    found: Sequence[Figure],
+    other: Sequence[Outcome],
+    fresh: Sequence[Figure],
+) -> dict[str, object]:
+    def told(figure: Figure) -> dict[str, object]:
+        value = figure.value if figure.value != float("inf") else None
+        return {
+            **asdict(figure),
+            "value": value,
+            "text": figure.text(),
+            "failure": figure.failure(),
+        }
+
+    return {
+        "seeds": PUBLIC,
+        "figures": [told(figure) for figure in found],
+        "runs": [asdict(outcome) for outcome in public],
+        "fresh_figures": [told(figure) for figure in fresh],
+        "fresh_runs": [asdict(outcome) for outcome in other],
+    }
+
+
+def _for_documents(tables: Sequence[tuple[str, Table]]) -> str:
+    return "\n".join(markdown_table(name, table) for name, table in tables)
+
+
+def _families() -> list[Family]:
+    asked = os.environ.get("FAMILIES") or ",".join(FAMILIES)
+    names = [name.strip() for name in asked.split(",")]
+    unknown = [name for name in names if name not in FAMILIES]
+    if unknown:
+        raise SystemExit(
+            f"bench-detection: FAMILIES has {unknown[0]!r}; use some of {','.join(FAMILIES)}"
+        )
+    return [family for name, family in FAMILIES.items() if name in names]
+
+
+def _runs() -> int | None:
+    """Runs per family; None for as many as the published figures stand on."""
+    if os.environ.get("RUNS") == "full":
+        return None
+    return _number("RUNS") or _RUNS
+
+
+def _fresh() -> str:
+    asked = os.environ.get("FRESH", "")
+    if asked in ("", "0"):
+        return ""
+    return fresh_word() if asked == "1" else asked
+
+
+def _number(name: str) -> int | None:
+    asked = os.environ.get(name)
+    if not asked:
+        return None
+    if not asked.isdigit() or not int(asked):
+        raise SystemExit(f"bench-detection: {name} is {asked!r}; use a number from 1 on")
+    return int(asked)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.detection",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write all tables to FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The figures that the analysis is held to, from the outcomes of all runs. Shares are between 0 and 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .baselines import BASELINES
+from .evaluate import SOON, Outcome
+from .generators import FAMILIES
+from .shares import Share, quantile
+
+Unit = Literal["%", "generations", "x"]
+
+_MATTERS: Final = 0.005  # slope, share of the baseline per generation
+_LONG_ENOUGH: Final = 36  # generations after the start
+_RATE_WITHIN: Final = 0.10
+_TIMES_LESS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure with what it is held to, if anything. ``value`` is None where nothing could be measured.
+
+    ``bound`` is where the true share lies at worst with 95 % certainty. ``short`` is why it falls short for another
+    reason than its value.
+    """
+
+    code: str
+    name: str
+    value: float | None
+    unit: Unit = "%"
+    least: float | None = None
+    most: float | None = None
+    bound: float | None = None
+    runs: int = 0
+    note: str = ""
+    short: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        return self.least is not None or self.most is not None
+
+    def failure(self) -> str:
+        """What falls short, in words; empty when nothing does."""
+        if not self.is_held:
+            return ""
+        if self.value is None:
+            return "was not measured"
+        low = self.least is not None and self.value < self.least
+        high = self.most is not None and self.value > self.most
+        return f"{self.text()} is not {self.target()}" if low or high else self.short
+
+    def text(self) -> str:
+        return written(self.value, self.unit)
+
+    def target(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"{written(self.least, self.unit)} to {written(self.most, self.unit)}"
+        if self.least is not None:
+            return f">= {written(self.least, self.unit)}"
+        return f"<= {written(self.most, self.unit)}" if self.most is not None else ""
+
+
+def written(value: float | None, unit: Unit) -> str:
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "without end" if unit != "x" else "theirs alone"
+    if unit == "%":
+        return f"{100 * value:.1f} %"
+    return f"{value:.1f} x" if unit == "x" else f"{value:g} generations"
+
+
+def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
+    healthy = [o for o in outcomes if not o.leaks]
+    leaking = [o for o in outcomes if o.leaks]
+    known = [o for o in healthy if FAMILIES[o.family].bound_known]
+    return [
+        *_false_alarms(healthy, known),
+        *_recall(leaking),
+        *_comparisons(known, leaking),
+        *_accuracy(leaking),
+        *_forecasts(leaking),
+    ]
+
+
+def _false_alarms(healthy: Sequence[Outcome], known: Sequence[Outcome]) -> list[Figure]:
+    """A1. A fill that nobody declared is shown beside: whether it stops, nobody can tell before it does."""
+    found = []
+    for level, position, most in (("suspected", 0, 0.05), ("confirmed", 1, 0.01)):
+        name = f"healthy runs ever {level}, bounds declared where the code has them"
+        found.append(_upper("A1", name, _ever(known, level), most))
+        name = f"healthy runs ever {level}, with fills that nobody declared"
+        found.append(_upper("A1", name, _ever(healthy, level)))
+        bare = Share.of(o.undeclared[position] is not None for o in healthy)
+        found.append(
+            _upper("A1", f"healthy runs ever {level}, when nobody declares anything", bare)
+        )
+    return found
+
+
+def _recall(leaking: Sequence[Outcome]) -> list[Figure]:
+    old = [o for o in leaking if _is_plain(o)]
+    fast = [o for o in leaking if o.is_fast]
+    witnessed = [o for o in fast if o.has_witness]
+    soon = Share.of(o.was_soon(o.suspected) for o in fast)
+    beside = Share.of(o.was_soon(o.with_witness) for o in witnessed)
+    within = f"within {SOON} generations"
+    return [
+        _lower("A2", "leaks of >= 0.5 %/generation confirmed that went on for >= 36 generations",
+               _ever(old, "confirmed"), 0.98),
+        _lower("A2", f"leaks of >= 2 %/generation suspected {within}, from memory alone", soon, 0.60),
+        _lower("A2", f"leaks of >= 2 %/generation suspected {within}, with a second witness", beside, 0.95),
+        _lower("A2", "leaks ever suspected, of all", _ever(leaking, "suspected")),
+        _lower("A2", "leaks ever confirmed, of all", _ever(leaking, "confirmed")),
+        _delay(leaking, "suspected"),
+        _delay(leaking, "confirmed"),
+        _upper("A2", "leaking runs suspected before their leak began", Share.of(o.early for o in leaking)),
+    ]  # fmt: skip
+
+
+def _comparisons(healthy: Sequence[Outcome], leaking: Sequence[Outcome]) -> list[Figure]:
+    """A3, held over all leaks; beside it over those that A2 asks for, which are old enough and large enough."""
+    old = [o for o in leaking if _is_plain(o)]
+    name = "times fewer false alarms than {}, no fewer leaks found"
+    held = [_comparison(name.format(b), b, healthy, leaking, _TIMES_LESS) for b in BASELINES]
+    name = "times fewer false alarms than {}, no fewer leaks found of those of >= 36 generations"
+    return held + [_comparison(name.format(b), b, healthy, old) for b in BASELINES]
+
+
+def _comparison(
+    name: str,
+    baseline: str,
+    healthy: Sequence[Outcome],
+    leaking: Sequence[Outcome],
+    least: float | None = None,
+) -> Figure:
+    """At the one of our two levels that compares best among those at which our recall is no worse."""
+    false = Share.of(o.baselines[baseline] is not None for o in healthy)
+    found = Share.of(o.baselines[baseline] is not None for o in leaking)
+    runs, said = len(healthy) + len(leaking), [f"theirs {_told(false, found)}"]
+    if not healthy or not leaking:
+        return Figure("A3", name, None, "x", least, runs=runs)
+    ratios = {}
+    for level in ("suspected", "confirmed"):
+        ours = _ever(healthy, level), _ever(leaking, level)
+        ratio, as_good = _times_less(ours[0], false), ours[1].hits >= found.hits
+        ratios[level] = (as_good, ratio)
+        said.append(f"{level} {_told(*ours)}")
+    as_good, best = max(ratios.values())
+    short = "" if as_good else "they find more leaks than either of our levels"
+    note = "; ".join([short, *said] if short else said)
+    return Figure("A3", name, best, "x", least, runs=runs, note=note, short=short)
+
+
+def _told(false: Share, found: Share) -> str:
+    return f"{written(false.value, '%')} false {written(found.value, '%')} found"
+
+
+def _times_less(ours: Share, theirs: Share) -> float:
+    if not theirs.value:
+        return math.inf if not ours.hits else 0.0
+    return theirs.value / ours.value if ours.value else math.inf
+
+
+def _accuracy(leaking: Sequence[Outcome]) -> list[Figure]:
+    """A7, at the end of each run whose leak stands then, by memory alone."""
+    starts = Share.of(o.start_ok for o in leaking if o.start_ok is not None)
+    rates = [o.rate_off for o in leaking if o.rate_off is not None]
+    close = Share.of(rate <= _RATE_WITHIN for rate in rates)
+    return [
+        _lower("A7", "starts named within 2 generations or 10 % of the leak's age", starts, 0.90),
+        _lower("A7", "growth per generation within 10 % of the truth", close, 0.90),
+        Figure("A7", "error of the growth per generation, median", quantile(rates, 0.5), most=0.03,
+               runs=len(rates)),
+    ]  # fmt: skip
+
+
+def _forecasts(leaking: Sequence[Outcome]) -> list[Figure]:
+    """A8, half-way between the start of the leak and the end of memory. No forecast is an error without end."""
+    asked = [o.forecast for o in leaking if o.forecast is not None]
+    errors = [math.inf if f.error is None else f.error for f in asked]
+    given = [f for f in asked if f.covered is not None]
+    covered = Share.of(bool(f.covered) for f in given)
+    return [
+        Figure("A8", "error of the time to out of memory at half of what is left, median",
+               quantile(errors, 0.5), most=0.10, runs=len(errors)),
+        Figure("A8", "the same, 90th percentile", quantile(errors, 0.9), most=0.35, runs=len(errors)),
+        Figure("A8", "runs whose end lies in the 90 % interval, where one was given", covered.value,
+               least=0.85, most=0.95, runs=covered.runs),
+        _lower("A8", "forecasts given at half of what is left", Share(len(given), len(asked))),
+        _lower("A8", "runs that run out and were warned with >= 20 % of their life ahead",
+               Share.of(bool(o.warned) for o in leaking)),
+    ]  # fmt: skip
+
+
+def _ever(outcomes: Iterable[Outcome], level: str) -> Share:
+    return Share.of(getattr(o, level) is not None for o in outcomes)
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    """Whether a leak is large enough and went on for long enough that it must be confirmed."""
+    return outcome.age >= _LONG_ENOUGH and outcome.slope >= _MATTERS
+
+
+def _delay(leaking: Sequence[Outcome], level: str) -> Figure:
+    delays = [
+        float(at - o.start)
+        for o in leaking
+        if o.start is not None and (at := getattr(o, level)) is not None
+    ]
+    name = f"from the start of a leak until it is {level}, median"
+    return Figure("A2", name, quantile(delays, 0.5), "generations", runs=len(delays))
+
+
+def _upper(code: str, name: str, share: Share, most: float | None = None) -> Figure:
+    bound = share.upper() if share.runs else None
+    return Figure(code, name, share.value, most=most, bound=bound, runs=share.runs)
+
+
+def _lower(code: str, name: str, share: Share, least: float | None = None) -> Figure:
+    bound = share.lower() if share.runs else None
+    return Figure(code, name, share.value, least=least, bound=bound, runs=share.runs)
