@@ -57,6 +57,9 @@ COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
 RECORD_LIMIT_BYTES: Final = 8 * 2**20
 COMPRESS_FROM_BYTES: Final = 1024
+# 8 KiB, in which one snapshot finds the names of the one before.
+WINDOW_BITS: Final = 13
+MEMORY_LEVEL: Final = 6
 SNAPSHOTS_PER_BATCH: Final = 200
 
 
@@ -83,8 +86,15 @@ class Record:
 def encode_record(kind: int, payload: Mapping[str, Any], flags: int = 0) -> bytes:
     body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     if len(body) >= COMPRESS_FROM_BYTES:
-        body, flags = zlib.compress(body, 1), flags | COMPRESSED
+        body, flags = _compressed(body), flags | COMPRESSED
     return FRAME.pack(MARKER, kind, flags, len(body), _crc(kind, flags, body)) + body
+
+
+def _compressed(body: bytes) -> bytes:
+    # With its usual window zlib clears a quarter of a megabyte for a record of a few kilobytes, out of the cache that
+    # the training uses. A quarter to a half of the time like this, for the same size.
+    squeeze = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
+    return squeeze.compress(body) + squeeze.flush()
 
 
 def encode_batch(batch: Batch) -> bytes:
