@@ -1,8 +1,16 @@
-"""The order of the suite."""
+"""The order of the suite, and what its processes begin with."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+
+def pytest_configure() -> None:
+    """A shell hands down to what it puts into the background that interrupts are ignored; our children need theirs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
