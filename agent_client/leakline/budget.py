@@ -104,16 +104,17 @@ class Governor:
         """
         if work in self._not_before and self._clock() < self._not_before[work]:
             return False
-        expected = self._costs.get(work, default_seconds)
-        if routine and not self._has_room_for_routine(work, expected_seconds or expected):
+        known = self._costs.get(work, default_seconds)
+        expected = known if expected_seconds is None else expected_seconds
+        if routine and expected > self._routine_room:
             return False
-        if expected_seconds is not None:
-            return self._has_room(work, expected_seconds)
         if self._has_room(work, expected):
+            (self._is_routine.add if routine else self._is_routine.discard)(work)
             return True
-        self._costs[work] = expected * FORGET
-        if work in LIGHT_PARTS:
-            self._not_before[work] = self._clock() + STAND_BACK_SECONDS
+        if expected_seconds is None:
+            self._costs[work] = known * FORGET
+            if work in LIGHT_PARTS:
+                self._not_before[work] = self._clock() + STAND_BACK_SECONDS
         return False
 
     def reads_entry(self) -> bool:
@@ -136,12 +137,9 @@ class Governor:
         part = CENSUS_PART if work == "census" else DEEP_PART
         return self._deep_seconds + expected <= (available - self._saved) * part
 
-    def _has_room_for_routine(self, work: str, expected: float) -> bool:
-        room = (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
-        if expected > room:
-            return False
-        self._is_routine.add(work)
-        return True
+    @property
+    def _routine_room(self) -> float:
+        return (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
 
     def room(self, work: str) -> float:
         """CPU seconds that this kind of deep work may still use of its own part of the budget."""

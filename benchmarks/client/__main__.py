@@ -16,14 +16,14 @@ and absolute figures belong to the machine.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
+
+from benchmarks.printing import options as read_options
 
 from .children import run_child
 from .memory import memory
@@ -35,7 +35,7 @@ HEAP_PARTS: Final = PARTS[:3]
 
 
 def main() -> int:
-    options = _options()
+    options = read_options("client", __doc__, "all rows")
     heaps = [int(size) for size in os.environ.get("HEAPS", "100000,1000000,5000000").split(",")]
     parts = _parts()
     print(_machine())
@@ -101,17 +101,6 @@ def _machine() -> str:
         f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()},"
         f" {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.client",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write all tables to FILE")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

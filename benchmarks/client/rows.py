@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from benchmarks import printing
+
 # How each figure is headed and written, in the order of the columns.
 COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "cpu_ms": ("CPU ms", "{:,.3f}"),
@@ -111,25 +113,15 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 def text_table(title: str, rows: Sequence[Row]) -> str:
     """One table as text, with the columns that any of its rows has."""
     lines = _cells(rows)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    # Names and words to the left, figures to the right.
-    left = {0, *range(len(lines[0]) - 3, len(lines[0]))}
-    written = [
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join((title, *written, ""))
+    figures = len(lines[0]) - 4
+    return printing.text_table(title, lines, [True, *[False] * figures, True, True, True])
 
 
 def markdown_table(title: str, rows: Sequence[Row]) -> str:
     """The same for a document, without what the figures are held to."""
     lines = [[*line[:-3], line[-1]] for line in _cells(rows)]
-    ruler = ["---"] + ["---:"] * (len(lines[0]) - 2) + ["---"]
-    written = ["| " + " | ".join(line) + " |" for line in (lines[0], ruler, *lines[1:])]
-    return "\n".join((f"### {title[0].upper()}{title[1:]}", "", *written, ""))
+    figures = len(lines[0]) - 2
+    return printing.markdown_table(title, lines, [True, *[False] * figures, True])
 
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:

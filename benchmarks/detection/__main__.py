@@ -15,14 +15,14 @@ on every machine; so are all figures.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
+
+from benchmarks.printing import options as read_options
 
 from .evaluate import Outcome, outcomes
 from .figures import Figure, figures
@@ -33,7 +33,7 @@ _RUNS: Final = 20
 
 
 def main() -> int:
-    options = _options()
+    options = read_options("detection", __doc__, "every run")
     families, runs, jobs = _families(), _runs(), _number("JOBS")
     public = _run(PUBLIC, families, runs, jobs)
     found = figures(public)
@@ -131,17 +131,6 @@ def _number(name: str) -> int | None:
     if not asked.isdigit() or not int(asked):
         raise SystemExit(f"bench-detection: {name} is {asked!r}; use a number from 1 on")
     return int(asked)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.detection",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write all tables to FILE")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from benchmarks import printing
+
 from .baselines import BASELINES
 from .evaluate import SOON, Outcome
 from .figures import Figure, written
@@ -117,19 +119,10 @@ def _difference(a: Figure, b: Figure) -> str:
 
 def text_table(title: str, table: Table) -> str:
     """Words to the left, figures to the right."""
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    left = [any(c.isalpha() for line in table[1:] for c in line[i][:1]) for i in range(len(widths))]
-    written_lines = [
-        "  ".join(
-            cell.ljust(width) if words else cell.rjust(width)
-            for cell, width, words in zip(line, widths, left, strict=True)
-        ).rstrip()
-        for line in table
-    ]
-    return "\n".join((title, *written_lines, ""))
+    columns = range(len(table[0]))
+    left = [any(c.isalpha() for line in table[1:] for c in line[i][:1]) for i in columns]
+    return printing.text_table(title, table, left)
 
 
 def markdown_table(title: str, table: Table) -> str:
-    ruler = ["---"] + ["---:"] * (len(table[0]) - 1)
-    lines = ["| " + " | ".join(line) + " |" for line in (table[0], ruler, *table[1:])]
-    return "\n".join((f"### {title[0].upper()}{title[1:]}", "", *lines, ""))
+    return printing.markdown_table(title, table, [True, *[False] * (len(table[0]) - 1)])

@@ -33,8 +33,8 @@ class Untracked:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
         self._one_holder = references_with_one_holder()
-        # Addresses of those with several references, which are met again. Everything that an array uses the memory of
-        # is among them: the array is one holder, whoever led us there another.
+        # Addresses of those with several references, which are met again. What an array uses the memory of is among
+        # them when something else led us there as well: the array is one holder, that the other.
         self.shared: set[int] = set()
 
     def add(self, found: list[Any]) -> list[Any]:
