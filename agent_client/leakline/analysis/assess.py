@@ -42,7 +42,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
         found.append(native_growth(study, memory, left, kept, rise, scale, start, upto))
-    found = with_garbage(study, found)
+    found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)

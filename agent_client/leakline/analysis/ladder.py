@@ -141,6 +141,8 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
         return ("confirmed" if sure else "suspected"), in_a_row
     if "explosion" in a.witnesses and material:
         return "suspected", in_a_row
+    if a.passing and "container" not in a.witnesses:
+        return "watch", 0
     if not material:
         quiet = not a.cause.members or a.scale.is_trivial(rate.estimate, a.window) or not counts
         return ("ok" if quiet else "watch"), in_a_row

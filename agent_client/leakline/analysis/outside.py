@@ -10,7 +10,7 @@ from .attribution import Cause, Memory
 from .candidates import NOWHERE, Candidate, Place, place_of
 from .channels import Channel, allocator_rate, garbage_per_generation
 from .evidence import Rise, Scale
-from .garbage import garbage_of, members_of, no_growth, together
+from .garbage import garbage_of, may_pass, members_of, no_growth, together
 from .results import Kind
 from .series import Lane
 from .study import Assessed, LaneStudy, Start, bend_of, first_generation, position_of, window_since
@@ -98,12 +98,14 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
     return found
 
 
-def with_garbage(study: LaneStudy, found: Sequence[Assessed]) -> list[Assessed]:
+def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
     """The same, with what grows by objects that wait for the collector as what it is: one for each phase."""
     result: list[Assessed] = []
     garbage: dict[str | None, int] = {}
     for a in found:
         cause = garbage_of(a.cause, study.facts, study.waiting)
+        told = cause or a.cause
+        a = replace(a, passing=may_pass(told, study.lane, study.waiting, a.window, upto))
         if cause is None:
             result.append(a)
             continue

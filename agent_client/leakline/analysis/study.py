@@ -42,6 +42,7 @@ class Assessed:
     garbage: float | None = None
     note: str | None = None
     waiting: Waiting | None = None
+    passing: bool = False  # what waits for the collector, which runs, is as much
 
 
 @dataclass(frozen=True, slots=True)
