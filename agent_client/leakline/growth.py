@@ -29,6 +29,9 @@ _HOLDS_MEMORY: Final = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter"
 # Entries of caches: what they hold is searched for under its own name.
 _NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
+# What comes and goes rises every other generation. A rise is what goes beyond the highest so far, and that fades by
+# this part with each rise below it: what was there for a moment while the program loaded must not hide a leak.
+FADES: Final = 0.2
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
 
@@ -39,7 +42,7 @@ class Rise:
 
     cls: ref[type]
     first: int
-    last: int
+    highest: float
     rises: int = 0
     news: News = field(default_factory=News)
     rises_now: bool = False
@@ -51,7 +54,7 @@ class Rise:
 
     def matters(self) -> bool:
         """The program's own, or many; not the entries of caches."""
-        many = self.last - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
+        many = self.highest - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
         return self.is_own or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
@@ -172,10 +175,9 @@ class TypeGrowth:
             # What only a census can count is compared from one census to the next.
             rise.rises_now = rise.rises_now and rise.is_static
         risen = self._risen()
-        for cls, before, now in risen:
-            self._note_rise(cls, before, now)
+        news = [self._note_rise(cls, before, now) for cls, before, now in risen]
         self._choose()
-        return any(self._is_news(cls) for cls, _, _ in risen)
+        return any(news)
 
     def _risen(self) -> list[tuple[type, int, int]]:
         """(class, before, now); of classes of one name only the one that rose most, a module loaded again has two."""
@@ -213,7 +215,7 @@ class TypeGrowth:
             # What has stopped rising was loaded late, not kept.
             if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
         ]
-        due.sort(key=lambda rise: rise.first - rise.last)
+        due.sort(key=lambda rise: rise.first - rise.highest)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
         # A kept agent brings hundreds of parameters along: who keeps the agent is the answer for all of them.
         classes.sort(key=lambda cls: not is_user_class(cls))
@@ -226,29 +228,33 @@ class TypeGrowth:
             rise.rises_now = False
             rise.news.looked_at()
 
-    def _note_rise(self, cls: type, before: int, count: int) -> None:
+    def _note_rise(self, cls: type, before: int, count: int) -> bool:
+        """Whether it is worth a deeper look."""
         name = type_name(cls)
         rise = self._rises.get(name)
         if rise is None:
             rise = self._rises[name] = Rise(
-                ref(cls), before, count, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
+                ref(cls), before, before, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
                 holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
             )  # fmt: skip
-        # The newest of its name: an older one may be gone.
-        rise.cls = ref(cls)
-        rise.last, rise.rises, rise.rises_now = count, rise.rises + 1, True
+        if rise.cls() is not cls:
+            # The newest of its name: an older one may be gone.
+            rise.cls, rise.highest = ref(cls), before
+        beyond = count - rise.highest
+        if beyond <= 0:
+            rise.highest, rise.rises_now = rise.highest + FADES * beyond, False
+            return False
+        rise.highest, rise.rises, rise.rises_now = count, rise.rises + 1, True
         if rise.matters():
-            rise.news.rose(count - before)
-
-    def _is_news(self, cls: type) -> bool:
-        return self._rises[type_name(cls)].news.is_news
+            rise.news.rose(beyond)
+        return rise.news.is_news
 
     def _choose(self) -> None:
         room = SENT_TYPES_LIMIT - len(self._asked)
         growing = [
-            (rise.rises, rise.last - rise.first, name)
+            (rise.rises, rise.highest - rise.first, name)
             for name, rise in self._rises.items()
-            if rise.last > rise.first and name not in self._asked
+            if rise.highest > rise.first and name not in self._asked
         ]
         growing.sort(reverse=True)
         chosen = tuple(name for _, _, name in growing[:room])

@@ -302,12 +302,10 @@ class Looks:
         fits = self._governor.fits_pause(expected) and self._governor.allows("sampled", expected)
         if native() is None or not fits:
             return
-        self._sampled_rhythm.looked(again_soon=False)
         with self._sampled_guard, self._governor.measuring("sampled"):
             sample = take_sample(every)
             self._samples_rise = sample is not None and self._sampled.note(sample.rows())
-            if self._sampled.is_in_doubt:
-                self._sampled_rhythm.looked(again_soon=True)
+            self._sampled_rhythm.looked(again_soon=self._sampled.is_in_doubt)
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """What waits for the collector, without letting it run: at once while it is off, else by and by."""

@@ -14,6 +14,7 @@ import leakline
 from leakline.budget import Governor
 from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
 from leakline.guard import swallowed
+from leakline.news import NEWS_FOR
 from leakline.probes.native import native, why_not_native
 from leakline.sampled_growth import AT_LEAST, SampledGrowth
 from leakline.slices import Outcome, SliceThread
@@ -189,6 +190,16 @@ def test_a_rise_in_samples_is_believed_beyond_their_error_and_twice() -> None:
     assert not growth.note([("numpy.ndarray", 150_000, 0.05)])
     assert growth.note([("numpy.ndarray", 200_000, 0.05)])
     assert not growth.note([("numpy.ndarray", 200_000, 0.05)])
+
+
+def test_a_buffer_that_fills_for_long_is_news_for_a_while() -> None:
+    growth = SampledGrowth()
+    told = [growth.note([("numpy.ndarray", 5_000 * n, 0.0)]) for n in range(20)]
+    assert told == [2 <= n <= NEWS_FOR + 1 for n in range(20)]
+    assert not growth.is_in_doubt
+    # Three times as fast: something else begins.
+    assert growth.note([("numpy.ndarray", 115_000, 0.0)])
+    assert growth.is_in_doubt
 
 
 def test_a_few_more_of_something_are_no_rise() -> None:

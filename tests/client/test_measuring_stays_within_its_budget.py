@@ -263,6 +263,27 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
     assert not news[-1]
 
 
+def risen_after(counts: list[int]) -> int:
+    """Rises of a class of which so many live at these generation ends."""
+    growth, kept = TypeGrowth(), [Piled()]
+    growth.calibrate(take_census().counts)
+    growth.close_generation()
+    for count in counts:
+        del kept[count:]
+        kept += [Piled() for _ in range(count - len(kept))]
+        growth.close_generation()
+    return growth._rises[f"{Piled.__module__}.{Piled.__qualname__}"].rises
+
+
+def test_what_comes_and_goes_does_not_rise() -> None:
+    assert risen_after([60, 40] * 12) == 1
+    assert risen_after([40, 60, 50, 70, 60, 80, 70, 90]) == 5
+
+
+def test_what_was_there_for_a_moment_hides_no_leak_for_long() -> None:
+    assert risen_after([2_000, *range(10, 100, 3)]) >= 4
+
+
 def test_two_classes_of_one_name_are_one_rise() -> None:
     """A module that is loaded again: the rise goes on with the class that rises."""
 
