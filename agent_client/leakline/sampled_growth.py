@@ -32,7 +32,7 @@ class SampledGrowth:
         return any(n < RISES or self._news[name].is_news for name, n in self._rises.items())
 
     def note(self, rows: Iterable[tuple[str, int, float]]) -> bool:
-        """``rows``: (name, count, relative standard error). True when some type has risen twice in a row and is news."""
+        """``rows``: (name, count, relative standard error). True when one has risen twice in a row and is news."""
         now = {name: (count, count * error) for name, count, error in rows}
         rises: dict[str, int] = {}
         for name, (count, error) in now.items():

@@ -1,11 +1,10 @@
-"""What a training loop costs more under Leakline, and under others: pairs of runs that share one core at a time.
+"""What a training loop costs more under Leakline, and under others: pairs of runs that take turns on one core.
 
 Runs one after the other differ by a tenth on a machine that others use as well, and a hundred pairs would not tell one
-per cent. The two of a pair run at once on the same core: whatever makes that core slow makes both slow.
+per cent. The two of a pair take turns of a second: whatever makes their core slow makes both slow.
 
-Each has half of its core, so that wall time passes twice as fast as for a training that has it alone. The client is
-given half of its share of wall time: its usual share of CPU time. The bare run is done a little earlier, by what the
-client costs; the other then has the core's cache to itself for its last per cent.
+Each stands still for half of the time, so that wall time passes twice as fast as for a training alone. The client is
+given half of its share of wall time: its usual share of CPU time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 from leakline.settings import DEFAULT_MAX_OVERHEAD
 
-from .children import run_child
+from .children import run_in_turns
 from .rows import NOT_MEASURED, Row
 from .timing import ratio_interval
 from .training import LOOPS, TOOLS
@@ -35,9 +34,7 @@ PEER_GENERATIONS: Final = 4
 SCALE: Final = float(os.environ.get("LOOPS", "1"))
 # Of wall time, of which each run of a pair has twice as much.
 SHARE: Final = {"LEAKLINE_MAX_OVERHEAD": str(DEFAULT_MAX_OVERHEAD / 2)}
-TABLE: Final = (
-    "training loops: CPU as ratio to the bare loop, of pairs that share a core, with 95 % intervals"
-)
+TABLE: Final = "training loops: CPU as ratio to the bare loop, of pairs that take turns on a core, with 95 % intervals"
 
 Run = Mapping[str, Any]
 Pair = tuple[Run, Run]
@@ -69,15 +66,10 @@ def _pairs(loop: str, tool: str, generations: int, number: int) -> list[Pair]:
 def _pair(loop: str, tool: str, generations: int, free: SimpleQueue[int | None]) -> Pair:
     """With the tool, and without, on a core that no other pair uses."""
     core = free.get()
-    with ThreadPoolExecutor(2) as pool:
-        both = [
-            pool.submit(
-                run_child, "training", loop, one, str(generations), core=core, environment=SHARE
-            )
-            for one in (tool, "nothing")
-        ]
-        observed, bare = (json.loads(one.result()[-1]) for one in both)
+    commands = [("training", loop, one, str(generations)) for one in (tool, "nothing")]
+    both = run_in_turns(commands, core=core, environment=SHARE)
     free.put(core)
+    observed, bare = (json.loads(lines[-1]) for lines in both)
     return observed, bare
 
 

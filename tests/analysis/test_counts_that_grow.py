@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from leakline.analysis.counts import count_growth
+from leakline.analysis.counts import come_together, count_growth
 
 
 def _x(n: int, first: int = -1) -> list[float]:
@@ -104,3 +104,23 @@ def test_rises_that_became_steady_began_with_the_first_of_them() -> None:
     growth = count_growth(_x(17), counts, 0)
     assert growth is not None
     assert growth.start == 1
+
+
+def test_memory_that_rises_where_a_count_does_comes_together() -> None:
+    x = [float(i) for i in range(20)]
+    stairs = [float(i // 6) for i in range(20)]
+    noise = [0.3, -0.2, 0.1, -0.4, 0.2] * 4
+    memory = [100 * s + n for s, n in zip(stairs, noise, strict=True)]
+    assert come_together(x, memory, x, stairs)
+    # Three generations later, or little by little: something else.
+    assert not come_together(x, [0.0] * 3 + memory[:-3], x, stairs)
+    assert not come_together(x, [16.0 * i + n for i, n in enumerate(noise)], x, stairs)
+
+
+def test_a_count_that_rises_every_time_tells_of_no_coincidence() -> None:
+    x = [float(i) for i in range(20)]
+    assert not come_together(x, [100.0 * i for i in x], x, x)
+    # Two steps happen to any program; counts read now and then tell of no generation.
+    steps = [0.0] * 5 + [1.0] * 5 + [2.0] * 10
+    assert not come_together(x, [100 * s for s in steps], x, steps)
+    assert not come_together(x, [100.0 * (i // 6) for i in x], x[::6], [i // 6 for i in x][::6])

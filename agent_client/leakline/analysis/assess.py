@@ -12,6 +12,7 @@ from typing import Final
 from .attribution import Cause, find_causes, share_out
 from .budgets import with_budgets
 from .candidates import Candidate, find_candidates
+from .counts import WINDOW, come_together
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
 from .outside import native_growth, other_channels, retained, with_garbage
@@ -82,7 +83,28 @@ def _assessed(
     if owner is not None:
         g = owner.growth
         begin, window = (g.start, g.start_low, g.start_high), g.generations
-    return Assessed(cause, begin, window, rise, _witnesses(cause), scale, study.lane.name)
+    witnesses = _witnesses(cause)
+    if "counts" in witnesses and _come_together(study, cause, upto):
+        witnesses |= {"together"}
+    return Assessed(cause, begin, window, rise, witnesses, scale, study.lane.name)
+
+
+def _come_together(study: LaneStudy, cause: Cause, upto: int) -> bool:
+    owner, lane = cause.owner, study.lane
+    if owner is None or not lane.private:
+        return False
+    wanted = owner.name, owner.role
+    series = next((s for s, name, role in study.facts.count_series if (name, role) == wanted), None)
+    if series is None:
+        return False
+    at, counts = lane.points(series, upto, newest=WINDOW)
+    first = max(
+        0,
+        upto - WINDOW,
+        *(i for i, g in enumerate(lane.generations[:upto]) if g < owner.growth.start),
+    )
+    x = [float(g) for g in lane.generations[first:upto]]
+    return come_together(x, study.residual(upto)[first:], at, counts)
 
 
 def _witnesses(cause: Cause) -> frozenset[str]:

@@ -21,7 +21,7 @@ _EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 # One object of a class nobody declared is hardly larger than this.
 _PLAUSIBLE_BYTES: Final = 2**20
-# Tensors, what their graphs hold, and figures with their canvas.
+# Tensors, what their graphs hold, figures with their canvas, and objects that a container is seen to keep.
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
 _COVERS: Final = 0.70
 # Measured bytes below this share leave room for a second cause outside Python.
@@ -366,7 +366,9 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     if owner.declared or owner.violation is not None:
         return True
     each = total / owner.growth.slope
-    if owner.family in ("tensor", "graph", "figure"):
+    # What a list gains one by one, in every generation, is kept; nobody has said yet how large it is.
+    kept = any(m.role == "container" and _is_like(m, owner) for m in cause.members[1:])
+    if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
         return each <= _PLAUSIBLE_LARGE_BYTES
     if owner.place == NOWHERE or owner.family in ("library", "plain"):
         return False

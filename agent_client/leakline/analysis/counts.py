@@ -9,7 +9,7 @@ from statistics import fmean, median, pstdev
 from typing import Final, Literal
 
 from .shape import breaks_new_ground, is_more_than_steps, keeps_rising, stands_out
-from .trend import block_minima, fit_hinge, theil_sen
+from .trend import block_minima, fit_hinge, robust_spread, theil_sen
 
 Pattern = Literal["constant", "periodic", "irregular", "noisy"]
 
@@ -21,6 +21,9 @@ _MIN_PERIODS: Final = 3
 _COMPARED: Final = 9
 _MIN_SPAN: Final = 6
 _MIN_NOISY: Final = 8
+# What memory must gain where a count rises, of all it gains; and how far those gains stand out of the others.
+_MOST: Final = 0.7
+_STANDS_OUT: Final = 4.0
 # Noise of counts is large beside their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
 # Readings looked at for the pattern; the start is looked for in all of them.
@@ -71,6 +74,26 @@ def count_growth(
     ):
         return found
     return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def come_together(
+    x: Sequence[float], memory: Sequence[float], at: Sequence[float], counts: Sequence[float]
+) -> bool:
+    """Whether memory rises in the generations in which a count does (at least 3), and hardly in the others.
+
+    ``memory`` at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or were
+    not read in each generation: then nothing tells what else rose with them.
+    """
+    now, known = dict(zip(at, counts, strict=True)), set(at)
+    inside: list[float] = []
+    beside: list[float] = []
+    for (before, low), (g, high) in pairwise(zip(x, memory, strict=True)):
+        if before in known and g in known:
+            (inside if now[g] > now[before] else beside).append(high - low)
+    if len(inside) < _MIN_PERIODS or len(beside) < len(inside) or min(inside) <= 0:
+        return False
+    gained = memory[-1] - memory[0]
+    return sum(inside) >= _MOST * gained and median(inside) >= _STANDS_OUT * robust_spread(beside)
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:

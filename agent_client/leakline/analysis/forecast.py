@@ -8,11 +8,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from .limits import newest
+from .limits import Limit, newest
+from .outlook import Outlook, generations_to, level_of, outlook_of
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
 from .study import LaneStudy, Moment
-from .trend import Slope
+from .trend import Z_90, Slope
 
 # Never look further ahead than twice the stretch the growth was seen in.
 _REACH: Final = 2.0
@@ -38,23 +39,25 @@ def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: b
     if limit is None:
         return OomForecast()
     quiet = OomForecast("none", int(limit.bytes), limit.source)
-    rate = _sum([m.growth for _, m in known])
+    if max(m.upto for _, m in known) < _MIN_GENERATIONS and not growing:
+        return quiet
+    outlooks = [outlook_of(s, m.upto) for s, m in known]
+    headroom = _headroom(known, limit) - sum(o.over for o in outlooks)
+    scatter = Z_90 * sum(o.spread for o in outlooks)
     rising = growing or any(m.rise.window or m.rise.visible for _, m in known)
+    leak = _sum(outlooks) if rising else Outlook()
     filling = [
         (b.remaining_bytes(m.upto), _fill_rate(s, m, b.name))
         for s, m in known
         for b in s.facts.bounded
     ]
-    if max(m.upto for _, m in known) < _MIN_GENERATIONS and not growing:
+    low, high = _widened(leak.rate)
+    left = generations_left(headroom, leak.rate.estimate, filling, leak.gains)
+    if left is None:
         return quiet
-    headroom = _headroom(known[0][0], limit.source, limit.bytes, known)
-    leak = Slope(rate.estimate, *_widened(rate), rate.points) if rising else Slope(0.0, 0.0, 0.0, 0)
-    crossing = [
-        generations_left(headroom, r, filling) for r in (leak.estimate, leak.high, leak.low)
-    ]
-    if crossing[0] is None:
-        return quiet
-    return _told(known, quiet, crossing[0], crossing[1] or crossing[0], crossing[2])
+    soonest = generations_left(headroom - scatter, high, filling, leak.gains)
+    latest = generations_left(headroom + scatter, low, filling)
+    return _told(known, quiet, left, left if soonest is None else soonest, latest)
 
 
 def _told(
@@ -87,30 +90,34 @@ def _risk(left: float, lived: float) -> Risk:
 
 
 def generations_left(
-    headroom: float, rate: float, filling: Sequence[tuple[float, float]]
+    headroom: float, rate: float, filling: Sequence[tuple[float, float]], gains: float = 0.0
 ) -> float | None:
     """Generations until ``headroom`` bytes are used up by growth at ``rate`` and by containers filling.
 
-    Each container adds its own bytes per generation until its remaining bytes are in. None when never.
+    The rate grows by ``gains`` with each generation; each container adds its own bytes per generation until its
+    remaining bytes are in. None when never.
     """
-    if headroom <= 0:
-        return 0.0
     now = 0.0
     open_ones = sorted((room / speed, speed) for room, speed in filling if room > 0 and speed > 0)
     for index, (full_at, _) in enumerate(open_ones):
-        speed = rate + sum(s for _, s in open_ones[index:])
-        if speed > 0 and headroom / speed <= full_at - now:
-            return now + headroom / speed
-        headroom -= speed * (full_at - now)
+        speed = rate + gains * now + sum(s for _, s in open_ones[index:])
+        span = full_at - now
+        needed = generations_to(headroom, speed, gains)
+        if needed is not None and needed <= span:
+            return now + needed
+        headroom -= speed * span + gains * span * span / 2
         now = full_at
-    return now + headroom / rate if rate > 0 else None
+    needed = generations_to(headroom, rate + gains * now, gains)
+    return None if needed is None else now + needed
 
 
-def _sum(slopes: Sequence[Slope]) -> Slope:
-    return Slope(
-        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes),
-        min(s.points for s in slopes),
+def _sum(outlooks: Sequence[Outlook]) -> Outlook:
+    rates = [o.rate for o in outlooks]
+    rate = Slope(
+        sum(r.estimate for r in rates), sum(r.low for r in rates), sum(r.high for r in rates),
+        min(r.points for r in rates),
     )  # fmt: skip
+    return Outlook(rate, sum(o.gains for o in outlooks))
 
 
 def _widened(rate: Slope) -> tuple[float, float]:
@@ -127,17 +134,14 @@ def _fill_rate(study: LaneStudy, moment: Moment, name: str) -> float:
     return each * container.per_generation(moment.upto)
 
 
-def _headroom(
-    study: LaneStudy, source: str, limit: float, known: Sequence[tuple[LaneStudy, Moment]]
-) -> float:
+def _headroom(known: Sequence[tuple[LaneStudy, Moment]], limit: Limit) -> float:
     """Bytes left at the peaks of a generation, not at its quiet end: peaks are what gets a process killed."""
-    if source == "system":
-        available = newest(study.lane, "system.available_bytes")
+    over = sum(_peak_over_floor(s, m) for s, m in known)
+    if limit.source == "system":
+        available = newest(known[0][0].lane, "system.available_bytes")
         if available is not None:
-            return available - sum(_peak_over_floor(s, m) for s, m in known)
-    level = sum(s.lane.private[m.upto - 1] for s, m in known)
-    level += sum(newest(s.lane, "children.uss_bytes") or 0.0 for s, _ in known)
-    return limit - level - sum(_peak_over_floor(s, m) for s, m in known)
+            return available - over
+    return limit.bytes - sum(level_of(s, m.upto) for s, m in known) - over
 
 
 def _peak_over_floor(study: LaneStudy, moment: Moment) -> float:

@@ -170,6 +170,8 @@ def _by_counts(a: Assessed) -> Status | None:
     seen = a.cause.rate.low > 0 and a.cause.rate.points >= MIN_GENERATIONS
     if proven and (seen or "steady" in a.witnesses):
         return "suspected"
+    if seen and "together" in a.witnesses:
+        return "suspected"
     named = owner is not None and owner.family in ("object", "figure", "graph", "tensor")
     return "suspected" if seen and named and (owner.declared if owner else False) else None
 

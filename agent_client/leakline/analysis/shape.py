@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final
 
@@ -49,7 +49,11 @@ def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
 
 
 def is_more_than_steps(x: Sequence[float], y: Sequence[float]) -> bool:
-    """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps."""
+    """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
+
+    Only what is never taken back counts as a jump: readings that scatter jump up as often as down.
+    """
+    y = what_stays(y)
     # Where generations are missing, what they gained together must not look like one jump.
     gaps = [b - a for a, b in pairwise(x)]
     usual = median(gaps)
@@ -57,6 +61,11 @@ def is_more_than_steps(x: Sequence[float], y: Sequence[float]) -> bool:
     growth = sum(jumps)
     jumps.sort(reverse=True)
     return growth > 0 and growth - sum(jumps[:_STEPS]) >= _WITHOUT_STEPS * growth
+
+
+def what_stays(y: Sequence[float]) -> list[float]:
+    """Of each reading what no later one falls below."""
+    return list(accumulate(reversed(y), min))[::-1]
 
 
 def breaks_new_ground(window: Sequence[float], before: Sequence[float]) -> bool:

@@ -1,0 +1,116 @@
+"""Where memory begins to rise, and when it meets its limit, on curves whose truth is known to a generation."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from builder import TRAIN, Leak, Training
+
+from leakline.analysis import examine
+from leakline.analysis.forecast import generations_left
+from leakline.analysis.history import ProcessHistory, RunHistory
+from leakline.analysis.outlook import generations_to, outlook_of
+from leakline.analysis.series import lanes_of
+from leakline.analysis.study import LaneStudy, bend_of
+
+MIB = 2**20
+BASELINE = 1_000 * MIB
+
+
+def history_of(
+    private: Sequence[float], limit: float | None = None, **others: Sequence[float]
+) -> RunHistory:
+    """One reading at the end of each generation, and nothing else."""
+    n = len(private)
+    series = {"process.anon_bytes": [round(v) for v in private]}
+    series |= {name.replace("__", "."): [round(v) for v in row] for name, row in others.items()}
+    times = [60.0 * i for i in range(n)]
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), times, times, list(range(n)), [None] * n, [""] * n,
+        ["generation_end"] * n, series,
+    )  # fmt: skip
+    return RunHistory(
+        "r", processes=(process,), limit_bytes=None if limit is None else round(limit)
+    )
+
+
+def study_of(history: RunHistory) -> LaneStudy:
+    (lane,) = lanes_of(history)
+    return LaneStudy(history, lane)
+
+
+def curve(shape: Callable[[int], float], n: int, noise: float = 2.0) -> list[float]:
+    rng = random.Random(7)
+    return [BASELINE + MIB * (shape(i) + rng.gauss(0, noise)) for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "start"),
+    [
+        (lambda i: 6.0 * max(0, i - 24), 25),
+        (lambda i: 0.05 * max(0, i - 12) * (max(0, i - 12) + 20), 13),
+        (lambda i: 300 * (1 - math.exp(-i / 4)) + 6.0 * i, 0),
+    ],
+    ids=["a line", "faster and faster", "warm-up and a line"],
+)
+def test_a_rise_begins_where_it_is_first_seen(shape: Callable[[int], float], start: int) -> None:
+    values = curve(shape, 90)
+    bend = bend_of(study_of(history_of(values)).lane, values, len(values))
+    assert bend is not None
+    assert abs(bend[0] - start) <= 5
+    assert bend[1] <= bend[0] <= bend[2]
+
+
+def test_growth_that_speeds_up_is_expected_to_go_on_speeding_up() -> None:
+    study = study_of(history_of(curve(lambda i: 0.1 * i * i, 60)))
+    outlook = outlook_of(study, 60)
+    assert outlook.gains == pytest.approx(0.2 * MIB, rel=0.25)
+    assert outlook.rate.estimate == pytest.approx(12 * MIB, rel=0.15)
+    assert outlook_of(study_of(history_of(curve(lambda i: 6.0 * i, 60))), 60).gains == 0
+
+
+def test_amounts_are_reached_by_the_sum_of_rate_and_gain() -> None:
+    assert generations_to(100, 10, 0) == 10
+    assert generations_to(100, 0, 2) == pytest.approx(10)
+    assert generations_to(100, -1, 0) is None
+    assert generations_to(0, -1, 0) == 0
+    # Full after 5 with 20 per generation, and 10 more for ever.
+    assert generations_left(200, 10, [(100, 20)]) == pytest.approx(5 + 5)
+    # 30 t + t² = 130
+    assert generations_left(130, 10, [(100, 20)], 2.0) == pytest.approx(355**0.5 - 15)
+
+
+@pytest.mark.parametrize(
+    ("shape", "out"),
+    [
+        (lambda i: 6.0 * i, 99),
+        (lambda i: 0.06 * i * i, 99),
+        (lambda i: 6.0 * i + 60 * (i % 8) / 8, 95),
+    ],
+    ids=["a line", "faster and faster", "teeth on a line"],
+)
+def test_the_end_is_named_half_way_before_it(shape: Callable[[int], float], out: int) -> None:
+    """The limit is what the clean curve reaches at generation 99; teeth reach it a little before."""
+    limit = BASELINE + MIB * shape(99)
+    oom = examine(history_of(curve(shape, 50), limit)).oom
+    assert oom.generation is not None
+    assert oom.generation.estimate == pytest.approx(out, abs=10)
+    assert oom.generation.low <= out <= oom.generation.high
+
+
+def test_children_that_grow_bring_the_end_too() -> None:
+    flat, children = curve(lambda i: 0.0, 50), curve(lambda i: 6.0 * i, 50)
+    oom = examine(history_of(flat, 2 * BASELINE + 600 * MIB, children__uss_bytes=children)).oom
+    assert oom.generation is not None
+    assert oom.generation.estimate == pytest.approx(100, abs=8)
+
+
+def test_a_run_that_does_not_grow_has_no_end() -> None:
+    assert examine(history_of(curve(lambda i: 0.0, 50), 1.5 * BASELINE)).oom.risk == "none"
+    leak = Training(
+        generations=30, leaks=(Leak(TRAIN, 6 * MIB),), limit_bytes=8_000 * MIB, total=40
+    )
+    assert examine(leak.history()).oom.risk == "none"
