@@ -1,12 +1,13 @@
 """What a training script declares: checked arguments -> the data of declaring events. Pure.
 
-`expect`, `track` and `gauge` raise BadArgument at once; the data of the others is made of what they are given.
+`expect`, `track`, `gauge` and `fix` raise BadArgument at once; the data of the others is made of what they are given.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final, SupportsFloat
@@ -106,7 +107,7 @@ def finite_number(value: object, name: str) -> Number:
 
 def size_bytes(value: object, name: str) -> int:
     """Bytes from a number or a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     factor = _UNITS.get(found[2].lower()) if found else None
@@ -131,11 +132,47 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
     }
 
 
-def fix_data(
-    phase: str | None, location: str | None, promises: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    kept = {
-        str(name): size_bytes(value, str(name)) if isinstance(value, str) else plain_json(value)
-        for name, value in (promises or {}).items()
-    }
-    return {"phase": phase, "location": location, "promises": kept}
+def fix_data(phase: object, location: object, promises: object) -> dict[str, Any]:
+    """{phase, location, promises}: sizes in bytes, counts as whole numbers."""
+    if promises is not None and not isinstance(promises, Mapping):
+        raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
+    kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
+    if phase is not None:
+        phase = checked_name(phase, "phase")
+    elif "phase_growth_bytes_per_generation" in kept:
+        raise BadArgument("phase", None, "must be named where growth within it is promised")
+    return {"phase": phase, "location": _location(location), "promises": kept}
+
+
+def _location(location: object) -> str | None:
+    if location is None:
+        return None
+    if not isinstance(location, (str, os.PathLike)):
+        raise BadArgument("location", f"<{type(location).__name__}>", "must be a text")
+    text = str(plain_json(location))
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _promised(claim: object, value: object) -> int:
+    # Loaded by who declares a fix, and by nobody else.
+    from .analysis.promises import COUNT, GENERATIONS, NAMES, SIZES
+
+    name = f"promises[{claim!r}]"
+    if claim in SIZES:
+        return _bounded(size_bytes(value, name), name)
+    counted = isinstance(claim, str) and claim.startswith(COUNT)
+    if counted:
+        checked_type(str(claim).removeprefix(COUNT), name)
+    elif claim != GENERATIONS:
+        known = ", ".join((*NAMES, f"{COUNT}package.Class"))
+        raise BadArgument(name, value, f"is no promise that can be checked; use one of {known}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadArgument(name, value, "must be a whole number")
+    return _bounded(value, name)
+
+
+def promised_classes(data: Mapping[str, Any]) -> list[str]:
+    """The classes whose counts a fix promises: they must be counted for it to be tested."""
+    from .analysis.promises import COUNT
+
+    return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

@@ -213,8 +213,17 @@ class Run:
         location: str | None = None,
         promises: Mapping[str, Any] | None = None,
     ) -> None:
-        """A fix that this run contains, and what it promises; checked on this run."""
-        self._declare("fix", name, lambda: declarations.fix_data(phase, location, promises))
+        """A fix that this run contains, and what it promises; checked on this run. Raises BadArgument.
+
+        ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
+        ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
+        complete; ``count:package.Class``, the most instances alive at the end of a generation.
+        """
+        if self._loop is not None:
+            data = declarations.fix_data(phase, location, promises)
+            with self._guard:
+                self._loop.note("fix", _clean(name), data)
+                self._loop.watch(declarations.promised_classes(data))
 
     def on(self, status: str, callback: Callable[[Any], object]) -> None:
         """Call ``callback(verdict)`` in this process when the verdict reaches ``status`` (or a worse one).

@@ -71,7 +71,7 @@ class Event:
 
     ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
-    ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises};
+    ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
     ``collection`` {generation, freed, uncollectable, seconds}, of the interpreter's generations, in objects.
     """

@@ -29,9 +29,10 @@ def train(options: argparse.Namespace) -> int:
 
     from .agent import DDPGAgent
     from .environment import TradingEnvironment
+    from .fixes import FIXES
     from .leaks import Leaks
     from .market import make_market
-    from .trainer import PHASES, REPLAY_CAPACITY, Trainer
+    from .trainer import PHASES, Trainer
 
     torch.set_num_threads(1)
     if options.run_id:
@@ -48,12 +49,18 @@ def train(options: argparse.Namespace) -> int:
         server=options.server,
     )
     trainer = Trainer(
-        run, make_market(options.seed), Leaks.of(options.leak), population, options.seed, tell
-    )
+        run, make_market(options.seed), Leaks.of(options.leak), population, options.seed, tell,
+        options.replay_ready,
+    )  # fmt: skip
     run.expect(TradingEnvironment, population)
     # The population, and the best agent so far.
     run.expect(DDPGAgent, (population, population + 1), after="evolve_population")
-    run.track("replay", trainer.replay, capacity=REPLAY_CAPACITY)
+    run.track("replay", trainer.replay, capacity=trainer.replay.capacity)
+    for name in options.fix:
+        fix = FIXES[name]
+        promises = {**fix.promises, "generations": options.generations}
+        title = name.replace("_", " ")
+        run.fix(title, phase=fix.phase, location=fix.location, promises=promises)
     trainer.train(options.generations)
     run.finish()
     return 0
@@ -64,6 +71,7 @@ def tell(progress: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .fixes import FIXES
     from .leaks import SWITCHES
 
     parser = argparse.ArgumentParser(
@@ -77,6 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--leak", action="append", default=[], choices=SWITCHES, metavar="NAME",
         help=f"plant this leak; may be given several times: {', '.join(SWITCHES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fix", action="append", default=[], choices=FIXES, metavar="NAME",
+        help=f"declare this fix, with what it promises; may be given several times: {', '.join(FIXES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--replay-ready", type=int, default=6_000, metavar="NUMBER",
+        help="transitions in the buffer before the training phase begins (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--project", default="erl-trading")
     parser.add_argument("--name", help="of the run (default: a readable random one)")

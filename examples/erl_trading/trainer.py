@@ -51,21 +51,25 @@ class Progress:
     best: float
     mean: float
     replay_length: int
+    replay_capacity: int
+    replay_ready: int
     trained: bool
 
     def __str__(self) -> str:
-        waiting = (
-            "" if self.trained else f", buffer not ready: {self.replay_length:,} / {REPLAY_READY:,}"
-        )
+        length = f"{self.replay_length:,}"
+        waiting = "" if self.trained else f", buffer not ready: {length} / {self.replay_ready:,}"
         return (
             f"generation {self.generation}: best {self.best:+.2f} %, mean {self.mean:+.2f} %"
-            f", replay {self.replay_length:,} / {REPLAY_CAPACITY:,}{waiting}"
+            f", replay {length} / {self.replay_capacity:,}{waiting}"
         )
 
 
 @dataclass
 class Trainer:
-    """Owns all that lives longer than a generation."""
+    """Owns all that lives longer than a generation.
+
+    The training phase is left out until the buffer holds ``replay_ready`` transitions.
+    """
 
     run: Telemetry
     market: Market
@@ -73,6 +77,7 @@ class Trainer:
     population_size: int = 16
     seed: int = 0
     on_progress: Callable[[Progress], None] = lambda progress: None
+    replay_ready: int = REPLAY_READY
 
     replay: ReplayBuffer = field(init=False)
     population: list[DDPGAgent] = field(init=False)
@@ -88,7 +93,7 @@ class Trainer:
         self.random = np.random.default_rng(self.seed)
         unbounded = self.leaks.loss_history or self.leaks.loss_graph
         self.losses = [] if unbounded else deque(maxlen=LOSSES_KEPT)
-        self.replay = ReplayBuffer(REPLAY_CAPACITY)
+        self.replay = ReplayBuffer(max(REPLAY_CAPACITY, self.replay_ready))
         self.population = [DDPGAgent() for _ in range(self.population_size)]
         self.environments = [self._new_environment() for _ in range(self.population_size)]
 
@@ -98,7 +103,7 @@ class Trainer:
             self.run.generation(generation)
             with self.run.phase("evaluate_population"):
                 fitness = self.evaluate_population()
-            ready = len(self.replay) >= REPLAY_READY
+            ready = len(self.replay) >= self.replay_ready
             if ready:
                 with self.run.phase("train_population"):
                     self.train_population()
@@ -180,8 +185,9 @@ class Trainer:
 
     def _report(self, generation: int, fitness: Sequence[float], trained: bool) -> None:
         progress = Progress(
-            generation, max(fitness), sum(fitness) / len(fitness), len(self.replay), trained
-        )
+            generation, max(fitness), sum(fitness) / len(fitness),
+            len(self.replay), self.replay.capacity, self.replay_ready, trained,
+        )  # fmt: skip
         self.history.append(progress)
         self.run.gauge("mean_fitness_percent", progress.mean)
         self.on_progress(progress)

@@ -15,7 +15,7 @@ from builder import (
     old_population,
 )
 
-from leakline.analysis import compare, environment_changes, to_json
+from leakline.analysis import compare, environment_changes, history_from_batches, to_json
 
 
 def _run(*leaks: object, seed: int = 1, **options: object) -> Training:
@@ -92,6 +92,59 @@ def test_tables_by_phase_and_type_start_with_the_largest_change() -> None:
     assert (row.before_last, row.after_last) == (2 + 16 * 16, 2)
 
 
+def test_counts_are_compared_at_the_same_generation() -> None:
+    """The same leak in a longer run is no larger one."""
+    before = _run(kept_environments(), generations=10)
+    after = _run(kept_environments(), generations=20, seed=2)
+    result = compare(before.history(), after.history())
+    row = next(row for row in result.by_type if row.type == "trading.TradingEnvironment")
+    assert row.before_last == row.after_last == 2 + 10 * 16
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_difference_has_an_interval_of_its_own(seed: int) -> None:
+    before = _run(kept_environments(), seed=seed).history()
+    gone = compare(before, _run(seed=seed + 50).history()).growth_bytes_per_generation.difference
+    assert gone is not None
+    assert gone.low <= gone.estimate <= gone.high < -4 * MIB
+    same = compare(before, _run(kept_environments(), seed=seed + 50).history())
+    for difference in (same.growth_bytes_per_generation.difference, same.by_phase[0].difference):
+        assert difference is not None
+        assert abs(difference.estimate) < 2 * MIB
+        assert difference.high - difference.low > 0
+
+
+def test_noise_of_two_equal_runs_is_no_difference_of_their_phases() -> None:
+    """The interval is one of 90 %: of sixty phases compared some six may be off."""
+    off = told = 0
+    for seed in range(20):
+        pair = (_run(seed=seed).history(), _run(seed=seed + 50).history())
+        for row in compare(*pair).by_phase:
+            if row.difference is not None and row.phase != "between":
+                told += 1
+                off += not row.difference.low <= 0 <= row.difference.high
+    assert told >= 60
+    assert off <= 0.25 * told
+
+
+def test_a_resumed_run_is_compared_over_all_its_attempts() -> None:
+    leak = old_population()
+    attempts = [
+        Training(leaks=(leak,), generations=9, instance="p1"),
+        Training(
+            leaks=(leak,), generations=10, instance="p2", attempt=2, first_generation=8, seed=5
+        ),
+    ]
+    batches = [batch for attempt in attempts for batch in attempt.batches()]
+    before = history_from_batches(attempts[0].header(), batches)
+    result = compare(before, _run(generations=18, seed=9).history())
+    assert (result.outcome, result.generations_compared) == ("fixed", 18), result.summary
+    # What the crash freed is neither growth nor a release.
+    was = result.growth_bytes_per_generation.before
+    assert was is not None
+    assert was.estimate == pytest.approx(8 * MIB, rel=0.25)
+
+
 def test_peak_and_time_are_compared() -> None:
     result = compare(_run(kept_environments(), peak_in_evolve=50 * MIB).history(), _run().history())
     assert result.peak_bytes.before > result.peak_bytes.after
@@ -110,9 +163,11 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     result = to_json(compare(_run(kept_environments()).history(), _run().history()))
     assert set(result) == {
         "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
-        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes",
+        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
     }  # fmt: skip
-    assert set(result["growth_bytes_per_generation"]) == {"before", "after", "change_percent"}
+    growth = result["growth_bytes_per_generation"]
+    assert set(growth) == {"before", "after", "change_percent", "difference"}
+    assert set(growth["difference"]) == {"estimate", "low", "high"}
     assert set(result["findings"]) == {"gone", "still", "new"}
 
 

@@ -31,3 +31,22 @@ def test_the_json_alone_is_printed(leakline: Any, server: str) -> None:
     said = leakline("compare", "run2", "run1", "--json", "--server", server, GATE)
     assert json.loads(said.output)["after"] == "run1"
     assert said.status == 3
+
+
+def test_a_promise_that_the_run_after_breaks_closes_the_gate(leakline: Any, server: str) -> None:
+    said = leakline("compare", "run2", "run1", "--server", server, "--fail-on=refuted")
+    assert said.status == 3
+    assert "failed on: refuted" in said.output
+    kept = leakline("compare", "run1", "run2", "--server", server, "--fail-on=refuted")
+    assert kept.status == 0
+
+
+def test_the_promises_of_the_run_after_are_told(leakline: Any, server: str) -> None:
+    output = leakline("compare", "run1", "run2", "--server", server).output
+    assert "what the fix promised:\n   let them go (train, app.py:7)\n      held: " in output
+    assert "refuted" not in output
+
+
+def test_the_difference_of_growth_is_told_with_its_interval(leakline: Any, server: str) -> None:
+    output = leakline("compare", "run1", "run2", "--server", server).output
+    assert "difference: -20.00 MiB per generation (-20.00 MiB to -20.00 MiB)" in output

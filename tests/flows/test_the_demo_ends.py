@@ -98,3 +98,21 @@ def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken
     for title in ("before", "after", "comparison"):
         (line,) = [line for line in seen.splitlines() if line.startswith(f"{title} ")]
         assert "http://127.0.0.1:" in line
+
+
+def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_goes_on(
+    demo: Any,
+) -> None:
+    running = demo("--port", "0", "--story", "misdiagnosis", "--generations", "10", "--exit")
+    seen, _ = running.process.communicate(timeout=500)
+    assert running.process.returncode == 0, seen
+    told = {
+        title: next(line for line in seen.splitlines() if line.startswith(f"{title} "))
+        for title in ("blamed", "promised", "in truth")
+    }
+    assert "train_population never ran: the claim was never tested." in told["blamed"]
+    assert "refuted: Memory grows by " in told["promised"]
+    assert "times the 1.00 MiB promised." in told["promised"]
+    assert "evaluate_population keeps 16 TradingEnvironment per generation" in told["in truth"]
+    # For real: the trainer says itself, twenty times, that it left the training phase out.
+    assert seen.count("buffer not ready: ") == 20

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
-from .books import LEAKLINE_LINE, NO_PHASE, booked_bytes, phase_slopes
+from .books import LEAKLINE_LINE, NO_PHASE
 from .evidence import MATERIAL
 from .growth import type_growth
-from .history import RunHistory
+from .history import ProcessHistory, RunHistory
 from .ladder import ACTIVE
 from .results import (
     Change,
     Comparison,
     Finding,
     FindingChanges,
+    GrowthChange,
     Interval,
     Outcome,
     PhaseChange,
@@ -23,7 +27,8 @@ from .results import (
     TypeGrowth,
     Verdict,
 )
-from .series import lanes_of
+from .series import lanes_of, top_level
+from .since import kept_per_generation
 from .study import LaneStudy
 from .trend import floor_slope
 from .verdict import examine
@@ -38,6 +43,8 @@ _SAME: Final = 0.20
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
+# Generations a phase is compared over; more say nothing more.
+_PHASES_KEPT: Final = 256
 _NO_PERCENT: Final = 1e-9
 
 
@@ -50,20 +57,20 @@ def compare(before: RunHistory, after: RunHistory) -> Comparison:
     a, b = _Side(before, shared), _Side(after, shared)
     changes = _finding_changes(a.verdict.findings, b.verdict.findings)
     outcome = _outcome(a, b, changes, len(shared))
-    growth = Change(a.growth, b.growth, _percent(_estimate(a.growth), _estimate(b.growth)))
     return Comparison(
         before=before.run,
         after=after.run,
         outcome=outcome,
         summary=_summary(outcome, a, b, len(shared)),
         generations_compared=len(shared),
-        growth_bytes_per_generation=growth,
+        growth_bytes_per_generation=GrowthChange(a.growth, b.growth, *_change(a.growth, b.growth)),
         peak_bytes=Change(a.peak, b.peak, _percent(a.peak, b.peak)),
         seconds_per_generation=Change(a.seconds, b.seconds, _percent(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
-        by_type=_by_type(before, after),
+        by_type=_by_type(_upto(before, shared), _upto(after, shared)),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
+        fixes=b.verdict.fixes,
     )
 
 
@@ -104,10 +111,13 @@ class _Side:
             at = self._positions(study)
             if len(at) < 2:
                 continue
-            booked = booked_bytes(study.lane)
-            for name, s in phase_slopes(booked, study.lane.generations, at[0], at[-1] + 1).items():
+            begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
+            booked = study.booked[begin:end]
+            x = [float(g) for g in study.lane.generations[begin:end]]
+            for name in sorted({top_level(path) for line in booked for path in line}):
                 if name == LEAKLINE_LINE:
                     continue
+                s = kept_per_generation(x, [_booked_to(line, name) for line in booked])
                 old = found.get(name, Interval(0.0, 0.0, 0.0))
                 found[name] = Interval(
                     old.estimate + s.estimate, old.low + s.low, old.high + s.high
@@ -152,11 +162,35 @@ class _Side:
         return rate * min(100, 2 * max(1, generations)) >= MATERIAL * max(self.baseline, 1.0)
 
 
+def _booked_to(line: Mapping[str, float], top: str) -> float:
+    return sum(amount for path, amount in line.items() if top_level(path) == top)
+
+
 def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
     sides = [
         {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
     ]
     return sorted(sides[0] & sides[1])
+
+
+def _upto(history: RunHistory, shared: Sequence[int]) -> RunHistory:
+    """The run without the generations that only it went on to."""
+    last = max(shared, default=None)
+    if last is None:
+        return history
+    return replace(history, processes=tuple(_cut(process, last) for process in history.processes))
+
+
+def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
+    kept = [g is None or g <= last for g in process.generation]
+    if all(kept):
+        return process
+    columns: dict[str, Any] = {
+        name: list(compress(getattr(process, name), kept))
+        for name in ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
+    }
+    series = {name: list(compress(column, kept)) for name, column in process.series.items()}
+    return replace(process, **columns, series=series)
 
 
 def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
@@ -192,8 +226,17 @@ def _overlap(a: Interval, b: Interval) -> bool:
     return a.low <= b.high and b.low <= a.high
 
 
-def _estimate(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.estimate
+def _change(
+    before: Interval | None, after: Interval | None
+) -> tuple[float | None, Interval | None]:
+    """(percent, difference). Two runs err independently, so their intervals add up as squares."""
+    if before is None or after is None:
+        return None, None
+    middle = after.estimate - before.estimate
+    down = math.hypot(after.estimate - after.low, before.high - before.estimate)
+    up = math.hypot(after.high - after.estimate, before.estimate - before.low)
+    difference = Interval(middle, middle - down, middle + up)
+    return _percent(before.estimate, after.estimate), difference
 
 
 def _percent(before: float | None, after: float | None) -> float | None:
@@ -226,13 +269,8 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
 
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
     names = sorted({*a.phases, *b.phases}, key=lambda name: (name in NO_PHASE, name))
-    rows = [
-        PhaseChange(
-            name, a.phases.get(name), b.phases.get(name),
-            _percent(_estimate(a.phases.get(name)), _estimate(b.phases.get(name))),
-        )
-        for name in names
-    ]  # fmt: skip
+    pairs = [(name, a.phases.get(name), b.phases.get(name)) for name in names]
+    rows = [PhaseChange(name, old, new, *_change(old, new)) for name, old, new in pairs]
     return tuple(sorted(rows, key=_largest))
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
 Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
 Risk = Literal["none", "low", "high", "critical"]
+# Of one promise of a fix; undecided is: not yet testable.
+PromiseOutcome = Literal["held", "refuted", "undecided"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
@@ -87,6 +89,24 @@ class OomForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseCheck:
+    """One promise of a fix beside what this run measured.
+
+    ``claim`` is the promise by its name, and ``promised`` its bound in bytes or counts; None where the sender gave
+    no number. ``measured`` is in the same unit; what was read and not estimated has both ends at the estimate.
+    """
+
+    fix: str
+    phase: str | None
+    location: str | None
+    claim: str
+    promised: float | None
+    measured: Interval | None
+    outcome: PromiseOutcome
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     run: str
     unit: str
@@ -98,6 +118,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     oom: OomForecast = field(default_factory=OomForecast)
+    fixes: tuple[PromiseCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +196,28 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthChange:
+    """Bytes per generation in both runs. ``difference`` is after less before with its own 90 % interval."""
+
+    before: Interval | None
+    after: Interval | None
+    change_percent: float | None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseChange:
     phase: str
     before: Interval | None
     after: Interval | None
     change_percent: float | None
+    difference: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
+    """Over the generations both runs have; the last counts are those of the last of them."""
+
     type: str
     before_per_generation: float | None
     after_per_generation: float | None
@@ -205,13 +239,15 @@ class Comparison:
     outcome: Outcome
     summary: str
     generations_compared: int
-    growth_bytes_per_generation: Change
+    growth_bytes_per_generation: GrowthChange
     peak_bytes: Change
     seconds_per_generation: Change
     by_phase: tuple[PhaseChange, ...] = ()
     by_type: tuple[TypeChange, ...] = ()
     findings: FindingChanges = field(default_factory=FindingChanges)
     environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    # What the fixes of the run after promised.
+    fixes: tuple[PromiseCheck, ...] = ()
 
 
 def to_json(thing: Any) -> Any:

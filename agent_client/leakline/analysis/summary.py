@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from .results import Finding, Interval, Status
 from .wording import format_bytes, format_change, format_count, ordinal, short_name
@@ -17,6 +17,21 @@ _OUTSIDE: Final = {
     "shared_memory": "shared memory",
     "external": "memory outside this process",
 }
+
+# How the outcome of a promise is told to people.
+PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
+
+
+def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each fix with its place, and indented beneath it what came of each promise; ``fixes`` as in the JSON."""
+    told = None
+    for check in fixes:
+        places = [check[name] for name in ("phase", "location") if check[name]]
+        fix = f"{check['fix']} ({', '.join(places)})" if places else str(check["fix"])
+        if fix != told:
+            yield fix
+        told = fix
+        yield f"   {PROMISE_WORDS[check['outcome']]}: {check['sentence']}"
 
 
 def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> str:

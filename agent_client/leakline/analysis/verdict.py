@@ -10,6 +10,7 @@ from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
+from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .series import lanes_of, top_level
 from .study import LaneStudy, Moment
@@ -39,6 +40,7 @@ def examine(history: RunHistory) -> Verdict:
             history.run, history.unit, generations, "learning",
             f"Learning: no {history.unit} seen yet", None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
+            fixes=check_promises(history, [(s, None) for s in studies]),
         )  # fmt: skip
     findings = _findings(told)
     moments = [m for _, m, _ in told]
@@ -54,6 +56,7 @@ def examine(history: RunHistory) -> Verdict:
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
         _ruled_out(history, told, findings), _forecast(told, growing),
+        check_promises(history, [(s, m) for s, (m, _) in zip(studies, walks, strict=True)]),
     )  # fmt: skip
 
 

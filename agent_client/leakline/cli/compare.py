@@ -1,8 +1,9 @@
 """Compare two runs: is the leak fixed?
 
 BEFORE and AFTER are run ids, or project/name for the newest run of that name. With --fail-on the exit status is
-3 when a named condition holds: an outcome (fixed, improved, no_effect, worse, undecided), or `leaking`, which
-means that the run after is suspected or confirmed. That is a gate for CI.
+3 when a named condition holds: an outcome (fixed, improved, no_effect, worse, undecided); `leaking`, which means
+that the run after is suspected or confirmed; or `refuted`, when a fix in it does not keep a promise. That is a gate
+for CI.
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
          leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse
@@ -19,9 +20,11 @@ from ..analysis.results import Outcome
 from ..analysis.wording import format_bytes, format_change
 from .asking import Asker, add_server
 from .runs import table
+from .verdict import promised
 
 LEAKING: Final = "leaking"
-CONDITIONS: Final = (LEAKING, *get_args(Outcome))
+REFUTED: Final = "refuted"
+CONDITIONS: Final = (LEAKING, *get_args(Outcome), REFUTED)
 LEAKING_STATUSES: Final = ("suspected", "confirmed")
 GATE_STATUS: Final = 3
 
@@ -67,6 +70,8 @@ def _conditions(text: str) -> tuple[str, ...]:
 def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: str) -> bool:
     if condition == LEAKING:
         return asker.get(f"/runs/{after}/verdict")["status"] in LEAKING_STATUSES
+    if condition == REFUTED:
+        return any(check["outcome"] == REFUTED for check in comparison.get("fixes", ()))
     return bool(comparison["outcome"] == condition)
 
 
@@ -81,6 +86,7 @@ def _told(comparison: Mapping[str, Any]) -> Iterator[str]:
             _change("seconds per generation", comparison["seconds_per_generation"], _seconds),
         ]
     )
+    yield from _difference(comparison["growth_bytes_per_generation"].get("difference"))
     for title in ("gone", "still", "new"):
         for finding in comparison["findings"][title]:
             names = ", ".join(suspect["name"] for suspect in finding["suspects"][:2])
@@ -90,6 +96,13 @@ def _told(comparison: Mapping[str, Any]) -> Iterator[str]:
         # Two runs always differ in it, and it is longer than all else; --json has it.
         if name != "command_line":
             yield f"environment: {name} {old} -> {new}"
+    yield from promised(comparison)
+
+
+def _difference(found: Mapping[str, float] | None) -> Iterator[str]:
+    if found is not None:
+        middle, low, high = (format_change(found[end]) for end in ("estimate", "low", "high"))
+        yield f"difference: {middle} per generation ({low} to {high})"
 
 
 def _change(title: str, change: Mapping[str, Any], told: Any) -> tuple[str, str, str, str]:

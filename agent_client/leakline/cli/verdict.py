@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..analysis.summary import promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from .asking import Asker, add_server
 
@@ -48,6 +49,17 @@ def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
     for line in verdict["ruled_out"]:
         yield f"ruled out: {line['phase']}, {line['reason']}"
     yield from _forecast(verdict["oom"], unit)
+    yield from promised(verdict)
+
+
+def promised(answer: Mapping[str, Any]) -> Iterator[str]:
+    """What the fixes of a verdict, or of the run after in a comparison, promised; nothing without a fix."""
+    # A verdict of a server before promises were checked has none.
+    fixes = answer.get("fixes")
+    if fixes:
+        yield ""
+        yield "what the fix promised:"
+        yield from (f"   {line}" for line in promise_lines(fixes))
 
 
 def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str]:

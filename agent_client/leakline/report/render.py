@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ..analysis.results import to_json
+from ..analysis.summary import promise_lines
 from ..snapshot import LargeObject
 from .build import ObjectChange, ProcessReport, Report, TrendRow
 
@@ -64,6 +66,7 @@ def render(report: Report) -> str:
         lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
     lines += _large(report.large_objects)
     lines += _verdict(report)
+    lines += _promises(report)
     return "\n".join(lines)
 
 
@@ -187,3 +190,9 @@ def _verdict(report: Report) -> Iterator[str]:
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))
         yield f"Not recorded or not sent: {counts}"
+
+
+def _promises(report: Report) -> Iterator[str]:
+    if report.verdict.fixes:
+        yield from _banner("WHAT THE FIX PROMISED")
+        yield from promise_lines(to_json(report.verdict.fixes))

@@ -13,6 +13,7 @@ from .. import charts
 from ..chart_parts import Axis, Palette, Points
 from . import formats
 from .contexts import ChangeTile, ComparePage, Figure, FindingGroup, Section, Side
+from .promises import promises
 from .run_view import in_phase_order, palette_of, progress
 from .sections import books as books_section
 from .sections import line_table
@@ -69,8 +70,11 @@ def _support(comparison: Json, unit: str) -> str:
 
 
 def _changes(comparison: Json, unit: str) -> tuple[ChangeTile, ...]:
+    growth = comparison["growth_bytes_per_generation"]
+    apart = growth["difference"]
+    difference = f" · difference {formats.interval(apart, formats.change)}" if apart else ""
     return (
-        _change("GROWTH", f"per {unit}", comparison["growth_bytes_per_generation"], formats.change),
+        _change("GROWTH", f"per {unit}{difference}", growth, formats.change),
         _change("PEAK", "highest resident memory", comparison["peak_bytes"], formats.size),
         _change("TIME", f"per {unit}", comparison["seconds_per_generation"], formats.seconds),
     )
@@ -100,6 +104,7 @@ def _sections(
 ) -> list[Section]:
     found = [
         _overlay(axis, trends, unit),
+        promises(comparison["fixes"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
         _environment(comparison["environment_changes"]),
@@ -144,12 +149,13 @@ def _books(
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
-    heads = ("phase", "#before", "#after", "#change")
+    heads = ("phase", "#before", "#after", "#difference", "#change")
     rows: list[list[Field]] = [
         [
             code(each["phase"]),
             formats.interval(each["before"], formats.change),
             formats.interval(each["after"], formats.change),
+            formats.interval(each["difference"], formats.change),
             _percent_cell(each["change_percent"]),
         ]
         for each in changes

@@ -16,6 +16,7 @@ from .. import charts
 from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
 from . import formats, inventory, sections
 from .contexts import ProcessChoice, RunHead, RunPage, Section
+from .promises import promises
 from .verdict_view import findings_view, plural, tiles, verdict_view
 
 Json = Mapping[str, Any]
@@ -137,6 +138,7 @@ def _sections(data: RunData) -> list[Section | None]:
     client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
     return [
         sections.trend(trend_chart(data, palette), unit, trend_note(data)),
+        promises((data.verdict or {}).get("fixes", ()), unit),
         sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
         if by_phase
         else None,

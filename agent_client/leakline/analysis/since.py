@@ -1,0 +1,242 @@
+"""What a run shows from a moment on: growth, growth of one phase, maxima, jumps and counts, over all its processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Final
+
+from .books import LEAKLINE_LINE, phase_slopes, without_give_and_take
+from .bounds import without_bounded
+from .contracts import Readings, find_violation, matching_types
+from .evidence import MATERIAL
+from .history import Expectation, RunHistory
+from .results import Interval
+from .series import Lane, top_level
+from .study import LaneStudy, Moment
+from .trend import Z_90, Slope, floor_slope, robust_spread
+
+# Generations before growth or a maximum is judged, readings a growth rests on, and times a phase must have run.
+MIN_GENERATIONS: Final = 5
+_MIN_READINGS: Final = 4
+_MIN_TIMES: Final = 3
+_WINDOW: Final = 256
+
+# A study of a process place with its newest moment.
+Told = tuple[LaneStudy, Moment | None]
+# (bytes, generation it was read in)
+Highest = tuple[float, int | None]
+
+
+class Since:
+    """A run from Unix second ``since`` on; generations that ended before do not count."""
+
+    def __init__(self, history: RunHistory, told: Sequence[Told], since: float) -> None:
+        self.unit, self.ended = history.unit, history.ended
+        self._since = since
+        # (study, its newest moment, position of the first generation that counts)
+        self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
+        own = {g for s, _, first in self._lanes for g in s.lane.generations[first:]}
+        self.generations = len(own)
+        self.complete = _complete(
+            sorted({g for s, _, _ in self._lanes for g in s.lane.generations})
+        )
+
+    @property
+    def long_enough(self) -> bool:
+        return self.ended or self.generations >= MIN_GENERATIONS
+
+    def growth(self) -> Interval | None:
+        """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
+        slopes = [s for lane in self._lanes if (s := _growth(*lane)) is not None]
+        return _added(slopes) if slopes and self.generations >= MIN_GENERATIONS else None
+
+    def growth_that_matters(self) -> float:
+        """Bytes per generation below which the verdict does not mind."""
+        known = [study.scale(1).baseline_bytes for study, _, _ in self._lanes if len(study.lane)]
+        return MATERIAL * sum(known) / min(100, 2 * max(1, self.generations))
+
+    def times_run(self, phase: str) -> int:
+        """In how many generations a phase ran, in the process that ran it most."""
+        return max((len(_ran(s.lane, phase, first)) for s, _, first in self._lanes), default=0)
+
+    def phase_growth(self, phase: str) -> Interval | None:
+        """Bytes per generation that a phase keeps; None where it ran too seldom to tell."""
+        each = [_phase_growth(s, phase, _ran(s.lane, phase, first)) for s, _, first in self._lanes]
+        slopes = [slope for slope in each if slope is not None]
+        return _added(slopes) if slopes else None
+
+    def highest(self, names: Sequence[str]) -> list[Highest]:
+        """The highest reading of any of these series in any kind of snapshot, for each process that has one."""
+        found = (self._highest(study.lane, names) for study, _, _ in self._lanes)
+        return [top for top in found if top is not None]
+
+    def names(self) -> set[str]:
+        return {name for study, _, _ in self._lanes for name in study.lane.series}
+
+    def _highest(self, lane: Lane, names: Sequence[str]) -> Highest | None:
+        known = [
+            (float(value), -row)
+            for name in names
+            if lane.has(name)
+            for row, value in enumerate(lane.series[name])
+            if value is not None and lane.time[row] >= self._since
+        ]
+        if not known:
+            return None
+        top, row = max(known)
+        return top, lane.generation[-row]
+
+    def largest_jump(self) -> tuple[float, int, int] | None:
+        """(bytes, generation before, generation after): the most by which memory rose from one end to the next."""
+        jumps: dict[tuple[int, int], float] = {}
+        for study, _, first in self._lanes:
+            ends = list(zip(study.lane.generations, study.lane.private, strict=False))[first:]
+            steps = [after - before for (before, _), (after, _) in pairwise(ends)]
+            usual = median(steps) if steps else 0
+            for (before, low), (after, high) in pairwise(ends):
+                # Where a generation was lost, two of them are one rise.
+                if after - before <= usual:
+                    jumps[before, after] = jumps.get((before, after), 0.0) + high - low
+        if not jumps:
+            return None
+        before, after = max(jumps, key=lambda ends: (jumps[ends], -ends[0]))
+        return max(0.0, jumps[before, after]), before, after
+
+    def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
+        """(most instances of a class at a generation end, in which, whether more than ``high`` are there to stay).
+
+        Of the process that has most; None where none has counted the class.
+        """
+        found = [
+            counted
+            for study, _, first in self._lanes
+            for name in matching_types(study.lane, declared)
+            if (counted := _most_alive(study.lane, name, high, first)) is not None
+        ]
+        return max(found, key=lambda each: (each[2], each[0]), default=None)
+
+
+def _first_position(lane: Lane, since: float) -> int:
+    rows = enumerate(lane.end_rows)
+    return next((at for at, row in rows if lane.time[row] >= since), len(lane))
+
+
+def _complete(generations: Sequence[int]) -> int:
+    """Generations the training has behind it. A run that begins far from the first carries on another one."""
+    done = len(generations)
+    if generations and generations[0] > 1 and generations[-1] - generations[0] < done:
+        return generations[-1] + 1
+    return done
+
+
+def _added(slopes: Sequence[Slope]) -> Interval:
+    return Interval(
+        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
+    )
+
+
+def _growth(study: LaneStudy, moment: Moment | None, first: int) -> Slope | None:
+    lane = study.lane
+    if moment is None or len(lane) - first < _MIN_READINGS:
+        return None
+    slope = moment.growth
+    if first > 0:
+        # The first generations of a process that resumes are warm-up again.
+        begin = first + min(4, (len(lane) - first) // 4)
+        x = [float(g) for g in lane.generations[begin:]]
+        slope = floor_slope(x, study.residual(len(lane))[begin:])
+    return slope if slope.points >= _MIN_READINGS else None
+
+
+def _inside(path: str, phase: str) -> bool:
+    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
+    return f"/{phase}/" in f"/{path}/"
+
+
+def _ran(lane: Lane, phase: str, first: int) -> list[int]:
+    """Positions of the generations, from ``first`` on, in which a phase ran."""
+    ended = zip(lane.kind, lane.phase, lane.generation, strict=True)
+    found = {
+        lane.position[generation]
+        for kind, path, generation in ended
+        if kind == "phase_end" and path is not None and _inside(path, phase)
+        if generation is not None and generation in lane.position
+    }
+    for name, column in lane.series.items():
+        if name.startswith("phase.") and name.endswith(".executions"):
+            path = name.removeprefix("phase.").removesuffix(".executions")
+            if _inside(path, phase):
+                found.update(at for at, row in enumerate(lane.end_rows) if column[row])
+    return sorted(at for at in found if at >= first)
+
+
+def _phase_growth(study: LaneStudy, phase: str, ran: Sequence[int]) -> Slope | None:
+    """From the generation it first ran in; what it built up in that one stays and is no growth."""
+    lane = study.lane
+    if len(ran) < _MIN_TIMES or len(lane) - ran[0] < MIN_GENERATIONS:
+        return None
+    begin = max(ran[0], len(lane) - _WINDOW)
+    filled = [lane.increments(name) for name in _filled_series(study)]
+    booked = [
+        _within(study.booked[at], phase) - sum(_within(each[at], phase) for each in filled)
+        for at in range(begin, len(lane))
+    ]
+    slope = kept_per_generation([float(g) for g in lane.generations[begin:]], booked)
+    lent = min(_lent(study, phase, begin), max(0.0, slope.estimate))
+    return Slope(slope.estimate - lent, slope.low - lent, slope.high - lent, slope.points)
+
+
+def _within(line: Mapping[str, float], phase: str) -> float:
+    return sum(change for path, change in line.items() if _inside(path, phase))
+
+
+def _filled_series(study: LaneStudy) -> list[str]:
+    """The bytes of containers that their declared capacity allows for: no growth here as in the verdict."""
+    private, upto = study.lane.private, len(study.lane)
+    return [
+        f"tracked.{each.name}.bytes"
+        for each in study.facts.bounded
+        if each.bytes and not each.estimated and not each.is_over(upto)
+        and without_bounded(private, (each,), upto)[-1:] != private[-1:]
+    ]  # fmt: skip
+
+
+def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
+    """What stays of the amounts booked in the generations ``x``: the slope of their running total.
+
+    The noise of every generation stays in a running total, and a line fitted to it takes it for a trend. The
+    interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the mean's.
+    """
+    slope = floor_slope(x, list(accumulate(booked)))
+    reach = Z_90 * robust_spread(booked) * math.sqrt(1.2 / max(1, len(booked) - 2))
+    low, high = min(slope.low, slope.estimate - reach), max(slope.high, slope.estimate + reach)
+    return Slope(slope.estimate, low, high, slope.points)
+
+
+def _lent(study: LaneStudy, phase: str, begin: int) -> float:
+    """Bytes per generation that the phase takes and others give back."""
+    lane, booked = study.lane, study.booked
+    slopes = phase_slopes(booked, lane.generations, begin, len(lane))
+    kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
+    net = without_give_and_take(kept)
+    tops = {top_level(path) for line in booked[begin:] for path in line if _inside(path, phase)}
+    return sum(max(0.0, kept[top] - net[top]) for top in tops if kept.get(top, 0.0) > 0)
+
+
+def _most_alive(
+    lane: Lane, name: str, high: int, first: int
+) -> tuple[float, int | None, bool] | None:
+    column = lane.series[f"type.{name}.count"]
+    read = [(row, value) for row in lane.end_rows[first:] if (value := column[row]) is not None]
+    if not read:
+        return None
+    rows, counts = tuple(row for row, _ in read), tuple(float(value) for _, value in read)
+    most = max(range(len(rows)), key=lambda i: (counts[i], -i))
+    readings = Readings(Expectation(name, 0, high), name, rows, counts)
+    violation = find_violation(lane, readings, len(lane.kind) - 1)
+    twice = any(a > high and b > high for a, b in pairwise(counts))
+    stays = twice or (violation is not None and violation.proven)
+    return counts[most], lane.generation[rows[most]], stays
