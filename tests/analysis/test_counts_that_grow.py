@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from leakline.analysis import counts as counts_of
 from leakline.analysis.counts import come_together, count_growth
 
 
@@ -124,3 +125,23 @@ def test_a_count_that_rises_every_time_tells_of_no_coincidence() -> None:
     steps = [0.0] * 5 + [1.0] * 5 + [2.0] * 10
     assert not come_together(x, [100 * s for s in steps], x, steps)
     assert not come_together(x, [100.0 * (i // 6) for i in x], x[::6], [i // 6 for i in x][::6])
+
+
+def test_the_cheap_look_before_the_dear_one_refuses_nothing_that_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(5)
+    with_look, without = [], []
+    for _ in range(300):
+        n, slope = rng.randint(8, 120), rng.choice((0.0, 0.02, 0.1, 0.5))
+        start, noise = rng.randint(0, n), rng.uniform(0.2, 3)
+        counts = [
+            100 + round(slope * max(0, i - start) * 5 + rng.gauss(0, noise)) for i in range(n)
+        ]
+        x = [float(i) for i in range(n)]
+        with_look.append(counts_of._noisy(x, counts))
+        with monkeypatch.context() as patched:
+            patched.setattr(counts_of, "_may_break_new_ground", lambda counts: True)
+            without.append(counts_of._noisy(x, counts))
+    assert with_look == without
+    assert sum(growth is not None for growth in without) > 20

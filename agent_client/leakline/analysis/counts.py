@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 from typing import Final, Literal
 
 from .shape import breaks_new_ground, is_more_than_steps, keeps_rising, stands_out
@@ -120,7 +121,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break
         rises.append(rise)
-    if len(rises) < MIN_RISES or pstdev(rises) > _MAX_VARIATION * fmean(rises):
+    if len(rises) < MIN_RISES or _deviation(rises) > _MAX_VARIATION * fmean(rises):
         return None
     first = begin = len(x) - len(rises)
     usual = median(rises)
@@ -132,6 +133,12 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
         "constant", slope.estimate, slope.low, slope.high, x[begin - 1] + 1, x[begin - 1] + 1, x[first],
         len(rises), x[-1] - x[begin - 1], usual,
     )  # fmt: skip
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """As the standard library's, without its exact sums, which cost more than all else here."""
+    mean = fmean(values)
+    return math.sqrt(fmean((value - mean) ** 2 for value in values))
 
 
 def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
@@ -158,7 +165,7 @@ def _periodic(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
     steady = len(rises) >= _MIN_PERIODS and all(gap == period for gap in gaps) and period >= 2
     if not steady or x[-1] - x[rises[-1]] > period:
         return None
-    if pstdev(sizes) > _MAX_VARIATION * fmean(sizes):
+    if _deviation(sizes) > _MAX_VARIATION * fmean(sizes):
         return None
     slope = median(sizes) / period
     return CountGrowth(
@@ -188,8 +195,18 @@ def _irregular(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | Non
     )  # fmt: skip
 
 
+def _may_break_new_ground(counts: Sequence[float]) -> bool:
+    """False where no stretch that ends with the newest of at least 8 and at most 256 counts can pass that test.
+
+    Far cheaper than to look for the stretch: the low of its newest quarter is not above the second highest of the
+    last 8, and hardly any of the first half of all may be as high.
+    """
+    half, high = len(counts) // 2, sorted(counts[-_MIN_NOISY:])[-2]
+    return sum(count >= high for count in counts[:half]) <= 0.02 * len(counts) + 1
+
+
 def _noisy(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None:
-    if len(x) < _MIN_NOISY:
+    if len(x) < _MIN_NOISY or not _may_break_new_ground(counts):
         return None
     hinge = fit_hinge(x, counts)
     first = 0 if hinge is None else next(i for i, at in enumerate(x) if at >= hinge.start)
