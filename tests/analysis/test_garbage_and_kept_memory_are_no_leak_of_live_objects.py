@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builder import EVALUATE, MIB, TRAIN, Leak, Training
 
@@ -201,3 +203,16 @@ def test_measured_live_objects_are_not_kept_by_the_allocator() -> None:
         TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 4 * MIB}, holders=(holder,)
     )
     assert first(examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})).kind == "objects"
+
+
+def test_of_two_holders_the_one_that_grows_keeps_what_leaks() -> None:
+    """The population of now holds as many agents as the past ones, when only a few generations have gone by."""
+    now, past = "trainer.Trainer.population[*]", "trainer.Trainer.past[*][*]"
+    holders = (Holder(0, ENVIRONMENT, now, 16), Holder(0, ENVIRONMENT, past, 14))
+    leak = Leak(
+        EVALUATE, 6 * MIB, {ENVIRONMENT: 16, "container.trainer.Trainer.past[*].length": 16},
+        holders=holders,
+    )  # fmt: skip
+    assert first(examined(leak)).suspects[1].name == past
+    few = replace(leak, holders=(holders[0], Holder(0, ENVIRONMENT, past, 2)))
+    assert first(examined(few)).suspects[1].name == now

@@ -44,6 +44,8 @@ _MIN_READINGS: Final = 3
 _PART: Final = 0.25
 # Of what a type gained, the share that must be garbage before garbage is what it grows by.
 _MOST_OF_A_RISE: Final = 0.5
+# Of a search, a path with this share of what the best one holds may be the culprit too.
+_AS_MANY: Final = 0.3
 # With this share of the new tensors holding a graph, graphs are what is kept.
 _GRAPH_SHARE: Final = 0.3
 
@@ -82,12 +84,19 @@ class Facts:
     def __init__(self, history: RunHistory, lane: Lane) -> None:
         self.history = history
         self.lane = lane
-        self.holders = _best_holders(self._lasting(history.holders))
+        self.holders = _best_holders(self._lasting(history.holders), self._growing_containers())
         self.bytes_each = _bytes_each(history.holders)
         self.watched = frozenset(
             short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
         ) | {short_name(e.type) for e in history.expectations}
         self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+
+    def _growing_containers(self) -> list[str]:
+        return [
+            name
+            for series, name, role in self.count_series
+            if role == "container" and _growth(self, series, len(self.lane)) is not None
+        ]
 
     def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
         """Without garbage that is little of what grew: some of any class may wait for the collector for a while."""
@@ -390,16 +399,33 @@ def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:
     return rates
 
 
-def _best_holders(holders: Iterable[Holder]) -> dict[str, str]:
-    """type -> the path that held most of its objects when last looked for."""
-    best: dict[str, Holder] = {}
+def _best_holders(holders: Iterable[Holder], growing: Sequence[str] = ()) -> dict[str, str]:
+    """type -> the path that held most of its objects when last looked for.
+
+    Of paths that hold about as many the one into a container that grows: the others hold as many as ever.
+    """
+    newest: dict[str, list[Holder]] = {}
     for holder in holders:
-        known = best.get(holder.type)
-        if known is None or (holder.sequence, holder.count, holder.path) > (
-            known.sequence, known.count, known.path,
-        ):  # fmt: skip
-            best[holder.type] = holder
-    return {name: holder.path for name, holder in best.items()}
+        known = newest.setdefault(holder.type, [])
+        if known and holder.sequence > known[0].sequence:
+            known.clear()
+        if not known or holder.sequence == known[0].sequence:
+            known.append(holder)
+    return {name: _best_of(found, growing) for name, found in newest.items()}
+
+
+def _best_of(found: Sequence[Holder], growing: Sequence[str]) -> str:
+    most = max(holder.count for holder in found)
+
+    def rank(holder: Holder) -> tuple[bool, int, str]:
+        grows = any(_leads_into(holder.path, container) for container in growing)
+        return grows and holder.count >= _AS_MANY * most, holder.count, holder.path
+
+    return max(found, key=rank).path
+
+
+def _leads_into(path: str, container: str) -> bool:
+    return path == container or path.startswith((f"{container}[", f"{container}."))
 
 
 def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:

@@ -51,7 +51,7 @@ def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: b
         for s, m in known
         for b in s.facts.bounded
     ]
-    low, high = _widened(leak.rate)
+    low, high = widened(leak.rate)
     left = generations_left(headroom, leak.rate.estimate, filling, leak.gains)
     if left is None:
         return quiet
@@ -120,7 +120,8 @@ def _sum(outlooks: Sequence[Outlook]) -> Outlook:
     return Outlook(rate, sum(o.gains for o in outlooks))
 
 
-def _widened(rate: Slope) -> tuple[float, float]:
+def widened(rate: Slope) -> tuple[float, float]:
+    """(low, high) of a rate as they are believed."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)
 
