@@ -44,6 +44,9 @@ _MIN_READINGS: Final = 3
 _PART: Final = 0.25
 # Of what a type gained, the share that must be garbage before garbage is what it grows by.
 _MOST_OF_A_RISE: Final = 0.5
+# Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
+_STALE: Final = 4
+_GOES_ON: Final = 0.25
 # Of a search, a path with this share of what the best one holds may be the culprit too.
 _AS_MANY: Final = 0.3
 # With this share of the new tensors holding a graph, graphs are what is kept.
@@ -145,11 +148,19 @@ class Facts:
         found.extend(
             (series, series[len("container.") : -len(".length")], "container")
             for series in sorted(lane.series)
-            if series.startswith("container.") and series.endswith(".length")
+            if series.startswith("container.")
+            and series.endswith(".length")
+            and not any(self._is_store(series, bounded) for bounded in self.bounded)
         )
         free = tracked_names(lane) - {b.name for b in self.bounded}
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
         return tuple(found)
+
+    def _is_store(self, series: str, bounded: Bounded) -> bool:
+        """Whether this container is what a tracked one keeps its items in: as long in every reading."""
+        lengths = self.lane.readings(series)
+        pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
+        return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
 
     def violations(self, last_row: int) -> dict[str, Violation]:
         """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
@@ -181,7 +192,20 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
 
 def _growth(facts: Facts, series: str, upto: int) -> CountGrowth | None:
     x, counts = facts.lane.points(series, upto, baseline=True, newest=LOOK_BACK)
-    return count_growth(x, counts, facts.lane.generations[0]) if counts else None
+    growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
+    return None if growth is None or _is_stale(facts.lane, growth, x[-1], upto) else growth
+
+
+def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
+    """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
+    age = lane.generations[upto - 1] - read
+    if age < _STALE or not lane.private or growth.start > read:
+        return False
+    at = lane.position.get(int(read), 0)
+    first = max(0, at - round(min(age, growth.generations)))
+    before = lane.private[at] - lane.private[first]
+    since = lane.private[upto - 1] - lane.private[at]
+    return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final
 
 from .evidence import Scale, baseline_of
+from .history import Value
 from .results import Kind
 from .series import Lane, fill_gaps
 from .trend import theil_sen
@@ -108,7 +109,17 @@ def _last(lane: Lane, series: str) -> float | None:
 
 
 def _column(lane: Lane, series: str) -> tuple[float, ...]:
-    return tuple(fill_gaps(lane.values(series))) if lane.has(series) else ()
+    return tuple(_bridged(lane.values(series))) if lane.has(series) else ()
+
+
+def _bridged(values: Sequence[Value]) -> list[float]:
+    """Gaps are straight lines: what nobody read has not stood still. At the ends the next reading stands."""
+    filled = fill_gaps(values)
+    known = [i for i, value in enumerate(values) if value is not None]
+    for a, b in pairwise(known):
+        for i in range(a + 1, b):
+            filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
+    return filled
 
 
 def garbage_per_generation(lane: Lane, upto: int) -> float | None:

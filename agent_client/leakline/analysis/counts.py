@@ -66,7 +66,9 @@ def count_growth(
     steady, irregular = _constant(x, counts), _irregular(x, counts)
     if steady is not None and irregular is not None and _is_one_story(steady, irregular):
         steady = None
-    found = steady or _periodic(x, counts) or irregular or _noisy(x, counts)
+    found = steady or _periodic(x, counts) or irregular
+    if found is None or not _goes_beyond(found, x, counts):
+        found = _noisy(x, counts)
     if (
         found is None
         or first_generation is None
@@ -100,6 +102,16 @@ def come_together(
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
     """Rises that were rarer at first and never taken back belong to the steady ones that followed."""
     return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
+
+
+def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
+    """False while a rise only comes back to where the count has been for more than one reading: teeth of a saw.
+
+    What was there for one reading alone, as while a program loads, is no level.
+    """
+    before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
+    held = max((min(pair) for pair in pairwise(before)), default=-math.inf)
+    return counts[-1] > held + growth.each
 
 
 def _begun_unseen(

@@ -1,10 +1,12 @@
-"""What makes two findings the same leak, in this run and in others: kind, phase, owner and holder."""
+"""What makes two findings the same leak, in this run and in others: kind, phase and owner.
+
+Not the holder, which one run finds late and another never.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 
 from .attribution import Cause
 
@@ -12,12 +14,10 @@ _NUMBERS = re.compile(r"\d+")
 _INDEXES = re.compile(r"\[[^\]]*\]")
 
 
-def fingerprint_of(cause: Cause, holders: Mapping[str, str]) -> str:
+def fingerprint_of(cause: Cause) -> str:
     """16 hexadecimal digits; equal for the same leak whatever the run is called."""
     owner = cause.owner.name if cause.owner is not None else ""
-    parts = (
-        cause.kind, cause.place.phase or "", normalised(owner), normalised(holders.get(owner, ""))
-    )  # fmt: skip
+    parts = (cause.kind, cause.place.phase or "", normalised(owner))
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 

@@ -131,18 +131,21 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     return replace(cause, kind="cyclic_garbage", members=members, measured=measured)
 
 
-def may_pass(cause: Cause, lane: Lane, waiting: Waiting, window: float, upto: int) -> bool:
+def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, upto: int) -> bool:
     """Whether a collection may still free most of it, for the collector runs.
 
-    Garbage of which little waits, or a growth of no name that is no more than what waits: such garbage rises for many
-    generations where its objects and the collector's threshold keep a slow beat.
+    Garbage of which little waits, or a growth that is no more than what waits, of no name or of a class that was seen
+    in it: such garbage rises for many generations where its objects and the collector's threshold keep a slow beat.
     """
+    lane, owner = facts.lane, cause.owner
     _, enabled = lane.points(_ENABLED, upto) if lane.has(_ENABLED) else ([], [])
     if enabled and not enabled[-1]:
         return False
     if cause.kind == "cyclic_garbage":
         return lane.has(_OBJECTS) and waiting.objects is None
-    if not lane.has(_BYTES) or (cause.owner is not None and cause.owner.family != "plain"):
+    nameless = owner is None or owner.family == "plain"
+    seen = owner is not None and owner.name in garbage_types(facts.history.holders)
+    if not lane.has(_BYTES) or not (nameless or seen):
         return False
     _, found = lane.points(_BYTES, upto)
     return bool(found) and found[-1] >= _EXPLAINS * cause.rate.estimate * window

@@ -82,7 +82,7 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
     """Take one moment into account."""
     seen: set[str] = set()
     for assessed in moment.causes:
-        fingerprint = fingerprint_of(assessed.cause, study.facts.holders)
+        fingerprint = fingerprint_of(assessed.cause)
         if fingerprint in seen:
             continue
         seen.add(fingerprint)

@@ -105,7 +105,7 @@ def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list
     for a in found:
         cause = garbage_of(a.cause, study.facts, study.waiting)
         told = cause or a.cause
-        a = replace(a, passing=may_pass(told, study.lane, study.waiting, a.window, upto))
+        a = replace(a, passing=may_pass(told, study.facts, study.waiting, a.window, upto))
         if cause is None:
             result.append(a)
             continue

@@ -21,6 +21,7 @@ _ANY_THIRD: Final = 0.65
 # The largest block increments, and what the others must keep of the growth.
 _STEPS: Final = 3
 _WITHOUT_STEPS: Final = 0.30
+_STAYS_WITHOUT_STEPS: Final = 0.45
 _SIGNAL: Final = 4.0
 _CLEARLY_BETTER: Final = 0.85
 
@@ -51,16 +52,23 @@ def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
 def is_more_than_steps(x: Sequence[float], y: Sequence[float]) -> bool:
     """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
 
-    Only what is never taken back counts as a jump: readings that scatter jump up as often as down.
+    Readings that scatter jump up as often as down. Then what is never taken back must rise on more clearly.
     """
-    y = what_stays(y)
+    return (
+        _without_steps(x, y) >= _WITHOUT_STEPS
+        or _without_steps(x, what_stays(y)) >= _STAYS_WITHOUT_STEPS
+    )
+
+
+def _without_steps(x: Sequence[float], y: Sequence[float]) -> float:
+    """The share of the growth that is left without its largest jumps; 0 where nothing grows."""
     # Where generations are missing, what they gained together must not look like one jump.
     gaps = [b - a for a, b in pairwise(x)]
     usual = median(gaps)
     jumps = [(b - a) * usual / gap for (a, b), gap in zip(pairwise(y), gaps, strict=True)]
     growth = sum(jumps)
     jumps.sort(reverse=True)
-    return growth > 0 and growth - sum(jumps[:_STEPS]) >= _WITHOUT_STEPS * growth
+    return 1 - sum(jumps[:_STEPS]) / growth if growth > 0 else 0.0
 
 
 def what_stays(y: Sequence[float]) -> list[float]:
