@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
-from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import RunHeader
 from leakline_server.store import findings, joining, runs
 from leakline_server.store.engine import Engine, writing
@@ -133,6 +134,55 @@ def test_findings_become_incidents_whose_changes_are_told_once(
     )
     assert incident["first_seen_at"] < incident["changed_at"]
     assert incident["finding"]["evidence"] == ["16 Env"]
+
+
+def known_better(name: str, fingerprint: str, phase: str | None = "evaluate") -> Finding:
+    """The finding of this class, with its holder."""
+    suspects = (Suspect("app.Env", "type"), Suspect(name, "holder"))
+    return replace(finding("suspected", fingerprint), suspects=suspects, phase=phase)
+
+
+def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
+    examiner: Examiner, engine: Engine
+) -> None:
+    start = Interval(1, 1, 2)
+    unnamed = replace(finding(), kind="native", phase=None, started_at_generation=start)
+    named = replace(known_better("app.kept[*]", "f2"), started_at_generation=start)
+    save(engine, verdict(unnamed), NOW)
+    (first,) = findings.list_incidents(engine, "r1")
+    assert save(engine, verdict(named), NOW + 1) == []
+    (then,) = findings.list_incidents(engine, "r1")
+    assert (then["id"], then["fingerprint"], then["kind"]) == (first["id"], "f2", "objects")
+    # And under its first name again, as when its holder is searched anew.
+    again = replace(named, fingerprint="f1", status="confirmed")
+    assert save(engine, verdict(again), NOW + 2) == [("suspected", "confirmed")]
+    assert [one["id"] for one in findings.list_incidents(engine, "r1")] == [first["id"]]
+
+
+def test_another_leak_beside_it_is_another_incident(examiner: Examiner, engine: Engine) -> None:
+    env, agent = known_better("app.kept[*]", "f1"), known_better("app.kept[*]", "f2", "evolve")
+    save(engine, verdict(env), NOW)
+    assert save(engine, verdict(agent), NOW + 1) == [(None, "suspected"), ("suspected", None)]
+    assert len(findings.list_incidents(engine, "r1")) == 2
+
+
+def test_names_may_be_exchanged_and_taken_by_others(examiner: Examiner, engine: Engine) -> None:
+    """A leak takes the name of one that was resolved, and its own first name goes to another leak."""
+    save(engine, verdict(known_better("app.kept[*]", "f2")), NOW)
+    save(engine, verdict(), NOW + 1)
+    save(engine, verdict(known_better("app.kept[*]", "f1")), NOW + 2)
+    assert save(engine, verdict(known_better("app.kept[*]", "f2")), NOW + 3) == []
+    other = replace(known_better("app.other[*]", "f1", "evolve"), kind="gpu")
+    both = verdict(known_better("app.kept[*]", "f2"), other)
+    assert save(engine, both, NOW + 4) == [(None, "suspected")]
+    save(engine, verdict(known_better("app.kept[*]", "f3"), other), NOW + 5)
+    third = replace(known_better("app.third[*]", "f2", "plot"), kind="shared_memory")
+    assert save(engine, verdict(known_better("app.kept[*]", "f3"), other, third), NOW + 6) == [
+        (None, "suspected")
+    ]
+    listed = {one["fingerprint"]: one["id"] for one in findings.list_incidents(engine, "r1")}
+    assert set(listed) == {"f1", "f2", "f3"}
+    assert len(set(listed.values())) == 3
 
 
 def test_a_verdict_that_says_the_same_changes_no_revision(

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Final
 
 from .attribution import Cause
+from .results import Finding
 
 _NUMBERS = re.compile(r"\d+")
 _INDEXES = re.compile(r"\[[^\]]*\]")
+
+# Kinds that are growth of the process's own memory: better readings turn one into another.
+_OWN_MEMORY: Final = frozenset(
+    {
+        "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native",
+        "allocator_retained", "count_contract",
+    }
+)  # fmt: skip
+_NEAR: Final = 3.0  # generations
 
 
 def fingerprint_of(cause: Cause) -> str:
@@ -25,3 +36,16 @@ def normalised(path: str) -> str:
     """A path without what changes from run to run: indexes, numbers, and ``__main__``."""
     path = _INDEXES.sub("[*]", path.removeprefix("__main__."))
     return _NUMBERS.sub("#", path)
+
+
+def goes_on_as(old: Finding, new: Finding) -> bool:
+    """Whether a finding of another fingerprint is the same leak of the same run, known better by now."""
+    kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
+    phases = old.phase == new.phase or None in (old.phase, new.phase)
+    if old.process != new.process or not kinds or not phases:
+        return False
+    names = [{normalised(s.name) for s in finding.suspects} for finding in (old, new)]
+    if all(names):
+        return bool(names[0] & names[1])
+    starts = old.started_at_generation, new.started_at_generation
+    return None not in starts and abs(starts[0].estimate - starts[1].estimate) <= _NEAR  # type: ignore[union-attr]

@@ -64,7 +64,7 @@ def event_for(status: str | None, kind: str, told: str | None) -> str | None:
 
 def _alert(event: str, change: IncidentChange, before: Told, run: ExaminedRun) -> Alert:
     return Alert(
-        id=_id(run.id, change.finding.fingerprint, event, before.count),
+        id=_id(run.id, change.incident_id, event, before.count),
         run_id=run.id,
         incident_id=change.incident_id,
         event=event,
@@ -73,7 +73,7 @@ def _alert(event: str, change: IncidentChange, before: Told, run: ExaminedRun) -
     )
 
 
-def _id(run_id: str, fingerprint: str, event: str, ordinal: int) -> str:
+def _id(run_id: str, incident: str, event: str, ordinal: int) -> str:
     """The same change gives the same id, so two servers that examine one run at once tell it once."""
-    text = "\n".join((run_id, fingerprint, event, str(ordinal)))
+    text = "\n".join((run_id, incident, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, insert, select, update
 
+from leakline.analysis.fingerprint import goes_on_as
 from leakline.analysis.results import Finding, Verdict, to_json
 
 from .runs import iso
@@ -17,6 +18,8 @@ from .tables import incidents, runs
 
 # An incident whose finding is gone.
 RESOLVED: Final = "resolved"
+_LEAKING: Final = frozenset({"suspected", "confirmed"})
+_STANDING: Final = _LEAKING | {"watch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,13 @@ def incident_id(run_id: str, fingerprint: str) -> str:
 
 def _save_incidents(connection: Connection, verdict: Verdict, now: float) -> list[IncidentChange]:
     rows = connection.execute(select(incidents).where(incidents.c.run_id == verdict.run)).all()
-    stored = {row.fingerprint: row for row in rows}
+    taken = {row.id for row in rows}
+    stored = _named_anew(connection, {row.fingerprint: row for row in rows}, verdict)
     changes = []
     for finding in verdict.findings:
         row = stored.pop(finding.fingerprint, None)
         before = None if row is None or row.status == RESOLVED else row.status
-        number = incident_id(verdict.run, finding.fingerprint)
+        number = _free_id(verdict.run, finding.fingerprint, taken) if row is None else row.id
         values = _values(finding, verdict)
         if row is None:
             connection.execute(
@@ -128,6 +132,50 @@ def _save_incidents(connection: Connection, verdict: Verdict, now: float) -> lis
             changes.append(IncidentChange(number, finding, before, finding.status))
     changes += [_resolve(connection, row, now) for row in stored.values() if row.status != RESOLVED]
     return changes
+
+
+def _named_anew(connection: Connection, stored: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+    """The rows by the fingerprints of now: an open incident whose leak goes by another name is not a second one."""
+    here = {finding.fingerprint for finding in verdict.findings}
+    gone = [
+        row for row in stored.values() if row.status in _LEAKING and row.fingerprint not in here
+    ]
+    for finding in verdict.findings:
+        known = stored.get(finding.fingerprint)
+        if finding.status not in _STANDING or (known is not None and known.status != RESOLVED):
+            continue
+        row = next((row for row in gone if _goes_on(row, finding)), None)
+        if row is not None:
+            gone.remove(row)
+            _exchange(connection, row, known, finding.fingerprint)
+            stored[row.fingerprint] = known
+            stored[finding.fingerprint] = row
+    return {name: row for name, row in stored.items() if row is not None}
+
+
+def _goes_on(row: Any, finding: Finding) -> bool:
+    return goes_on_as(msgspec.json.decode(row.finding, type=Finding), finding)
+
+
+def _exchange(connection: Connection, row: Any, other: Any, fingerprint: str) -> None:
+    """Give ``row`` the fingerprint, and its own to the one that has it, if any."""
+    steps = [(row.id, fingerprint)]
+    if other is not None:
+        # Both are unique within a run.
+        steps = [(other.id, f"{fingerprint} exchanged"), *steps, (other.id, row.fingerprint)]
+    for number, name in steps:
+        connection.execute(
+            update(incidents).where(incidents.c.id == number).values(fingerprint=name)
+        )
+
+
+def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
+    """An incident keeps its id when it is named anew, so that of its first fingerprint may be in use."""
+    number = incident_id(run_id, fingerprint)
+    while number in taken:
+        fingerprint += "+"
+        number = incident_id(run_id, fingerprint)
+    return number
 
 
 def _resolve(connection: Connection, row: Any, now: float) -> IncidentChange:

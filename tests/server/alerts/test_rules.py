@@ -26,7 +26,7 @@ FINDING = finding()
 
 
 def change(after: str | None, before: str | None = None, of: Finding = FINDING) -> IncidentChange:
-    return IncidentChange("i1", of, before, after)
+    return IncidentChange(of.fingerprint.replace("f", "i"), of, before, after)
 
 
 VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
