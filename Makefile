@@ -30,8 +30,8 @@ test: $(VENV)/.test lint types ## lint, types and every test that belongs to a c
 	done; \
 	if [ -n "$$failed" ]; then echo "make test: failed in$$failed" >&2; exit 1; fi
 
-test-leaks: $(VENV)/.test ## train with every leak switch through the real chain (about half an hour)
-	$(PYTHON) -m pytest -m leaks $(TEST_ARGS)
+test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
+	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
 
 test-native: $(VENV)/.test ## the native module in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \

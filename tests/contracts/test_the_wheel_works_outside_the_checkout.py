@@ -127,6 +127,7 @@ def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> N
         "leakline_server/static/vendor/plotly/LICENSE",
         "leakline_server/migrations/env.py",
         "leakline/examples/erl_trading/trainer.py",
+        "leakline/drill/small_training/__main__.py",
         "leakline/py.typed",
     ):
         assert (unpacked / name).is_file(), name
@@ -164,6 +165,17 @@ def test_the_wheel_serves_a_page_and_its_static_files(unpacked: Path, tmp_path: 
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pytest.mark.flow
+def test_the_wheel_drills(unpacked: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leakline", "drill", "flat", "--generations", "2"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(unpacked), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def _get(port: int, path: str) -> bytes:

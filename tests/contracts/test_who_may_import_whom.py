@@ -21,6 +21,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.spool": ("leakline.snapshot", "leakline.errors"),
     "leakline.delivery": ("leakline.snapshot", "leakline.errors"),
     "leakline.integrations": ("leakline.run",),
+    "leakline.drill": ("leakline.analysis",),
+    "leakline.drill.small_training": ("leakline", "torch", "numpy", "matplotlib"),
     "leakline.cli": ("leakline", "leakline_server", "uvicorn"),
     "leakline_server.store": ("sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot",
                               "leakline.analysis", "leakline_server.store"),
@@ -41,6 +43,7 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
     "leakline.spool": ("leakline.probes", "leakline.run"),
     "leakline.delivery": ("leakline.probes", "leakline.run"),
     "leakline.report": ("leakline.probes", "leakline.run", "leakline.sampler"),
+    "leakline.drill": ("leakline.probes", "leakline.run", "leakline.sampler", "leakline.cli"),
     "leakline_server.store": (
         "fastapi",
         "starlette",

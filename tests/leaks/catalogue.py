@@ -27,7 +27,8 @@ class Planted:
     part of the name; empty where it is nothing that Python knows of. ``holders``: endings of the path to it,
     None where nothing in Python holds it. ``size``: bytes per generation, in constants of the program.
     ``first``: the earliest and the latest generation that may be called the first one that leaks; they differ
-    where a store fills rightly before it passes its bound.
+    where a store fills rightly before it passes its bound. ``called``: the kinds a verdict may give it, where
+    they do not follow from the types.
     """
 
     phases: tuple[str | None, ...]
@@ -35,6 +36,21 @@ class Planted:
     holders: tuple[str, ...] | None
     size: str
     first: tuple[int, int] = (0, 0)
+    called: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Objects may be told by themselves, by the container that keeps them, or by what most of their bytes are."""
+        if self.called:
+            return self.called
+        found = ["objects", "container"]
+        if {"Tensor", "Parameter"} & set(self.types):
+            found.append("tensors")
+        if any(name.endswith("Backward0") for name in self.types):
+            found.append("graph")
+        if "ndarray" in self.types:
+            found.append("arrays")
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -331,6 +347,7 @@ CASES: Final = (
                 types=("SharedMemory",),
                 holders=("BatchPublisher.segments", "publisher.segments"),
                 size="ROWS * COLUMNS * 4",
+                called=("shared_memory", "objects", "container"),
             ),
         ),
         twin="unlinks segments that are ten generations old",
@@ -348,6 +365,7 @@ CASES: Final = (
                 types=("ForkProcess", "Process", "Connection"),
                 holders=("ShardHelpers.helpers", "helpers.helpers"),
                 size="ROWS * COLUMNS * 4 + PROCESS_BYTES",
+                called=("children", "objects", "container"),
             ),
         ),
         twin="keeps ten helpers and stops the oldest",
@@ -461,6 +479,7 @@ CASES: Final = (
                 types=(),
                 holders=None,
                 size="WORKERS * SAMPLES_READ * SAMPLE_BYTES",
+                called=("children",),
             ),
         ),
         twin="reads the same third of the dataset again and again: all its pages are copied after ten generations",
@@ -494,6 +513,7 @@ CASES: Final = (
                 types=("SearchNode", "ndarray"),
                 holders=None,
                 size="NODES * NODE_BYTES",
+                called=("cyclic_garbage",),
             ),
         ),
         twin="a sawtooth: collects every tenth generation",
@@ -517,6 +537,7 @@ CASES: Final = (
                 types=("bytearray",),
                 holders=("Journal.headers", "journal.headers"),
                 size="STEPS * MESSAGE",
+                called=("allocator_retained", "objects", "container"),
             ),
         ),
         twin="keeps the headers of ten generations; the older holes join and are used again",
@@ -698,6 +719,7 @@ CASES: Final = (
                 holders=None,
                 size="BODIES * BLOCK_BYTES",
                 first=(0, 10),
+                called=("native",),
             ),
         ),
         twin="frees the bodies of worlds that are ten generations old",
@@ -715,6 +737,7 @@ CASES: Final = (
                 types=("ndarray",),
                 holders=None,
                 size="BUFFERS * ROWS * COLUMNS * 4",
+                called=("arrays",),
             ),
         ),
         twin="the extension gives back all but the latest 200",
@@ -928,6 +951,7 @@ CASES: Final = (
                 types=("Parameter", "Tensor", "AccumulateGrad"),
                 holders=None,
                 size="(TENSORS_PER_WEIGHT * (INPUTS + HIDDEN) + ACTIVATIONS * BATCH) * HIDDEN * 4",
+                called=("graph", "tensors"),
             ),
         ),
         twin="takes such steps during a warm-up of ten generations only",

@@ -14,6 +14,7 @@ from ..errors import LeaklineError
 COMMANDS: Final = {
     "serve": "the dashboard and the API",
     "demo": "serve, train a leaking and a fixed run, print the pages to open",
+    "drill": "plant a known leak, run the whole chain, say how right the answer was",
     "report": "the text report of a spool, without any server",
     "sync": "upload what the server has not got",
     "runs": "list the runs of a server",

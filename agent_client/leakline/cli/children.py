@@ -1,4 +1,4 @@
-"""The demo's child processes: started apart from the terminal's Ctrl-C, and all ended within two seconds."""
+"""Child processes of the demo and of drills: apart from the terminal's Ctrl-C, and all ended within two seconds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Final
 
 # Ctrl-C promises two seconds for everything; what has not ended by then is killed.
 END_SECONDS: Final = 1.5
 LAST_WORDS_BYTES: Final = 4096
+
+
+@contextmanager
+def ends_by_signals() -> Iterator[None]:
+    """A closed terminal or a SIGTERM ends the command as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Child:

@@ -16,12 +16,10 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +28,7 @@ from typing import Any, Final
 from ..analysis.promises import GROWTH, PHASE_GROWTH
 from ..errors import LeaklineError, ServerUnreachable
 from .asking import Asker
-from .children import Children
+from .children import Children, ends_by_signals
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8765
@@ -98,7 +96,7 @@ def main(options: argparse.Namespace) -> int:
     if missing:
         raise LeaklineError(f"the demo trains with {' and '.join(missing)}: {INSTALL}")
     folder = example_folder()
-    with _ends_by_signals(), Children() as children:
+    with ends_by_signals(), Children() as children:
         try:
             asker = _serve(children, options.port)
             runs = [
@@ -121,19 +119,6 @@ def example_folder() -> Path:
         if (folder / "erl_trading" / "__main__.py").is_file():
             return folder
     raise LeaklineError("the example erl_trading is not installed; reinstall leakline")
-
-
-@contextmanager
-def _ends_by_signals() -> Iterator[None]:
-    """A closed terminal or a SIGTERM ends the demo as Ctrl-C does."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _serve(children: Children, wanted_port: int) -> Asker:

@@ -1,0 +1,234 @@
+"""The figures that the live suite is held to, and the tables that show them. Shares are between 0 and 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from benchmarks import printing
+from benchmarks.detection.shares import Share, quantile
+from tests.leaks.scoring import Named, Pair
+
+GROUPS: Final = ("open", "held back")
+_UNITS: Final = {"generations": "{:g}", "pairs": "{:g}", "minutes": "{:.1f}", "MiB": "{:,.0f}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure with what it is held to, if anything. ``value`` is None where nothing could be measured.
+
+    ``bound`` is where the true share lies at worst with 95 % certainty, ``of`` the number of pairs or leaks.
+    """
+
+    code: str
+    name: str
+    value: float | None
+    unit: str = "%"
+    least: float | None = None
+    most: float | None = None
+    bound: float | None = None
+    of: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        return self.least is not None or self.most is not None
+
+    def failure(self) -> str:
+        """What falls short, in words; empty when nothing does."""
+        if not self.is_held:
+            return ""
+        if self.value is None:
+            return "was not measured"
+        low = self.least is not None and self.value < self.least
+        high = self.most is not None and self.value > self.most
+        return f"{self.text()} is not {self.target()}" if low or high else ""
+
+    def text(self) -> str:
+        return _written(self.value, self.unit)
+
+    def target(self) -> str:
+        if self.least is not None:
+            return f">= {_written(self.least, self.unit)}"
+        return "" if self.most is None else f"<= {_written(self.most, self.unit)}"
+
+
+def _written(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "without end"
+    if unit == "%":
+        return f"{100 * value:.1f} %"
+    return f"{_UNITS[unit].format(value)} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the suite took: minutes, and the largest memory of all its processes together at one moment."""
+
+    minutes: float | None = None
+    peak_bytes: int | None = None
+
+
+def figures(pairs: Sequence[Pair], expected: int) -> list[Figure]:
+    """Of one group; ``expected`` is how many pairs it has, so that a run of some of them does not pass for all."""
+    named = [each for pair in pairs for each in pair.leak.named]
+    return [
+        Figure("B2", "pairs scored", float(len(pairs)), "pairs", least=float(expected), of=expected),
+        _lower("B2", "pairs told apart", (p.is_right for p in pairs), 0.95),
+        _upper("B2", "healthy twins ever confirmed", (p.twin.ever_confirmed for p in pairs), 0.0),
+        _upper("B2", "healthy twins suspected or confirmed at the end", (p.twin.detected for p in pairs)),
+        _upper("B2", "healthy twins ever suspected", (p.twin.ever_suspected for p in pairs)),
+        _lower("B2", "leaks suspected or confirmed at the end", (p.leak.detected for p in pairs)),
+        _lower("B2", "leaks confirmed at the end", (p.leak.status == "confirmed" for p in pairs)),
+        _suspected_after(pairs),
+        _lower("A6", "right phase", (n.phase for n in named), 0.95),
+        _lower("A6", "right type in first place", _asked(named, lambda n: n.type_first), 0.90),
+        _lower("A6", "right type in the first three", _asked(named, lambda n: n.type_in_top), 0.98),
+        _lower("A6", "right holder, where Python holds it", _asked(named, lambda n: n.holder), 0.80),
+        _lower("A6", "right kind", (n.kind for n in named)),
+        _lower("A7", "start within 2 generations or 10 %", (n.start_close for n in named), 0.90),
+        *_rates(named),
+    ]  # fmt: skip
+
+
+def of_the_suite(spent: Spent) -> list[Figure]:
+    """What all that ran took together."""
+    peak = None if spent.peak_bytes is None else spent.peak_bytes / 2**20
+    return [
+        Figure("B2", "duration of the suite", spent.minutes, "minutes", most=20.0),
+        # The target is 2 GB, of a thousand million bytes.
+        Figure("B2", "memory of all processes together, at most", peak, "MiB", most=2e9 / 2**20),
+    ]
+
+
+def _suspected_after(pairs: Sequence[Pair]) -> Figure:
+    """What was never suspected took without end."""
+    after = [
+        math.inf if p.leak.suspected_after is None else float(p.leak.suspected_after) for p in pairs
+    ]
+    name = "generations until a leak is first suspected, median"
+    return Figure("B2", name, quantile(after, 0.5), "generations", of=len(after))
+
+
+def _rates(named: Sequence[Named]) -> list[Figure]:
+    """A leak that got no rate is off without end."""
+    off = [math.inf if n.rate_off is None else n.rate_off for n in named]
+    return [
+        _lower("A7", "growth per generation within 10 %", (n.rate_close for n in named), 0.90),
+        Figure("A7", "error of the growth per generation, median", quantile(off, 0.5), most=0.03,
+               of=len(off)),
+    ]  # fmt: skip
+
+
+def _asked(named: Iterable[Named], answer: Callable[[Named], bool | None]) -> list[bool]:
+    """Only where there is a right answer."""
+    return [found for n in named if (found := answer(n)) is not None]
+
+
+def _lower(code: str, name: str, found: Iterable[bool], least: float | None = None) -> Figure:
+    share = Share.of(found)
+    bound = share.lower() if share.runs else None
+    return Figure(code, name, share.value, least=least, bound=bound, of=share.runs)
+
+
+def _upper(code: str, name: str, found: Iterable[bool], most: float | None = None) -> Figure:
+    share = Share.of(found)
+    bound = share.upper() if share.runs else None
+    return Figure(code, name, share.value, most=most, bound=bound, of=share.runs)
+
+
+def summary(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> str:
+    """One line per figure, the groups beside each other; a group that did not run shows dashes."""
+    head = ["", "", *(cell for name in groups for cell in (name, "95 % bound", "of")), "target", ""]
+    lines = [_line(tuple(groups), row) for row in zip(*groups.values(), strict=True)]
+    empty = [""] * (3 * len(groups) - 1)
+    lines += [[f.code, f.name, f.text(), *empty, f.target(), _mark(("",), [f])] for f in suite]
+    left = [True, True, *[False] * (3 * len(groups)), True, True]
+    return printing.text_table("live suite: figures", [head, *lines], left)
+
+
+def _line(groups: Sequence[str], row: Sequence[Figure]) -> list[str]:
+    values = [
+        cell for f in row for cell in (f.text(), _written(f.bound, "%"), str(f.of) if f.of else "-")
+    ]
+    targets = list(dict.fromkeys(f.target() for f in row))
+    return [row[0].code, row[0].name, *values, " / ".join(targets), _mark(groups, row)]
+
+
+def _mark(groups: Sequence[str], row: Sequence[Figure]) -> str:
+    """Where a figure falls short."""
+    if not any(f.is_held for f in row):
+        return ""
+    short = [name for name, f in zip(groups, row, strict=True) if f.failure()]
+    return f"SHORT {', '.join(filter(None, short))}".rstrip() if short else "ok"
+
+
+def by_program(pairs: Sequence[Pair]) -> str:
+    """One line per planted leak; what is wrong is in capitals."""
+    head = [
+        "", "leak", "after", "phase", "type", "top 3", "holder", "kind", "rate off", "start off", "twin",
+        "at worst", "pair",
+    ]  # fmt: skip
+    lines = [_leak_line(p, i) for p in pairs for i in range(len(p.leak.named))]
+    left = [True, True, False, True, True, True, True, True, False, False, True, True, True]
+    return printing.text_table("live suite: programs", [head, *lines], left)
+
+
+def _leak_line(pair: Pair, position: int) -> list[str]:
+    n, leak, twin = pair.leak.named[position], pair.leak, pair.twin
+    after = "-" if leak.suspected_after is None else str(leak.suspected_after)
+    worst = "confirmed" if twin.ever_confirmed else "suspected" if twin.ever_suspected else ""
+    start = "-" if n.start_off is None else f"{n.start_off:.1f}"
+    if n.start_off is not None and not n.start_close:
+        start += " !"
+    return [
+        pair.name if position == 0 else "", leak.status, after, _word(n.phase), _word(n.type_first),
+        _word(n.type_in_top), _word(n.holder), _word(n.kind), _written(n.rate_off, "%"), start,
+        twin.status, worst, "ok" if pair.is_right else "WRONG",
+    ]  # fmt: skip
+
+
+def _word(answer: bool | None) -> str:
+    return "" if answer is None else "ok" if answer else "WRONG"
+
+
+def what_is_wrong(pairs: Sequence[Pair]) -> str:
+    """Every pair that was not told apart, with what was said instead; empty when there is none."""
+    wrong = [(pair.name, pair.what_is_wrong()) for pair in pairs if not pair.is_right]
+    return "\n".join(f"{name}\n  {said.replace(chr(10), chr(10) + '  ')}" for name, said in wrong)
+
+
+def what_is_misnamed(pairs: Sequence[Pair]) -> str:
+    """Every leak that was found and named wrongly in some respect, with what was said; empty when there is none."""
+    lines = []
+    for pair in pairs:
+        wrong = list(dict.fromkeys(word for n in pair.leak.named for word in n.wrong()))
+        if pair.leak.detected and wrong:
+            lines += [f"{pair.name}: {', '.join(wrong)}", *(f"  {line}" for line in pair.leak.told)]
+    return "\n".join(lines)
+
+
+def failures(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> list[str]:
+    """A line for each figure that falls short or was not measured."""
+    found = [(f"{f.code}, {name}, {f.name}", f) for name, listed in groups.items() for f in listed]
+    found += [(f"{f.code}, {f.name}", f) for f in suite]
+    return [f"{where}: {f.failure()}" for where, f in found if f.failure()]
+
+
+def for_programs(
+    pairs: Sequence[Pair], groups: dict[str, list[Figure]], suite: Sequence[Figure]
+) -> dict[str, Any]:
+    """Plain JSON; without end is null, and ``text`` says so."""
+    return {
+        "groups": {name: [_plain(f) for f in listed] for name, listed in groups.items()},
+        "suite": [_plain(f) for f in suite],
+        "pairs": [{**asdict(p), "is_right": p.is_right} for p in pairs],
+    }
+
+
+def _plain(figure: Figure) -> dict[str, Any]:
+    value = None if figure.value is None or math.isinf(figure.value) else figure.value
+    return {**asdict(figure), "value": value, "text": figure.text(), "failure": figure.failure()}
