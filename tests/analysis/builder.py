@@ -6,10 +6,11 @@ A leak is planted as (phase, bytes, counts) per generation; what comes out are b
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from leakline.analysis import RunHistory, history_from_batches
+from leakline.analysis.history import ProcessHistory
 from leakline.snapshot import (
     Batch,
     Census,
@@ -300,3 +301,32 @@ def fitness_history() -> Leak:
         "trainer.GenerationStats": 1,
     }  # fmt: skip
     return Leak(EVOLVE, 600, counts)
+
+
+BASELINE = 1_000 * MIB
+
+
+def curve(shape: Callable[[int], float], n: int, noise: float = 2.0) -> list[float]:
+    """Bytes at each generation end: a shape in MiB above the baseline, with Gaussian noise."""
+    rng = random.Random(7)
+    return [BASELINE + MIB * (shape(i) + rng.gauss(0, noise)) for i in range(n)]
+
+
+def history_of(
+    private: Sequence[float], limit: float | None = None, **others: Sequence[float | None]
+) -> RunHistory:
+    """One reading at the end of each generation, and nothing else."""
+    n = len(private)
+    series = {"process.anon_bytes": [round(v) for v in private]}
+    series |= {
+        name.replace("__", "."): [None if v is None else round(v) for v in row]
+        for name, row in others.items()
+    }
+    times = [60.0 * i for i in range(n)]
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), times, times, list(range(n)), [None] * n, [""] * n,
+        ["generation_end"] * n, series,
+    )  # fmt: skip
+    return RunHistory(
+        "r", processes=(process,), limit_bytes=None if limit is None else round(limit)
+    )

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
-from builder import TRAIN, Leak, Training
+from builder import BASELINE, TRAIN, Leak, Training, curve, history_of
 
 from leakline.analysis import examine
 from leakline.analysis.forecast import generations_left
-from leakline.analysis.history import ProcessHistory, RunHistory
+from leakline.analysis.history import RunHistory
 from leakline.analysis.outlook import generations_to, outlook_of
 from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy, bend_of
 
 MIB = 2**20
-BASELINE = 1_000 * MIB
-
-
-def history_of(
-    private: Sequence[float], limit: float | None = None, **others: Sequence[float]
-) -> RunHistory:
-    """One reading at the end of each generation, and nothing else."""
-    n = len(private)
-    series = {"process.anon_bytes": [round(v) for v in private]}
-    series |= {name.replace("__", "."): [round(v) for v in row] for name, row in others.items()}
-    times = [60.0 * i for i in range(n)]
-    process = ProcessHistory(
-        "p", 0, "main", 1, range(n), times, times, list(range(n)), [None] * n, [""] * n,
-        ["generation_end"] * n, series,
-    )  # fmt: skip
-    return RunHistory(
-        "r", processes=(process,), limit_bytes=None if limit is None else round(limit)
-    )
 
 
 def study_of(history: RunHistory) -> LaneStudy:
     (lane,) = lanes_of(history)
     return LaneStudy(history, lane)
-
-
-def curve(shape: Callable[[int], float], n: int, noise: float = 2.0) -> list[float]:
-    rng = random.Random(7)
-    return [BASELINE + MIB * (shape(i) + rng.gauss(0, noise)) for i in range(n)]
 
 
 @pytest.mark.parametrize(

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, Literal
 
-from ..snapshot import CYCLIC_GARBAGE, Holder
 from .books import without_give_and_take
-from .bounds import Bounded, bounded_containers, tracked_names
-from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
-from .counts import LOOK_BACK, CountGrowth, count_growth
-from .history import RunHistory
+from .contracts import Violation
+from .counts import CountGrowth
+from .facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
 from .trend import floor_slope
 from .wording import short_name
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
 
-TENSOR: Final = "torch.Tensor"
-ARRAY: Final = "numpy.ndarray"
-FIGURE: Final = "matplotlib.figure.Figure"
 _TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter")
 _LIBRARIES: Final = frozenset(
     {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
@@ -42,13 +35,9 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
-# Of what a type gained, the share that must be garbage before garbage is what it grows by.
-_MOST_OF_A_RISE: Final = 0.5
-# Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
-_STALE: Final = 4
-_GOES_ON: Final = 0.25
-# Of a search, a path with this share of what the best one holds may be the culprit too.
-_AS_MANY: Final = 0.3
+# Objects of one type that come with each item of a store, at most, and how exactly.
+_PER_ITEM: Final = 8
+_EXACTLY: Final = 0.02
 # With this share of the new tensors holding a graph, graphs are what is kept.
 _GRAPH_SHARE: Final = 0.3
 
@@ -81,108 +70,14 @@ class Candidate:
     violation: Violation | None = None
 
 
-class Facts:
-    """What the run declares and what its holders say; one object for all moments of a lane."""
-
-    def __init__(self, history: RunHistory, lane: Lane) -> None:
-        self.history = history
-        self.lane = lane
-        self.holders = _best_holders(self._lasting(history.holders), self._growing_containers())
-        self.bytes_each = _bytes_each(history.holders)
-        self.watched = frozenset(
-            short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
-        ) | {short_name(e.type) for e in history.expectations}
-        self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
-
-    def _growing_containers(self) -> list[str]:
-        return [
-            name
-            for series, name, role in self.count_series
-            if role == "container" and _growth(self, series, len(self.lane)) is not None
-        ]
-
-    def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
-        """Without garbage that is little of what grew: some of any class may wait for the collector for a while."""
-        newest: dict[str, Holder] = {}
-        for holder in holders:
-            known = newest.get(holder.type)
-            if holder.path == CYCLIC_GARBAGE and (not known or holder.sequence >= known.sequence):
-                newest[holder.type] = holder
-        passing = {name for name, holder in newest.items() if self._is_passing(holder)}
-        return [h for h in holders if h.path != CYCLIC_GARBAGE or h.type not in passing]
-
-    def _is_passing(self, holder: Holder) -> bool:
-        process = next(
-            (p for p in self.history.processes if p.instance == self.lane.instance), None
-        )
-        if process is None:
-            return False
-        upto = bisect_right(process.sequence, holder.sequence)
-        counts = process.series.get(f"type.{holder.type}.count", ())[:upto]
-        known = [count for count in counts if count is not None]
-        return bool(known) and holder.count < _MOST_OF_A_RISE * (known[-1] - min(known))
-
-    @cached_property
-    def bounded(self) -> tuple[Bounded, ...]:
-        return bounded_containers(self.lane, self.history.capacities)
-
-    @cached_property
-    def bounded_bytes(self) -> list[float]:
-        """Bytes of all bounded containers per generation."""
-        sizes = [b.gained for b in self.bounded if b.gained]
-        return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
-
-    @cached_property
-    def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
-        """(series, name, role) of everything whose count can be a witness."""
-        lane = self.lane
-        types = types_of(lane)
-        found: list[tuple[str, str, Literal["type", "container"]]] = []
-        if lane.has("figures.open"):
-            # What pyplot has open is exact and often read, and goes before the class of the same name.
-            found.append(("figures.open", FIGURE, "type"))
-        found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
-        for series, name in (("tensors.count", TENSOR), ("arrays.count", ARRAY)):
-            if lane.has(series) and name not in types:
-                found.append((series, name, "type"))
-        found.extend(
-            (series, series[len("container.") : -len(".length")], "container")
-            for series in sorted(lane.series)
-            if series.startswith("container.")
-            and series.endswith(".length")
-            and not any(self._is_store(series, bounded) for bounded in self.bounded)
-        )
-        free = tracked_names(lane) - {b.name for b in self.bounded}
-        found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
-        return tuple(found)
-
-    def _is_store(self, series: str, bounded: Bounded) -> bool:
-        """Whether this container is what a tracked one keeps its items in: as long in every reading."""
-        lengths = self.lane.readings(series)
-        pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
-        return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
-
-    def violations(self, last_row: int) -> dict[str, Violation]:
-        """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
-        found: dict[str, Violation] = {}
-        for readings in self.readings:
-            violation = find_violation(self.lane, readings, last_row)
-            if violation is None or not violation.above:
-                continue
-            known = found.get(violation.type)
-            if known is None or (violation.proven and not known.proven):
-                found[violation.type] = violation
-        return found
-
-
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     """Everything that grows at the end of generation number ``upto`` of the lane."""
     found: list[Candidate] = []
     for series, name, role in facts.count_series:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
-        growth = _growth(facts, series, upto)
-        if growth is not None:
+        growth = growth_of(facts.lane, series, upto)
+        if growth is not None and not _fills_a_store(facts, name, role, growth, upto):
             found.append(describe(facts, series, name, role, growth, upto))
     graph = _kept_graphs(facts, found, upto)
     if graph is not None:
@@ -190,22 +85,19 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     return [part for candidate in found for part in _by_phase(facts, candidate, upto)]
 
 
-def _growth(facts: Facts, series: str, upto: int) -> CountGrowth | None:
-    x, counts = facts.lane.points(series, upto, baseline=True, newest=LOOK_BACK)
-    growth = count_growth(x, counts, facts.lane.generations[0]) if counts else None
-    return None if growth is None or _is_stale(facts.lane, growth, x[-1], upto) else growth
+def _fills_a_store(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> bool:
+    """Whether these are what a declared store fills with: as many of them per generation, or so many for each item.
 
-
-def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
-    """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
-    age = lane.generations[upto - 1] - read
-    if age < _STALE or not lane.private or growth.start > read:
+    Classes of the program have names of their own and are not excused by a number.
+    """
+    if role == "container" or family_of(name, role) not in ("plain", "array", "tensor"):
         return False
-    at = lane.position.get(int(read), 0)
-    first = max(0, at - round(min(age, growth.generations)))
-    before = lane.private[at] - lane.private[first]
-    since = lane.private[upto - 1] - lane.private[at]
-    return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
+    for store in facts.bounded:
+        speed = store.per_generation(upto) if store.is_filling(upto) else 0.0
+        each = growth.slope / speed if speed > 0 else 0.0
+        if 1 <= round(each) <= _PER_ITEM and abs(each - round(each)) <= _EXACTLY * round(each):
+            return True
+    return False
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
@@ -214,7 +106,7 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     if not lane.has(series):
         return None
     tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
-    growth = _growth(facts, series, upto)
+    growth = growth_of(facts.lane, series, upto)
     if growth is None and tensors is not None:
         rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
         if rate >= _GRAPH_SHARE * tensors.growth.slope:
@@ -421,41 +313,3 @@ def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:
         for path, change in line.items():
             rates[path] = rates.get(path, 0.0) + change / max(1, len(lines))
     return rates
-
-
-def _best_holders(holders: Iterable[Holder], growing: Sequence[str] = ()) -> dict[str, str]:
-    """type -> the path that held most of its objects when last looked for.
-
-    Of paths that hold about as many the one into a container that grows: the others hold as many as ever.
-    """
-    newest: dict[str, list[Holder]] = {}
-    for holder in holders:
-        known = newest.setdefault(holder.type, [])
-        if known and holder.sequence > known[0].sequence:
-            known.clear()
-        if not known or holder.sequence == known[0].sequence:
-            known.append(holder)
-    return {name: _best_of(found, growing) for name, found in newest.items()}
-
-
-def _best_of(found: Sequence[Holder], growing: Sequence[str]) -> str:
-    most = max(holder.count for holder in found)
-
-    def rank(holder: Holder) -> tuple[bool, int, str]:
-        grows = any(_leads_into(holder.path, container) for container in growing)
-        return grows and holder.count >= _AS_MANY * most, holder.count, holder.path
-
-    return max(found, key=rank).path
-
-
-def _leads_into(path: str, container: str) -> bool:
-    return path == container or path.startswith((f"{container}[", f"{container}."))
-
-
-def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:
-    newest: dict[str, tuple[int, int]] = {}
-    for holder in holders:
-        if holder.bytes_each is not None:
-            row = (holder.sequence, holder.bytes_each)
-            newest[holder.type] = max(newest.get(holder.type, row), row)
-    return {name: each for name, (_, each) in newest.items()}

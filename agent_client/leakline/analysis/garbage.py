@@ -9,8 +9,9 @@ from typing import Final
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
 from .attribution import Cause
-from .candidates import Candidate, Facts, Place, family_of, scaled
+from .candidates import Candidate, Place, family_of, scaled
 from .counts import CountGrowth, count_growth
+from .facts import Facts
 from .series import Lane
 from .trend import Slope, floor_slope
 from .wording import format_count

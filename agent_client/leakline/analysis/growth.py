@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from .bounds import capacity_of, tracked_names
-from .candidates import Facts, place_of, rate_of
+from .candidates import place_of, rate_of
 from .contracts import Readings, expected_text, find_violation, types_of
 from .counts import count_growth
+from .facts import Facts
 from .history import RunHistory
 from .results import ExpectationRow, Interval, StoreFill, TypeGrowth
 from .series import Lane, fill_gaps, lanes_of

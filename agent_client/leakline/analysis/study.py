@@ -10,9 +10,9 @@ from typing import Final
 from .attribution import Cause, Memory
 from .books import LEAKLINE_LINE, booked_bytes, phase_slopes, without_give_and_take
 from .bounds import without_bounded
-from .candidates import Facts
 from .channels import Channel, channels_of
 from .evidence import Rise, Scale, baseline_of, lasting_rise
+from .facts import Facts
 from .garbage import Waiting, waiting_of
 from .history import RunHistory
 from .limits import limit_of

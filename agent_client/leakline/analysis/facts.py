@@ -1,0 +1,178 @@
+"""What a run says of itself, for all moments of a lane: declarations, count series, holders, and how counts grow."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final, Literal
+
+from ..snapshot import CYCLIC_GARBAGE, Holder
+from .bounds import Bounded, bounded_containers, tracked_names
+from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
+from .counts import LOOK_BACK, CountGrowth, count_growth
+from .history import RunHistory
+from .series import Lane
+from .wording import short_name
+
+TENSOR: Final = "torch.Tensor"
+ARRAY: Final = "numpy.ndarray"
+FIGURE: Final = "matplotlib.figure.Figure"
+# Of what a type gained, the share that must be garbage before garbage is what it grows by.
+_MOST_OF_A_RISE: Final = 0.5
+# Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
+_STALE: Final = 4
+_GOES_ON: Final = 0.25
+# Of a search, a path with this share of what the best one holds may be the culprit too.
+_AS_MANY: Final = 0.3
+
+
+class Facts:
+    """What the run declares and what its holders say; one object for all moments of a lane."""
+
+    def __init__(self, history: RunHistory, lane: Lane) -> None:
+        self.history = history
+        self.lane = lane
+        self.holders = _best_holders(self._lasting(history.holders), self._growing_containers())
+        self.bytes_each = _bytes_each(history.holders)
+        self.watched = frozenset(
+            short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
+        ) | {short_name(e.type) for e in history.expectations}
+        self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
+
+    def _growing_containers(self) -> list[str]:
+        return [
+            name
+            for series, name, role in self.count_series
+            if role == "container" and growth_of(self.lane, series, len(self.lane)) is not None
+        ]
+
+    def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
+        """Without garbage that is little of what grew: some of any class may wait for the collector for a while."""
+        newest: dict[str, Holder] = {}
+        for holder in holders:
+            known = newest.get(holder.type)
+            if holder.path == CYCLIC_GARBAGE and (not known or holder.sequence >= known.sequence):
+                newest[holder.type] = holder
+        passing = {name for name, holder in newest.items() if self._is_passing(holder)}
+        return [h for h in holders if h.path != CYCLIC_GARBAGE or h.type not in passing]
+
+    def _is_passing(self, holder: Holder) -> bool:
+        process = next(
+            (p for p in self.history.processes if p.instance == self.lane.instance), None
+        )
+        if process is None:
+            return False
+        upto = bisect_right(process.sequence, holder.sequence)
+        counts = process.series.get(f"type.{holder.type}.count", ())[:upto]
+        known = [count for count in counts if count is not None]
+        return bool(known) and holder.count < _MOST_OF_A_RISE * (known[-1] - min(known))
+
+    @cached_property
+    def bounded(self) -> tuple[Bounded, ...]:
+        return bounded_containers(self.lane, self.history.capacities)
+
+    @cached_property
+    def bounded_bytes(self) -> list[float]:
+        """Bytes of all bounded containers per generation."""
+        sizes = [b.gained for b in self.bounded if b.gained]
+        return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
+
+    @cached_property
+    def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
+        """(series, name, role) of everything whose count can be a witness."""
+        lane = self.lane
+        types = types_of(lane)
+        found: list[tuple[str, str, Literal["type", "container"]]] = []
+        if lane.has("figures.open"):
+            # What pyplot has open is exact and often read, and goes before the class of the same name.
+            found.append(("figures.open", FIGURE, "type"))
+        found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
+        for series, name in (("tensors.count", TENSOR), ("arrays.count", ARRAY)):
+            if lane.has(series) and name not in types:
+                found.append((series, name, "type"))
+        found.extend(
+            (series, series[len("container.") : -len(".length")], "container")
+            for series in sorted(lane.series)
+            if series.startswith("container.")
+            and series.endswith(".length")
+            and not any(self._is_store(series, bounded) for bounded in self.bounded)
+        )
+        free = tracked_names(lane) - {b.name for b in self.bounded}
+        found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
+        return tuple(found)
+
+    def _is_store(self, series: str, bounded: Bounded) -> bool:
+        """Whether this container is what a tracked one keeps its items in: as long in every reading."""
+        lengths = self.lane.readings(series)
+        pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
+        return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
+
+    def violations(self, last_row: int) -> dict[str, Violation]:
+        """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
+        found: dict[str, Violation] = {}
+        for readings in self.readings:
+            violation = find_violation(self.lane, readings, last_row)
+            if violation is None or not violation.above:
+                continue
+            known = found.get(violation.type)
+            if known is None or (violation.proven and not known.proven):
+                found[violation.type] = violation
+        return found
+
+
+def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
+    """How a count grows at the end of generation number ``upto``, unless that is old news by now."""
+    x, counts = lane.points(series, upto, baseline=True, newest=LOOK_BACK)
+    growth = count_growth(x, counts, lane.generations[0]) if counts else None
+    return None if growth is None or _is_stale(lane, growth, x[-1], upto) else growth
+
+
+def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
+    """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
+    age = lane.generations[upto - 1] - read
+    if age < _STALE or not lane.private or growth.start > read:
+        return False
+    at = lane.position.get(int(read), 0)
+    first = max(0, at - round(min(age, growth.generations)))
+    before = lane.private[at] - lane.private[first]
+    since = lane.private[upto - 1] - lane.private[at]
+    return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
+
+
+def _best_holders(holders: Iterable[Holder], growing: Sequence[str] = ()) -> dict[str, str]:
+    """type -> the path that held most of its objects when last looked for.
+
+    Of paths that hold about as many the one into a container that grows: the others hold as many as ever.
+    """
+    newest: dict[str, list[Holder]] = {}
+    for holder in holders:
+        known = newest.setdefault(holder.type, [])
+        if known and holder.sequence > known[0].sequence:
+            known.clear()
+        if not known or holder.sequence == known[0].sequence:
+            known.append(holder)
+    return {name: _best_of(found, growing) for name, found in newest.items()}
+
+
+def _best_of(found: Sequence[Holder], growing: Sequence[str]) -> str:
+    most = max(holder.count for holder in found)
+
+    def rank(holder: Holder) -> tuple[bool, int, str]:
+        grows = any(_leads_into(holder.path, container) for container in growing)
+        return grows and holder.count >= _AS_MANY * most, holder.count, holder.path
+
+    return max(found, key=rank).path
+
+
+def _leads_into(path: str, container: str) -> bool:
+    return path == container or path.startswith((f"{container}[", f"{container}."))
+
+
+def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:
+    newest: dict[str, tuple[int, int]] = {}
+    for holder in holders:
+        if holder.bytes_each is not None:
+            row = (holder.sequence, holder.bytes_each)
+            newest[holder.type] = max(newest.get(holder.type, row), row)
+    return {name: each for name, (_, each) in newest.items()}
