@@ -15,6 +15,7 @@ from .candidates import Candidate, find_candidates
 from .counts import WINDOW, come_together
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
+from .handles import with_handles
 from .outside import native_growth, other_channels, retained, with_garbage
 from .study import Assessed, LaneStudy, Moment, Start, bend_of, memory_since, window_since
 
@@ -46,6 +47,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
+    found = with_handles(found, candidates)
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
 

@@ -108,6 +108,10 @@ class Facts:
         pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
         return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
 
+    def types_in(self, container: str) -> list[str]:
+        """Types of which the holders found say that they are kept there, by name."""
+        return sorted(name for name, path in self.holders.items() if leads_into(path, container))
+
     def violations(self, last_row: int) -> dict[str, Violation]:
         """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
         found: dict[str, Violation] = {}
@@ -159,13 +163,14 @@ def _best_of(found: Sequence[Holder], growing: Sequence[str]) -> str:
     most = max(holder.count for holder in found)
 
     def rank(holder: Holder) -> tuple[bool, int, str]:
-        grows = any(_leads_into(holder.path, container) for container in growing)
+        grows = any(leads_into(holder.path, container) for container in growing)
         return grows and holder.count >= _AS_MANY * most, holder.count, holder.path
 
     return max(found, key=rank).path
 
 
-def _leads_into(path: str, container: str) -> bool:
+def leads_into(path: str, container: str) -> bool:
+    """Whether what this path holds lies in the container, or below it."""
     return path == container or path.startswith((f"{container}[", f"{container}."))
 
 

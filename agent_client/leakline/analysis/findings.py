@@ -94,10 +94,19 @@ def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
         path = study.facts.holders.get(member.name) or member.holder
         if position == 0 and path is not None:
             found.append(Suspect(path, "holder", _count_rate(member), None))
+    found += _kept_in(study, cause)
     # A container right behind what it holds reads as the answer to "and where is it kept?".
     head, tail = found[:1], found[1:]
     tail.sort(key=lambda s: {"holder": 0, "container": 1}.get(s.role, 2))
     return tuple((head + tail)[:_MAX_SUSPECTS])
+
+
+def _kept_in(study: LaneStudy, cause: Cause) -> list[Suspect]:
+    """What a growing container keeps, when nothing but a search for holders has said so."""
+    owner = cause.owner
+    if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
+        return []
+    return [Suspect(name, "type") for name in study.facts.types_in(owner.name)]
 
 
 def _count_rate(member: Candidate) -> float:
