@@ -116,20 +116,47 @@ def size_bytes(value: object, name: str) -> int:
     return int(float(found[1]) * factor)
 
 
-def band_data(span: tuple[int, int], low: object, high: object) -> dict[str, Any]:
+def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
+    """{first, last, low_bytes, high_bytes}: a plain number is in the unit of the series, a text is a size.
+
+    ``last`` is None for a band that has no end. Raises BadArgument for bounds that nothing can lie between.
+    """
     first, last = span
+    if last is not None and generation_number(last) < generation_number(first):
+        raise BadArgument(
+            "span", span, "goes from the first to the last, as in (1, 5) or (11, None)"
+        )
+    bounds = (_bound(low, "low"), _bound(high, "high"))
+    _in_order(bounds, ("low", "high"))
     return {
-        "first": int(first), "last": int(last),
-        "low_bytes": None if low is None else size_bytes(low, "low"),
-        "high_bytes": None if high is None else size_bytes(high, "high"),
+        "first": generation_number(first),
+        "last": None if last is None else generation_number(last),
+        "low_bytes": bounds[0], "high_bytes": bounds[1],
     }  # fmt: skip
 
 
+def _bound(value: object, name: str) -> Number | None:
+    if value is None:
+        return None
+    return size_bytes(value, name) if isinstance(value, str) else finite_number(value, name)
+
+
+def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
+    below, above = bounds
+    if below is None and above is None:
+        raise BadArgument(names[0], None, f"must be given, or {names[1]}")
+    if below is not None and above is not None and below > above:
+        raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
+
+
 def budget_data(normal: object, leak: object) -> dict[str, Any]:
-    return {
-        "normal_bytes": None if normal is None else size_bytes(normal, "normal"),
-        "leak_bytes": None if leak is None else size_bytes(leak, "leak"),
-    }
+    """{normal_bytes, leak_bytes}. Raises BadArgument where neither is given, or a leak would be normal."""
+    bounds = (
+        None if normal is None else size_bytes(normal, "normal"),
+        None if leak is None else size_bytes(leak, "leak"),
+    )
+    _in_order(bounds, ("normal", "leak"))
+    return {"normal_bytes": bounds[0], "leak_bytes": bounds[1]}
 
 
 def fix_data(phase: object, location: object, promises: object) -> dict[str, Any]:

@@ -193,17 +193,23 @@ class Run:
     def band(
         self,
         series: str,
-        span: tuple[int, int],
+        span: tuple[int, int | None],
         low: float | str | None = None,
         high: float | str | None = None,
     ) -> None:
-        """A plan: between which bounds ``series`` should be in the generations ``span`` (first, last)."""
+        """A plan: between which bounds ``series`` should be in the generations ``span``, first and last included.
+
+        (11, None) goes on to the end. A text is a size such as "30 GiB", a number is in the unit of the series.
+        """
         self._declare("band", series, lambda: declarations.band_data(span, low, high))
 
     def budget(
         self, phase: str, normal: float | str | None = None, leak: float | str | None = None
     ) -> None:
-        """Growth per generation of a phase: fine up to ``normal``, a leak from ``leak`` on."""
+        """Growth that is fine up to ``normal`` and a leak from ``leak`` on.
+
+        Of a phase in each generation, of the whole run in each ("generation"), or since it began ("run").
+        """
         self._declare("budget", phase, lambda: declarations.budget_data(normal, leak))
 
     def fix(

@@ -58,10 +58,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
+    """A stretch of x over the whole height, or between ``low`` and ``high``; ``group`` as that of a line."""
+
     first: float
     last: float
     label: str
     tone: str = "confirmed"
+    low: float | None = None
+    high: float | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

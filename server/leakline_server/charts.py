@@ -50,11 +50,13 @@ def trend_chart(
     marks: Sequence[Mark] = (),
 ) -> Chart:
     """Memory after each phase, one line per phase end; the last of the chart is the end of the generation."""
+    # Lines of a group are hidden until it is chosen: where there is nothing to choose, they have none.
+    names = ("private", "rss") if private and rss else (None, None)
     # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
     lines = sorted(
         [
-            *(_phase_line(points, palette, "private", PRIVATE) for points in private),
-            *(_phase_line(points, palette, "rss", ("process.rss_bytes",)) for points in rss),
+            *(_phase_line(points, palette, names[0], PRIVATE) for points in private),
+            *(_phase_line(points, palette, names[1], ("process.rss_bytes",)) for points in rss),
         ],
         key=lambda line: palette.order.get(line.source.phase or "", -1) if line.source else -1,
     )
@@ -68,7 +70,7 @@ def trend_chart(
         x_unit=axis.unit,
         x_seconds=axis.seconds,
         lines=tuple(lines),
-        bands=start_bands(verdict),
+        bands=(*start_bands(verdict), *_plan_bands(verdict, axis, private, rss)),
         levels=levels,
         cone=cone,
         marks=tuple(marks[-MAX_MARKS:]),
@@ -76,7 +78,9 @@ def trend_chart(
     )
 
 
-def _phase_line(points: Points, palette: Palette, group: str, names: tuple[str, ...]) -> Line:
+def _phase_line(
+    points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
+) -> Line:
     phase = points.phase
     kind = "phase_end" if phase else "generation_end"
     line = Line(
@@ -99,6 +103,29 @@ def start_bands(verdict: Mapping[str, Any] | None) -> tuple[Band, ...]:
             tone = "watch" if finding["status"] == "watch" else "confirmed"
             return (Band(start["low"] - 0.5, start["high"] + 0.5, label, tone),)
     return ()
+
+
+def _plan_bands(
+    verdict: Mapping[str, Any] | None, axis: Axis, private: Sequence[Points], rss: Sequence[Points]
+) -> tuple[Band, ...]:
+    """Planned bands of memory, behind the lines they speak of; one without an upper bound or an end has no shape
+    of its own and goes to the end of the lines.
+    """
+    shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
+    found: dict[tuple[float, ...], Band] = {}
+    for check in (verdict or {}).get("bands") or ():
+        group, lines = shown.get(check["series"], (None, ()))
+        end = max((points.x[-1] for points in lines if points.x), default=None)
+        if axis.unit != "generation" or end is None or check["high"] is None:
+            continue
+        last = max(end, check["first"]) if check["last"] is None else check["last"]
+        tone = "watch" if check["state"] == "outside" else "ok"
+        place = (check["first"] - 0.5, last + 0.5, check["low"] or 0, check["high"])
+        found[place] = Band(
+            place[0], place[1], "plan", tone, place[2], place[3],
+            group if private and rss else None,
+        )  # fmt: skip
+    return tuple(found.values())[:MAX_MARKS]
 
 
 def _forecast(

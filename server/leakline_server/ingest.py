@@ -265,6 +265,9 @@ def _check_event(i: int, event: wire.Event) -> None:
     after = event.data.get("after")
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
+    promises = event.data.get("promises")
+    if event.kind == "fix" and not (promises is None or isinstance(promises, dict)):
+        raise InvalidField(f"events[{i}].data.promises", promises, "must be an object")
 
 
 def deeper_than(thing: Any, depth: int) -> bool:

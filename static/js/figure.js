@@ -94,8 +94,9 @@ function cone(chart, scale, colour) {
 function layout(chart, theme, colour, view, scale) {
   const resolved = resolve(theme.layout, colour);
   const phone = view.narrow ? theme.phone : {};
-  const bands = chart.bands.map((band) => ({
-    type: "rect", xref: "x", yref: "paper", x0: band.first, x1: band.last, y0: 0, y1: 1, layer: "below",
+  const bands = shownBands(chart, view).map((band) => ({
+    type: "rect", xref: "x", x0: band.first, x1: band.last, layer: "below",
+    ...(isPlan(band) ? { yref: "y", y0: band.low / scale.factor, y1: band.high / scale.factor } : { yref: "paper", y0: 0, y1: 1 }),
     line: { width: 0 }, fillcolor: faded(colour(`--${band.tone}`), 0.13),
   }));
   const levels = chart.levels.map((level) => ({
@@ -111,7 +112,7 @@ function layout(chart, theme, colour, view, scale) {
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
     shapes: [...bands, ...marks, ...levels],
-    annotations: annotations(chart, colour, scale),
+    annotations: annotations(chart, view, colour, scale),
     xaxis: {
       ...resolve(theme.xaxis, colour),
       ...(phone.nticks ? { nticks: phone.nticks } : {}),
@@ -131,11 +132,21 @@ function layout(chart, theme, colour, view, scale) {
   };
 }
 
-function annotations(chart, colour, scale) {
+// A band with a height of its own is one that was planned; the others mark a time.
+const isPlan = (band) => (band.high ?? null) !== null;
+
+function shownBands(chart, view) {
+  return chart.bands.filter((band) => !band.group || band.group === view.group);
+}
+
+function annotations(chart, view, colour, scale) {
   const text = (label, tone) => ({ text: escapeHtml(label), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
   return [
-    ...chart.bands.filter((band) => band.label).map((band) => ({
-      ...text(band.label, colour(`--${band.tone}`)), xref: "x", yref: "paper", x: band.last, y: 0.985, xanchor: "left", yanchor: "top",
+    ...shownBands(chart, view).filter((band) => band.label).map((band) => ({
+      ...text(band.label, colour(`--${band.tone}`)), xref: "x",
+      ...(isPlan(band)
+        ? { yref: "y", x: band.first, y: band.high / scale.factor, xanchor: "left", yanchor: "top" }
+        : { yref: "paper", x: band.last, y: 0.985, xanchor: "left", yanchor: "top" }),
     })),
     ...chart.levels.map((level) => ({
       ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: level.value / scale.factor, xanchor: "right", yanchor: "bottom",

@@ -65,7 +65,7 @@ def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 
 def _snapshots(leak_bytes: int) -> Iterator[Snapshot]:
     """One phase and the end of each generation; 16 environments more each time when it leaks."""
-    declared = (Event(1, STARTED, "watch", "app.Environment"), _fix())
+    declared = (Event(1, STARTED, "watch", "app.Environment"), _fix(), *_plan())
     for number in range(2 * GENERATIONS):
         generation, end = divmod(number, 2)
         kept = generation + 1 if leak_bytes else 0
@@ -92,6 +92,15 @@ def _fix() -> Event:
     promises = {"growth_bytes_per_generation": MIB, "generations": GENERATIONS}
     data = {"phase": "train", "location": "app.py:7", "promises": promises}
     return Event(1, STARTED, "fix", "let them go", data=data)
+
+
+def _plan() -> tuple[Event, ...]:
+    band = {"first": 0, "last": 4, "low_bytes": None, "high_bytes": 460 * MIB}
+    budget = {"normal_bytes": 100 * MIB, "leak_bytes": 1024 * MIB}
+    return (
+        Event(1, STARTED, "band", "process.rss_bytes", data=band),
+        Event(1, STARTED, "budget", "run", data=budget),
+    )
 
 
 def _end_of_generation(leak_bytes: int) -> dict[str, float]:

@@ -49,9 +49,45 @@ def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
     ask = Asker.get
 
     def older(self: Asker, path: str, query: Any = None) -> Any:
-        return {k: v for k, v in ask(self, path, query).items() if k != "fixes"}
+        later = (
+            "fixes", "checklist", "bands", "budgets", "settled_at_generation", "forecast_score",
+        )  # fmt: skip
+        return {k: v for k, v in ask(self, path, query).items() if k not in later}
 
     monkeypatch.setattr(Asker, "get", older)
     said = leakline("verdict", "run1", "--server", server)
     assert said.status == 0
     assert "promised" not in said.output
+    assert "planned" not in said.output
+
+
+def test_the_checklist_is_told_with_a_mark_for_each_question(leakline: Any, server: str) -> None:
+    output = leakline("verdict", "app/leaking", "--server", server).output
+    told = output[output.index("checklist:") :].splitlines()
+    assert told[1] == "   [-] GPU memory stays within its pattern: not measured"
+    assert told[3] == "   [!] Memory follows a consistent pattern: failed"
+    assert "Environment" in told[4]
+    assert told[5] == "   [x] The run passes the point where it died before: done"
+    assert told[6].strip() == "14 generations complete, held against the 14 that the fix promised."
+
+
+def test_what_was_planned_is_told_band_by_band_and_budget_by_budget(
+    leakline: Any, server: str
+) -> None:
+    output = leakline("verdict", "app/leaking", "--server", server).output
+    told = output[output.index("what was planned:") :].splitlines()
+    assert told[1] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
+    assert told[2] == (
+        "      not as planned: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
+    )
+    assert told[3] == "   budget of the whole run"
+    assert told[4].startswith("      more than normal: Memory has grown by 260.00 MiB since")
+
+
+def test_since_when_memory_is_flat_and_how_right_forecasts_were(leakline: Any, server: str) -> None:
+    fixed = leakline("verdict", "app/fixed", "--server", server).output
+    assert "Memory is flat from generation 0 on." in fixed
+    assert "orecast" not in fixed
+    leaking = leakline("verdict", "app/leaking", "--server", server).output
+    assert "flat" not in leaking
+    assert "forecast of this run whose time has come, made at generation 7 for 11" in leaking

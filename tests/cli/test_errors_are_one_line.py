@@ -45,7 +45,7 @@ def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["runs", "verdict", "compare", "demo", "serve", "sync", "report"]
+    "command", ["runs", "verdict", "compare", "estimate", "demo", "serve", "sync", "report"]
 )
 def test_help_shows_an_example(leakline: Any, command: str) -> None:
     said = leakline(command, "--help")

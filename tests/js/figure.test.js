@@ -55,6 +55,19 @@ test("only the chosen group of lines is drawn", () => {
   assert.deepEqual(data.map((trace) => trace.name), ["rss"]);
 });
 
+test("a planned band has a height of its own, in the unit of the lines, and belongs to its group", () => {
+  const started = { first: 1, last: 2, label: "leak starts", tone: "confirmed", low: null, high: null, group: null };
+  const plan = { first: 0.5, last: 5.5, label: "plan", tone: "ok", low: 2 ** 30, high: 2 ** 31, group: "rss" };
+  const lines = [line({ group: "private" }), line({ group: "rss", name: "rss" })];
+  const shown = (group) => figure(chart({ lines, bands: [started, plan] }), theme, colour, { ...view, group }).layout;
+  const [time, band] = shown("rss").shapes;
+  assert.deepEqual([time.yref, time.y0, time.y1], ["paper", 0, 1]);
+  assert.deepEqual([band.yref, band.x0, band.x1, band.y0, band.y1], ["y", 0.5, 5.5, 1, 2]);
+  assert.deepEqual(shown("rss").annotations.map((each) => each.text), ["leak starts", "plan"]);
+  assert.equal(shown("private").shapes.length, 1);
+  assert.equal(shown("private").annotations.length, 1);
+});
+
 test("what waits in the legend stays out of it on a phone", () => {
   const lines = [line(), line({ hidden: true })];
   assert.equal(figure(chart({ lines }), theme, colour, view).data.length, 2);

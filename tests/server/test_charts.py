@@ -179,3 +179,42 @@ def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None
     assert [(each.name, each.hidden) for each in chart.lines] == [
         ("generation end", False), ("after a", False), ("after a/b", True),
     ]  # fmt: skip
+
+
+def planned(first: int, last: int | None, high: float | None, **changes: Any) -> dict[str, Any]:
+    band = {
+        "series": "process.rss_bytes", "first": first, "last": last, "low": GIB, "high": high, "state": "within",
+    }  # fmt: skip
+    return band | changes
+
+
+def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
+    bands = [
+        planned(1, 2, 4 * GIB), planned(2, None, 5 * GIB, state="outside"), planned(3, 4, None),
+        planned(1, 2, 3 * GIB, series="gauge.pending"), planned(1, 2, 4 * GIB, process="rank 1 main"),
+    ]  # fmt: skip
+    told = verdict(findings=[], bands=bands)
+    private = [line("process.anon_bytes", [0, 1, 2, 3], [GIB] * 4)]
+    rss = [line("process.rss_bytes", [0, 1, 2, 3], [2 * GIB] * 4)]
+    both = charts.trend_chart(AXIS, Palette(), private, rss, told)
+    assert [(b.first, b.last, b.low, b.high, b.tone, b.group) for b in both.bands] == [
+        (0.5, 2.5, GIB, 4 * GIB, "ok", "rss"), (1.5, 3.5, GIB, 5 * GIB, "watch", "rss"),
+    ]  # fmt: skip
+    assert {b.group for b in charts.trend_chart(AXIS, Palette(), [], rss, told).bands} == {None}
+    assert charts.trend_chart(AXIS, Palette(), private, [], told).bands == ()
+    assert charts.trend_chart(Axis("minute", "time"), Palette(), private, rss, told).bands == ()
+    assert charts.trend_chart(AXIS, Palette(), private, rss, verdict(findings=[])).bands == ()
+
+
+def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:
+    for private, rss in ((True, False), (False, True)):
+        points = [line("process.anon_bytes", [0, 1], [GIB, GIB])]
+        chart = charts.trend_chart(
+            AXIS, Palette(), points if private else [], points if rss else [], None
+        )
+        assert chart.groups == ()
+        assert [each.group for each in chart.lines] == [None]
+        section = sections.trend(chart, "generation", "")
+        assert section.figure is not None
+        assert section.table is not None
+        assert len(section.table.columns) == 2

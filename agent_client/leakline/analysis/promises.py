@@ -28,6 +28,7 @@ _ABOUT: Final = 0.05
 # Whoever sends events decides how many there are.
 _MAX_FIXES: Final = 20
 _MAX_CLAIMS: Final = 20
+_LARGEST: Final = 2**63
 _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 # What the driver says of this process, and what torch took from it, device by device.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
@@ -90,10 +91,10 @@ def _claims(fix: Fix) -> list[tuple[str, float | None]]:
 
 
 def _number(value: object) -> float | None:
-    """A plain number from the wire; a whole one stays whole."""
+    """A plain number from the wire that may be promised; a whole one stays whole."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= _LARGEST else None
 
 
 def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer:

@@ -10,6 +10,10 @@ Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
 Risk = Literal["none", "low", "high", "critical"]
 # Of one promise of a fix; undecided is: not yet testable.
 PromiseOutcome = Literal["held", "refuted", "undecided"]
+CheckName = Literal["gpu", "memory", "passed", "cleanups"]
+CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
+BandState = Literal["within", "outside", "open", "not_measured"]
+BudgetState = Literal["normal", "above_normal", "leak", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
@@ -107,6 +111,92 @@ class PromiseCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class BandDeviation:
+    """A generation of a plan whose reading lies outside: ``off_by`` below zero under the band, above zero over it."""
+
+    generation: int
+    measured: float
+    off_by: float
+
+
+@dataclass(frozen=True, slots=True)
+class BandCheck:
+    """A planned band beside the readings of one process, in the unit of the series.
+
+    ``last`` is None for a band without an end. ``within``, ``below`` and ``above`` count generations, ``unread`` those
+    that ended without a reading; ``deviations`` are the first of them. ``open``: more generations of it may come.
+    """
+
+    series: str
+    first: int
+    last: int | None
+    low: float | None
+    high: float | None
+    process: str | None  # "rank 0 main", when the run has several
+    state: BandState
+    within: int
+    below: int
+    above: int
+    unread: int
+    open: bool
+    deviations: tuple[BandDeviation, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCheck:
+    """A declared budget in bytes beside what was kept.
+
+    ``scope``: what a ``phase`` keeps in each generation, what the whole run gains in each (``generation``), or what it
+    has gained since its beginning (``run``). ``worst`` is the largest of them with its generation; ``beyond`` counts
+    the ``generations`` judged that were above ``normal`` or from ``leak`` on.
+    """
+
+    name: str
+    scope: Literal["phase", "generation", "run"]
+    normal: float | None
+    leak: float | None
+    state: BudgetState
+    newest: float | None
+    worst: float | None
+    worst_generation: int | None
+    beyond: int
+    generations: int
+    process: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastForecast:
+    """Memory in bytes that the growth of ``made_at`` foretold for ``generation``, and what was read there."""
+
+    made_at: int
+    generation: int
+    forecast: Interval
+    came: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastScore:
+    """How right earlier forecasts of this run were. ``median_error`` is a share of the memory that came."""
+
+    forecasts: int
+    median_error: float
+    within: int  # how many came between their low and their high end
+    past: tuple[PastForecast, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckItem:
+    """One question of the checklist after a fix, with its answer and the evidence for it in a sentence."""
+
+    check: CheckName
+    outcome: CheckOutcome
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     run: str
     unit: str
@@ -119,6 +209,12 @@ class Verdict:
     ruled_out: tuple[RuledOut, ...] = ()
     oom: OomForecast = field(default_factory=OomForecast)
     fixes: tuple[PromiseCheck, ...] = ()
+    bands: tuple[BandCheck, ...] = ()
+    budgets: tuple[BudgetCheck, ...] = ()
+    # The first generation from which memory is flat; None while it is not.
+    settled_at_generation: Interval | None = None
+    forecast_score: ForecastScore | None = None
+    checklist: tuple[CheckItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

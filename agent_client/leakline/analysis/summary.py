@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from .budgets import budget_title
+from .plan import band_title
 from .results import Finding, Interval, Status
 from .wording import format_bytes, format_change, format_count, ordinal, short_name
 
@@ -18,8 +20,35 @@ _OUTSIDE: Final = {
     "external": "memory outside this process",
 }
 
-# How the outcome of a promise is told to people.
+# How the outcome of a promise is told to people, and how a band and a budget stand.
 PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
+BAND_WORDS: Final = {
+    "within": "as planned", "outside": "not as planned", "open": "still open", "not_measured": "not measured",
+}  # fmt: skip
+BUDGET_WORDS: Final = {
+    "normal": "within budget", "above_normal": "more than normal", "leak": "over budget",
+    "not_measured": "not measured",
+}  # fmt: skip
+
+# The questions of the checklist, and how their answers are told: a mark for a terminal and a word.
+CHECK_QUESTIONS: Final = {
+    "gpu": "GPU memory stays within its pattern",
+    "memory": "Memory follows a consistent pattern",
+    "passed": "The run passes the point where it died before",
+    "cleanups": "Cleanups run and free something",
+}
+CHECK_WORDS: Final = {
+    "done": ("[x]", "done"), "failed": ("[!]", "failed"), "not_yet": ("[ ]", "not yet"),
+    "not_measured": ("[-]", "not measured"),
+}  # fmt: skip
+
+
+def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each question with its mark, and indented beneath it the evidence; ``checklist`` as in the JSON."""
+    for item in checklist:
+        mark, word = CHECK_WORDS[item["outcome"]]
+        yield f"{mark} {CHECK_QUESTIONS[item['check']]}: {word}"
+        yield f"       {item['sentence']}"
 
 
 def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -32,6 +61,31 @@ def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield fix
         told = fix
         yield f"   {PROMISE_WORDS[check['outcome']]}: {check['sentence']}"
+
+
+def plan_lines(
+    bands: Sequence[Mapping[str, Any]], budgets: Sequence[Mapping[str, Any]], unit: str
+) -> Iterator[str]:
+    """Each planned band and each budget, and indented beneath it how it stands; both as in the JSON."""
+    for check in bands:
+        yield band_title(check, unit)
+        yield f"   {BAND_WORDS[check['state']]}: {check['sentence']}"
+    for check in budgets:
+        whose = f" ({check['process']})" if check["process"] else ""
+        yield f"budget of {budget_title(check['name'], check['scope'], unit)}{whose}"
+        yield f"   {BUDGET_WORDS[check['state']]}: {check['sentence']}"
+
+
+def course_lines(
+    settled: Mapping[str, float] | None, score: Mapping[str, Any] | None, unit: str
+) -> Iterator[str]:
+    """Since when memory is flat, and how right the forecasts of this run were; nothing of what is not known."""
+    if settled is not None:
+        low, high = round(settled["low"]), round(settled["high"])
+        between = "" if low == high else f" (between {low} and {high})"
+        yield f"Memory is flat from {unit} {round(settled['estimate'])} on{between}."
+    if score is not None:
+        yield str(score["sentence"])
 
 
 def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> str:

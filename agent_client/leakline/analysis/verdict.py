@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from .advice import with_counters
 from .books import NO_PHASE, booked_bytes, phase_executions, phase_slopes
+from .budgets import check_budgets
+from .checklist import check_list
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
+from .plan import check_bands
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
+from .score import score_of
 from .series import lanes_of, top_level
+from .settling import settled
 from .study import LaneStudy, Moment
 from .summary import summary_sentence
 from .trend import theil_sen
@@ -36,12 +43,16 @@ def examine(history: RunHistory) -> Verdict:
     ]
     generations = len({g for study in studies for g in study.lane.generations})
     if not told:
-        return Verdict(
+        verdict = Verdict(
             history.run, history.unit, generations, "learning",
             f"Learning: no {history.unit} seen yet", None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
             fixes=check_promises(history, [(s, None) for s in studies]),
+            bands=check_bands(history, [s.lane for s in studies]),
+            budgets=check_budgets(history, studies),
         )  # fmt: skip
+        unread = [(s, None) for s in studies]
+        return replace(verdict, checklist=check_list(history, verdict, unread))
     findings = _findings(told)
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
@@ -52,12 +63,20 @@ def examine(history: RunHistory) -> Verdict:
         visible=any(m.rise.visible for m in moments), periods=_periods(told),
     )  # fmt: skip
     growing = any(f.status in ACTIVE for f in findings)
-    return Verdict(
+    # Children and shared memory that may grow are memory too.
+    rising = any(f.status in (*ACTIVE, "watch") for f in findings)
+    verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
         _ruled_out(history, told, findings), _forecast(told, growing),
         check_promises(history, [(s, m) for s, (m, _) in zip(studies, walks, strict=True)]),
+        bands=check_bands(history, [s.lane for s in studies]),
+        budgets=check_budgets(history, studies),
+        settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
+        forecast_score=score_of([s for s, _, _ in told], history.unit),
     )  # fmt: skip
+    read = [(s, m) for s, m, _ in told]
+    return replace(verdict, checklist=check_list(history, verdict, read))
 
 
 Told = tuple[LaneStudy, Moment, list[Standing]]
@@ -70,7 +89,7 @@ def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
 def _findings(told: Sequence[Told]) -> list[Finding]:
     several = len(told) > 1
     found = [
-        build_finding(study, standing, several)
+        with_counters(build_finding(study, standing, several), study.history, study.lane)
         for study, _, standings in told
         for standing in standings
         if worth_telling(standing)

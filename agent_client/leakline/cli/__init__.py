@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "runs": "list the runs of a server",
     "verdict": "the verdict of one run",
     "compare": "the comparison of two runs; a gate for CI",
+    "estimate": "check a sum such as '208 x 100 KB = 20 GB', also by what a run measured",
     "webhook": "test the alert webhook",
 }
 

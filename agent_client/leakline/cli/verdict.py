@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..analysis.summary import promise_lines
+from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from .asking import Asker, add_server
 
@@ -49,7 +49,10 @@ def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
     for line in verdict["ruled_out"]:
         yield f"ruled out: {line['phase']}, {line['reason']}"
     yield from _forecast(verdict["oom"], unit)
+    yield from _course(verdict, unit)
     yield from promised(verdict)
+    yield from _checklist(verdict.get("checklist"))
+    yield from _planned(verdict, unit)
 
 
 def promised(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -60,6 +63,30 @@ def promised(answer: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield "what the fix promised:"
         yield from (f"   {line}" for line in promise_lines(fixes))
+
+
+def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
+    # A verdict of an older server knows of neither.
+    known = verdict.get("settled_at_generation"), verdict.get("forecast_score")
+    if any(known):
+        yield ""
+        yield from course_lines(*known, unit)
+
+
+def _planned(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
+    bands, budgets = verdict.get("bands") or (), verdict.get("budgets") or ()
+    if bands or budgets:
+        yield ""
+        yield "what was planned:"
+        yield from (f"   {line}" for line in plan_lines(bands, budgets, unit))
+
+
+def _checklist(items: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
+    # A verdict of a server before there was one has none.
+    if items:
+        yield ""
+        yield "checklist:"
+        yield from (f"   {line}" for line in check_lines(items))
 
 
 def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str]:

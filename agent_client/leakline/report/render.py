@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..analysis.results import to_json
-from ..analysis.summary import promise_lines
+from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
 from ..snapshot import LargeObject
 from .build import ObjectChange, ProcessReport, Report, TrendRow
 
@@ -67,6 +67,8 @@ def render(report: Report) -> str:
     lines += _large(report.large_objects)
     lines += _verdict(report)
     lines += _promises(report)
+    lines += _checklist(report)
+    lines += _plan(report)
     return "\n".join(lines)
 
 
@@ -187,12 +189,26 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
+    settled, score = to_json(verdict.settled_at_generation), to_json(verdict.forecast_score)
+    yield from (f"   {line}" for line in course_lines(settled, score, verdict.unit))
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))
         yield f"Not recorded or not sent: {counts}"
+
+
+def _checklist(report: Report) -> Iterator[str]:
+    yield from _banner("CHECKLIST")
+    yield from check_lines(to_json(report.verdict.checklist))
 
 
 def _promises(report: Report) -> Iterator[str]:
     if report.verdict.fixes:
         yield from _banner("WHAT THE FIX PROMISED")
         yield from promise_lines(to_json(report.verdict.fixes))
+
+
+def _plan(report: Report) -> Iterator[str]:
+    verdict = report.verdict
+    if verdict.bands or verdict.budgets:
+        yield from _banner("PLAN AND BUDGETS")
+        yield from plan_lines(to_json(verdict.bands), to_json(verdict.budgets), verdict.unit)

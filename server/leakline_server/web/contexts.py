@@ -97,6 +97,17 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """One line of the checklist: a question, its answer in a word, and the evidence."""
+
+    question: str
+    word: str
+    status: str  # the status whose colour it wears
+    mark: str  # the name of its shape
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectView:
     name: str
     role: str
@@ -217,6 +228,7 @@ class RunPage:
     tiles: tuple[Tile, ...]
     findings: tuple[FindingView, ...]
     processes: tuple[ProcessChoice, ...]
+    ticks: tuple[Tick, ...]
     sections: tuple[Section, ...]
 
 

@@ -15,7 +15,9 @@ from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill
 from .. import charts
 from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
 from . import formats, inventory, sections
+from .checklist import ticks
 from .contexts import ProcessChoice, RunHead, RunPage, Section
+from .planned import course, planned
 from .promises import promises
 from .verdict_view import findings_view, plural, tiles, verdict_view
 
@@ -64,6 +66,7 @@ def run_page(data: RunData) -> RunPage:
         tiles=tiles(data.verdict, unit),
         findings=findings_view((data.verdict or {}).get("findings", ()), unit),
         processes=_process_choices(data),
+        ticks=ticks(data.verdict),
         sections=tuple(section for section in _sections(data) if section is not None),
     )
 
@@ -80,7 +83,9 @@ def _head(data: RunData) -> RunHead:
     run = data.run
     address = f"/runs/{quote(run['id'], safe='')}"
     environment = run["environment"]
-    facts = [(name, str(environment[name])) for name in ("host", "commit") if environment.get(name)]
+    # The whole of a commit is below, with the rest of the environment.
+    shown = (("host", None), ("commit", 10))
+    facts = [(name, str(environment[name])[:upto]) for name, upto in shown if environment.get(name)]
     if run["peak_bytes"] is not None:
         facts.append(("peak", formats.size(run["peak_bytes"])))
     return RunHead(
@@ -139,6 +144,7 @@ def _sections(data: RunData) -> list[Section | None]:
     return [
         sections.trend(trend_chart(data, palette), unit, trend_note(data)),
         promises((data.verdict or {}).get("fixes", ()), unit),
+        planned(data.verdict, unit),
         sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
         if by_phase
         else None,
@@ -245,7 +251,9 @@ def trend_note(data: RunData) -> str:
     growth = (data.verdict or {}).get("growth_bytes_per_generation")
     if growth is None:
         return ""
-    return f"Private memory changes by {formats.interval(growth, formats.change)} per {data.run['unit']}."
+    unit = data.run["unit"]
+    rate = f"Private memory changes by {formats.interval(growth, formats.change)} per {unit}."
+    return f"{rate} {course(data.verdict, unit)}".strip()
 
 
 def _marks(data: RunData) -> list[Mark]:

@@ -1,0 +1,128 @@
+"""How right earlier forecasts of a run were: the memory that its growth foretold, and the memory that came.
+
+A forecast is what the outlook of an earlier moment says of the memory half as far ahead as had been seen by then. Only
+moments at which memory rose, or a declared container filled, foretold anything; the newest whose time has come count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from .bounds import Bounded
+from .forecast import widened
+from .outlook import Outlook, level_of, outlook_of
+from .results import ForecastScore, Interval, PastForecast
+from .study import LaneStudy
+from .trend import Z_90
+
+MAX_FORECASTS: Final = 8
+# Generations seen before a forecast is scored, and moments in each doubling from there.
+_FIRST: Final = 8
+_IN_A_DOUBLING: Final = 4
+_AHEAD: Final = 0.5
+
+
+def score_of(studies: Sequence[LaneStudy], unit: str) -> ForecastScore | None:
+    """None where nothing was forecast, or no forecast's time has come."""
+    known = [s for s in studies if s.lane.private]
+    if not known:
+        return None
+    longest = max(known, key=lambda s: len(s.lane))
+    past: list[PastForecast] = []
+    for upto, target in reversed(list(grid(len(longest.lane)))):
+        generations = longest.lane.generations
+        made = _forecast(known, generations[upto - 1], generations[target - 1])
+        if made is not None:
+            past.append(made)
+        if len(past) == MAX_FORECASTS:
+            break
+    return _score(tuple(reversed(past)), unit) if past else None
+
+
+def grid(generations: int) -> Iterator[tuple[int, int]]:
+    """(generations seen, generations by which the forecast's time has come): the same ones however long the run."""
+    start = _FIRST
+    while start < generations:
+        for quarter in range(_IN_A_DOUBLING):
+            upto = start + quarter * start // _IN_A_DOUBLING
+            target = upto + int(_AHEAD * upto)
+            if target <= generations:
+                yield upto, target
+        start *= 2
+
+
+def _forecast(studies: Sequence[LaneStudy], made_at: int, generation: int) -> PastForecast | None:
+    """What was foretold at a generation's end for a later one, over the processes that were there at both."""
+    there = [
+        (s, s.lane.position[made_at] + 1, s.lane.position[generation] + 1)
+        for s in studies
+        if made_at in s.lane.position and generation in s.lane.position
+    ]
+    rising = any((rise := s.rise(upto)).window or rise.visible for s, upto, _ in there)
+    filling = any(b.is_filling(upto) for s, upto, _ in there for b in s.facts.bounded)
+    if not rising and not filling:
+        return None
+    span = float(generation - made_at)
+    low = estimate = high = came = 0.0
+    for study, upto, target in there:
+        level = level_of(study, upto) + _filled(study, upto, span)
+        outlook = outlook_of(study, upto)
+        ends = _ahead(outlook if rising else Outlook(spread=outlook.spread), span)
+        low, estimate, high = (
+            level + low + ends[0],
+            level + estimate + ends[1],
+            level + high + ends[2],
+        )
+        came += level_of(study, target)
+    return (
+        PastForecast(made_at, generation, Interval(estimate, low, high), came) if came > 0 else None
+    )
+
+
+def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
+    """(low, estimate, high) of what memory gains in so many generations."""
+    rate, gains, scatter = outlook.rate, outlook.gains * span * span / 2, Z_90 * outlook.spread
+    low, high = widened(rate)
+    return low * span - scatter, rate.estimate * span + gains, high * span + gains + scatter
+
+
+def _filled(study: LaneStudy, upto: int, span: float) -> float:
+    """Bytes that bounded containers go on to take, as fast as lately and no further than to their capacity."""
+    return sum(
+        min(each.remaining_bytes(upto), span * _fill_rate(each, upto))
+        for each in study.facts.bounded
+    )
+
+
+def _fill_rate(container: Bounded, upto: int) -> float:
+    if not container.bytes or not container.is_filling(upto):
+        return 0.0
+    return (
+        container.per_generation(upto)
+        * container.bytes[upto - 1]
+        / max(container.length[upto - 1], 1.0)
+    )
+
+
+def _score(past: tuple[PastForecast, ...], unit: str) -> ForecastScore:
+    errors = [abs(each.forecast.estimate - each.came) / each.came for each in past]
+    within = sum(each.forecast.low <= each.came <= each.forecast.high for each in past)
+    error = round(median(errors), 4)
+    return ForecastScore(len(past), error, within, past, _told(past, error, within, unit))
+
+
+def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:
+    size = "less than 1 %" if error < 0.01 else f"{error:.0%}".replace("%", " %")
+    if len(past) == 1:
+        one = past[0]
+        inside = "inside" if within else "outside"
+        return (
+            f"The one forecast of this run whose time has come, made at {unit} {one.made_at} for "
+            f"{one.generation}, was off by {size}, {inside} its interval."
+        )
+    return (
+        f"Forecasts of this run were off by {size} of the memory that came in the median, {len(past)} of them; "
+        f"{within} came within their interval."
+    )

@@ -1,0 +1,257 @@
+"""A line of advice is given where the finding shows what it speaks of, and is absent where it does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builder import EPISODE, EVALUATE, MIB, Leak, Training, figures, kept_environments, loss_graph
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.advice import MAX_LINES, RULES, advice_for
+from leakline.analysis.attribution import Cause
+from leakline.analysis.candidates import NOWHERE, Candidate, Place, family_of
+from leakline.analysis.evidence import Rise, Scale
+from leakline.analysis.garbage import Waiting, no_growth
+from leakline.analysis.study import Assessed
+from leakline.analysis.trend import Slope
+from leakline.snapshot import CYCLIC_GARBAGE, Event, Holder
+
+OWN = "app.Record"
+
+
+def candidate(name: str, role: Any = "type", holder: str | None = None) -> Candidate:
+    growth, family = no_growth(16), family_of(name, role)
+    return Candidate(name, role, family, growth, NOWHERE, None, False, False, holder)
+
+
+def advised(
+    kind: Any = "objects", owner: str | None = OWN, *more: str, holder: str | None = None, container: str | None = None,
+    channel: str = "private", collector_off: bool = False,
+) -> tuple[str, ...]:  # fmt: skip
+    """The advice for a cause of this kind: what owns it, what else grows, who holds it."""
+    members = [candidate(name) for name in ((owner, *more) if owner else more)]
+    if container is not None:
+        members.append(candidate(container, "container"))
+    place = Place("train", "train", 1.0)
+    cause = Cause(kind, place, tuple(members), None, Slope(8 * MIB, 7 * MIB, 9 * MIB, 20))
+    waiting = Waiting(5000, no_growth(100), collector_off=True) if collector_off else None
+    assessed = Assessed(
+        cause, (0, 0, 0), 20, Rise(20), frozenset({"counts"}), Scale(300 * MIB), "rank 0 main",
+        channel=channel, waiting=waiting,
+    )  # fmt: skip
+    return advice_for(assessed, holder)
+
+
+# What of the advice is looked for, and the evidence that calls it forth.
+CASES: dict[str, dict[str, Any]] = {
+    "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
+    "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
+    "Drop batch and result tensors": {"kind": "tensors", "owner": "torch.Tensor"},
+    "Give a logger numbers": {"kind": "tensors", "owner": "torch.Tensor", "holder": "wandb.Run.history[*]"},
+    "zero_grad(set_to_none=True)": {"kind": "tensors", "owner": "torch.Tensor", "holder": "app.Net.weight.grad"},
+    "ctx.save_for_backward: what MyFunctionBackward": {"owner": "app.MyFunctionBackward"},
+    "functools.lru_cache(maxsize=…)": {"holder": "app.Policy.act.<cache>[*]"},
+    "A hook keeps it": {"holder": "app.Trainer.optimizer._optimizer_step_post_hooks[*].<closure>.kept[*]"},
+    "Hooks are registered again": {"more": ["torch.utils.hooks.RemovableHandle"]},
+    "A logging handler is added each time": {"holder": "search.LOGGER.handlers[*].records[*]"},
+    "A logging handler is made each time": {"owner": "logging.handlers.RotatingFileHandler"},
+    "Log records are kept": {"owner": "logging.LogRecord"},
+    "log text, not objects": {"holder": "logging.handlers.MemoryHandler.buffer[*].args[*]"},
+    "clear sys.last_value": {"holder": "app.errors[*].<traceback>.rollout.<locals>.steps[*]"},
+    "Exceptions are kept with their frames": {"more": ["traceback"]},
+    "still registered somewhere": {"holder": "app.make_logger.<locals>.log.<closure>.kept[*]"},
+    "is a local of a call that goes on": {"holder": "__main__.train.<locals>.trajectory[*]"},
+    "weakref.finalize keeps": {"holder": "weakref.finalize._registry[*]"},
+    "old param_groups": {"holder": "app.Trainer.optimizer.param_groups[*]"},
+    "Threads pile up: join them": {"owner": "threading.Thread"},
+    "A thread holds it": {"holder": "threading.Thread._args[*]"},
+    "Finished tasks and futures": {"owner": "concurrent.futures._base.Future"},
+    "Files stay open: use with": {"owner": "_io.BufferedReader"},
+    "Connections stay open": {"owner": "sqlite3.Connection"},
+    "Mapped files stay open": {"owner": "mmap.mmap"},
+    "Helper processes are kept": {"owner": "subprocess.Popen"},
+    "Functions are traced anew": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
+    "load_state_dict(other.state_dict()), without deepcopy": {"more": ["torch.nn.parameter.Parameter"]},
+    "Drop arrays at the end": {"kind": "arrays", "owner": "numpy.ndarray"},
+    "Bound app.Log.losses: collections.deque(maxlen=…)": {"container": "app.Log.losses"},
+    "run.track(name, it, capacity=…)": {"kind": "container", "owner": None, "container": "app.Log.losses"},
+    "app.Trainer.history[*] keeps Record alive": {"holder": "app.Trainer.history[*]"},
+    "Reuse one Record": {},
+    "The collector is switched off": {"kind": "cyclic_garbage", "collector_off": True},
+    "Break reference cycles": {"kind": "cyclic_garbage"},
+    "MALLOC_ARENA_MAX=2": {"kind": "allocator_retained", "owner": None},
+    "memory outside Python": {"kind": "native", "owner": None},
+    "Look at the worker processes": {"kind": "children", "owner": None},
+    "Unlink shared memory": {"kind": "shared_memory", "owner": None},
+    "expandable_segments": {"kind": "gpu_fragmentation", "owner": None},
+    "destroy_process_group()": {"kind": "gpu", "owner": None, "channel": "gpu.0.outside_bytes"},
+}  # fmt: skip
+
+
+def of_case(evidence: dict[str, Any]) -> tuple[str, ...]:
+    options = {"kind": "objects", "owner": OWN, **evidence}
+    return advised(options.pop("kind"), options.pop("owner"), *options.pop("more", ()), **options)
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_advice_appears_with_its_evidence(words: str) -> None:
+    assert any(words in line for line in of_case(CASES[words])), of_case(CASES[words])
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_advice_is_absent_without_its_evidence(words: str) -> None:
+    """Of all other cases, only those that show the same thing may say it."""
+    also = {
+        "Detach before storing": set(), "Break reference cycles": {"The collector is switched off"},
+        "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
+        # A finding of an object that nothing else is known of.
+        "Reuse one Record": {
+            "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced anew",
+            "load_state_dict(other.state_dict()), without deepcopy",
+            "Bound app.Log.losses: collections.deque(maxlen=…)",
+        },
+        "Bound app.Log.losses: collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
+    }  # fmt: skip
+    for other, evidence in CASES.items():
+        if other != words and other not in also.get(words, set()):
+            assert not any(words in line for line in of_case(evidence)), other
+
+
+def test_every_rule_of_the_table_has_a_case() -> None:
+    told = [line for evidence in CASES.values() for line in of_case(evidence)]
+    for rule in RULES:
+        parts = [part for part in re.split(r"{\w+}", rule.text) if part]
+        assert any(all(part in line for part in parts) for line in told), rule.text
+
+
+def test_a_place_that_only_sounds_alike_is_no_evidence() -> None:
+    for path in (
+        "app.Server.event_handlers[*]", "app.Scheduler.hooked[*]", "app.cache[*]", "app.Gradient.steps[*]",
+        "app.Book.locals[*]", "app.threading_model[*]", "app.login.handlers[*]",
+    ):  # fmt: skip
+        (line,) = advised(holder=path)
+        assert line.startswith(f"{path} keeps Record alive")
+
+
+def test_who_keeps_it_is_said_once_and_garbage_is_kept_by_nobody() -> None:
+    lines = advised(holder="app.Policy.act.<cache>[*]")
+    assert not any("keeps Record alive" in line for line in lines)
+    assert not any(CYCLIC_GARBAGE in line for line in advised(holder=CYCLIC_GARBAGE))
+
+
+def test_the_cache_of_a_function_is_no_list_to_bound() -> None:
+    (line,) = advised("container", None, container="app.Policy.act.<cache>")
+    assert "lru_cache(maxsize=…)" in line
+
+
+def test_there_is_never_more_than_a_person_reads() -> None:
+    lines = advised(
+        "graph", OWN, "torch.nn.parameter.Parameter", "matplotlib.figure.Figure", "threading.Thread", "traceback",
+        "asyncio.Task", "socket.socket", "torch.utils.hooks.RemovableHandle", holder="wandb.x.grad.<cache>[*]",
+    )  # fmt: skip
+    assert len(lines) == MAX_LINES == len(set(lines))
+
+
+def test_the_leaks_of_the_example_are_advised_on() -> None:
+    for leak, words in (
+        (figures(), "plt.close(figure)"), (loss_graph(), "Detach before storing"),
+        (kept_environments(), "keeps TradingEnvironment alive"),
+    ):  # fmt: skip
+        finding = examine(Training(leaks=(leak,)).history()).findings[0]
+        assert any(words in line for line in finding.advice), finding.advice
+
+
+def test_a_cache_that_keeps_the_program_s_objects_is_named_from_the_history() -> None:
+    held = (Holder(0, "agents.Policy", "agents.Policy.act.<cache>[*]", 40, 2 * MIB),)
+    leak = Leak(EPISODE, 8 * MIB, {"agents.Policy": 4}, holders=held)
+    counts = {**Training().counts, "agents.Policy": 4.0}
+    finding = examine(
+        Training(leaks=(leak,), counts=counts, watch=("agents.Policy",)).history()
+    ).findings[0]
+    (line,) = [line for line in finding.advice if "lru_cache" in line]
+    assert line.startswith("agents.Policy.act.<cache>[*] is a cache that keeps every argument")
+
+
+def leaking(series: str | None = None, rise: float = 3, *events: Event) -> RunHistory:
+    """A run that leaks environments; ``series`` rises by so much in each generation beside it."""
+    history = Training(leaks=(kept_environments(),)).history()
+    history = replace(history, events=(*history.events, *events))
+    if series is None:
+        return history
+    processes = tuple(
+        replace(p, series={**p.series, series: [20 + rise * (0 if g is None else g + 1) for g in p.generation]})
+        for p in history.processes
+    )  # fmt: skip
+    return replace(history, processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also kills")],
+)  # fmt: skip
+def test_a_counter_that_rises_is_advised_on_and_a_flat_one_is_not(series: str, words: str) -> None:
+    (finding, *_) = examine(leaking(series)).findings
+    assert any(words in line for line in finding.advice)
+    for history in (leaking(series, 0), leaking()):
+        (finding, *_) = examine(history).findings
+        assert not any(words in line for line in finding.advice)
+
+
+def test_threads_explain_native_memory_and_no_kept_objects() -> None:
+    words = "each has a stack"
+    (finding, *_) = examine(leaking("process.threads")).findings
+    assert finding.kind == "objects"
+    assert not any(words in line for line in finding.advice)
+    native = Training(generations=40, leaks=(Leak(EVALUATE, 8 * MIB),)).history()
+    rows = tuple(
+        replace(p, series={**p.series, "process.threads": [4 + (g or 0) for g in p.generation]})
+        for p in native.processes
+    )
+    for history, told in ((replace(native, processes=rows), True), (native, False)):
+        (finding, *_) = examine(history).findings
+        assert finding.kind == "native"
+        assert any(words in line for line in finding.advice) is told
+
+
+def cleanup(freed: float) -> Event:
+    return Event(3, 5.0, "cleanup", "agent", 1, None, {"freed_bytes": freed})
+
+
+def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
+    words = "The cleanup agent ran 2 times and freed nothing"
+    for events, told in (
+        ([cleanup(0), cleanup(-4096)], True), ([cleanup(0)], False), ([cleanup(0), cleanup(MIB)], False), ([], False),
+    ):  # fmt: skip
+        (finding, *_) = examine(leaking(None, 0, *events)).findings
+        assert any(words in line for line in finding.advice) is told
+
+
+def test_what_has_recovered_or_does_not_matter_is_not_advised_on_by_counters() -> None:
+    history = Training(leaks=(kept_environments(),), generations=16).history()
+    healthy = Training(generations=16).history()
+    assert any(f.advice for f in examine(history).findings)
+    noise = replace(healthy, events=(*healthy.events, cleanup(0), cleanup(0)))
+    assert not any(f.advice for f in examine(noise).findings)
+
+
+def test_more_helper_processes_are_told_from_larger_ones() -> None:
+    history = Training(generations=40).history()
+    for rise in (0, 1):
+        processes = tuple(
+            replace(p, series={
+                **p.series, "children.count": [4 + rise * (g or 0) for g in p.generation],
+                "children.pss_bytes": [50 * MIB + 9 * MIB * (g or 0) for g in p.generation],
+            })
+            for p in history.processes
+        )  # fmt: skip
+        (finding,) = [
+            f
+            for f in examine(replace(history, processes=processes)).findings
+            if f.kind == "children"
+        ]
+        told = "Helper processes pile up" if rise else "Look at the worker processes"
+        (line,) = finding.advice
+        assert line.startswith(told)
