@@ -111,7 +111,9 @@ WRONG_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "an expectation without numbers": (set_at("events", 1, "data", value={}), "events[1].data.low"),
     "an expectation that is true": (set_at("events", 1, "data", "low", value=True), "events[1].data.low"),
     "promises that are a text": (
-        set_at("events", 1, value={"sequence": 33, "time": 1.76e9, "kind": "fix", "name": "f", "data": {"promises": "few"}}),
+        set_at("events", 1, value={
+            "sequence": 33, "time": 1.76e9, "kind": "fix", "name": "f", "data": {"promises": "few"},
+        }),
         "events[1].data.promises",
     ),
     "a census of negative objects": (set_at("census", 0, "objects", value=-1), "census[0].objects"),
