@@ -245,6 +245,12 @@ _EVENT_NUMBERS: Final[Mapping[str, tuple[_Number, ...]]] = {
     "expect": (_Number("low", needed=True), _Number("high", needed=True)),
     "track": (_Number("capacity"),),
     "budget": (_Number("normal_bytes"), _Number("leak_bytes")),
+    "band": (
+        _Number("first", "a whole number", low=-wire.MAX_INTEGER, needed=True),
+        _Number("last", "a whole number", low=-wire.MAX_INTEGER),
+        _Number("low_bytes", "a number", low=-MAX_FLOAT, high=MAX_FLOAT, kinds=(int, float)),
+        _Number("high_bytes", "a number", low=-MAX_FLOAT, high=MAX_FLOAT, kinds=(int, float)),
+    ),
     "cleanup": (
         _Number("before_bytes"),
         _Number("after_bytes"),
@@ -268,6 +274,10 @@ def _check_event(i: int, event: wire.Event) -> None:
     promises = event.data.get("promises")
     if event.kind == "fix" and not (promises is None or isinstance(promises, dict)):
         raise InvalidField(f"events[{i}].data.promises", promises, "must be an object")
+    for name, value in (promises or {}).items() if event.kind == "fix" else ():
+        if isinstance(value, (int, float)) and not 0 <= value <= wire.MAX_INTEGER:
+            where = f"events[{i}].data.promises.{name}"
+            raise InvalidField(where, value, "must be a number of bytes or a count")
 
 
 def deeper_than(thing: Any, depth: int) -> bool:

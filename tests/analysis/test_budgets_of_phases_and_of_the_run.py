@@ -264,3 +264,9 @@ def test_the_newest_declaration_counts() -> None:
 def test_a_leak_in_one_phase_alone_breaks_no_budget_of_another() -> None:
     history = Training(leaks=(Leak(EVOLVE, 40 * MIB),)).history()
     assert checked(with_budgets(history, budget(TRAIN, 16 * MIB, 32 * MIB))).state == "normal"
+
+
+def test_a_broken_budget_does_not_keep_a_leak_from_being_confirmed() -> None:
+    history = Training(generations=45, leaks=(Leak(TRAIN, 20 * MIB),)).history()
+    assert examine(history).status == "confirmed"
+    assert examine(with_budgets(history, budget("run", leak=GIB // 2))).status == "confirmed"

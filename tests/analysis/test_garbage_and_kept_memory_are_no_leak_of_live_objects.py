@@ -103,6 +103,14 @@ def test_a_growth_of_no_name_that_may_lie_in_cycles_is_no_leak_while_the_collect
     assert verdict.status == status, verdict.summary
 
 
+def test_a_few_large_objects_in_cycles_are_a_leak_although_the_collector_runs() -> None:
+    """They are too few for it ever to look at all of them, and hold memory that it does not see."""
+    leak = environments(2 * 25)
+    counts = {**leak.counts, ENVIRONMENT: 2, **looks(15, 15_000)}
+    verdict = examined(replace(leak, counts=counts), **WHOLE, **{"python.collector_enabled": 1.0})
+    assert (first(verdict).kind, verdict.status) == ("cyclic_garbage", "confirmed")
+
+
 @pytest.mark.parametrize(
     ("nodes", "first_named"), [(4_000, "app.Node"), (300, "list")], ids=["as many", "a few"]
 )

@@ -22,7 +22,7 @@ from builder import (
 )
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches, verdict_json
-from leakline.analysis.results import PromiseCheck
+from leakline.analysis.results import Interval, PromiseCheck
 from leakline.snapshot import Event
 
 GB = 10**9
@@ -233,6 +233,14 @@ def test_steps_of_a_thousand_are_one_generation_each() -> None:
     assert found["generations"].measured.estimate == 8
     assert found["generations"].outcome == "undecided"
     assert found[JUMP].outcome == "held"
+
+
+def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> None:
+    resumed = _numbered(lambda g: 60 + g if g < 15 else 61 + g, generations=39)
+    found = checked(with_fix(resumed, {"generations": 100}))
+    assert (found["generations"].outcome, found["generations"].measured) == (
+        "held", Interval(100, 100, 100),
+    )  # fmt: skip
 
 
 def test_the_rise_over_a_lost_generation_is_no_jump() -> None:

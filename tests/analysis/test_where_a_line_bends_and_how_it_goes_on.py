@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from builder import BASELINE, TRAIN, Leak, Training, curve, history_of
@@ -53,6 +54,7 @@ def test_amounts_are_reached_by_the_sum_of_rate_and_gain() -> None:
     assert generations_to(100, 0, 2) == pytest.approx(10)
     assert generations_to(100, -1, 0) is None
     assert generations_to(0, -1, 0) == 0
+    assert generations_to(1e10, 1e6, 1e-15) == pytest.approx(10_000)
     # Full after 5 with 20 per generation, and 10 more for ever.
     assert generations_left(200, 10, [(100, 20)]) == pytest.approx(5 + 5)
     # 30 t + t² = 130
@@ -90,3 +92,14 @@ def test_a_run_that_does_not_grow_has_no_end() -> None:
         generations=30, leaks=(Leak(TRAIN, 6 * MIB),), limit_bytes=8_000 * MIB, total=40
     )
     assert examine(leak.history()).oom.risk == "none"
+
+
+def test_what_ranks_share_fills_memory_once() -> None:
+    """Each process counts the same segment: nobody knows how often it is there."""
+    shared = [100 * BASELINE] * 20
+    one = history_of(curve(lambda i: 0.0, 20), 150 * BASELINE, process__shared_bytes=shared)
+    ranks = [
+        replace(process, instance=f"p{rank}", rank=rank)
+        for rank, process in enumerate(one.processes * 8)
+    ]
+    assert examine(replace(one, processes=tuple(ranks))).oom.risk == "none"

@@ -116,6 +116,19 @@ WRONG_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         }),
         "events[1].data.promises",
     ),
+    "a promise without end": (
+        set_at("events", 1, value={
+            "sequence": 33, "time": 1.76e9, "kind": "fix", "name": "f",
+            "data": {"promises": {"generations": 10**300}},
+        }),
+        "events[1].data.promises.generations",
+    ),
+    "a band without end": (
+        set_at("events", 1, value={
+            "sequence": 33, "time": 1.76e9, "kind": "band", "name": RSS, "data": {"first": 10**300},
+        }),
+        "events[1].data.first",
+    ),
     "a census of negative objects": (set_at("census", 0, "objects", value=-1), "census[0].objects"),
     "a census row of two": (set_at("census", 0, "types", 0, value=["x", 1]), "census[0].types[0]"),
     "a coverage of 150 %": (set_at("census", 0, "coverage", value=1.5), "census[0].coverage"),

@@ -166,6 +166,36 @@ def test_another_leak_beside_it_is_another_incident(examiner: Examiner, engine: 
     assert len(findings.list_incidents(engine, "r1")) == 2
 
 
+def test_ranks_that_learn_a_name_one_after_the_other_are_one_incident(
+    examiner: Examiner, engine: Engine
+) -> None:
+    start = Interval(1, 1, 2)
+    unnamed = replace(finding(), kind="native", started_at_generation=start)
+    named = replace(known_better("app.kept[*]", "f2"), started_at_generation=start)
+    both, one, other = "rank 0 main, rank 1 main", "rank 0 main", "rank 1 main"
+    save(engine, verdict(replace(unnamed, process=both)), NOW)
+    assert save(engine, verdict(replace(named, process=both)), NOW + 1) == []
+    # And from a process that was alone to one of several.
+    assert save(engine, verdict(replace(named, process=one, fingerprint="f3")), NOW + 2) == []
+    assert save(engine, verdict(replace(unnamed, process=other, fingerprint="f4")), NOW + 3) == [
+        (None, "suspected"), ("suspected", None),
+    ]  # fmt: skip
+
+
+def test_the_name_in_common_counts_before_the_same_beginning(
+    examiner: Examiner, engine: Engine
+) -> None:
+    start = Interval(1, 1, 2)
+    unnamed = replace(finding("suspected", "f0"), kind="native", started_at_generation=start)
+    env = replace(known_better("app.kept[*]", "f1"), started_at_generation=start)
+    save(engine, verdict(unnamed, env), NOW)
+    ids = {one["fingerprint"]: one["id"] for one in findings.list_incidents(engine, "r1")}
+    garbage = replace(env, fingerprint="f2", kind="cyclic_garbage")
+    assert save(engine, verdict(garbage), NOW + 1) == [("suspected", None)]
+    (left,) = (i for i in findings.list_incidents(engine, "r1") if i["status"] == "suspected")
+    assert left["id"] == ids["f1"]
+
+
 def test_names_may_be_exchanged_and_taken_by_others(examiner: Examiner, engine: Engine) -> None:
     """A leak takes the name of one that was resolved, and its own first name goes to another leak."""
     save(engine, verdict(known_better("app.kept[*]", "f2")), NOW)

@@ -11,8 +11,7 @@ from typing import Final, Literal
 from .attribution import Cause
 from .candidates import NOWHERE, Place
 from .evidence import Rise
-from .history import RunHistory
-from .plan import MAX_VALUE
+from .history import RunHistory, number_of
 from .results import BudgetCheck
 from .series import top_level
 from .study import Assessed, LaneStudy
@@ -61,9 +60,8 @@ def declared_budgets(history: RunHistory) -> tuple[Budget, ...]:
 
 
 def _bytes(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if 0 <= value <= MAX_VALUE else None
+    number = number_of(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _scope(history: RunHistory, name: str) -> Scope:

@@ -6,11 +6,10 @@ pattern of memory consistent, does the run pass the point where it died, and do 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from .history import ProcessHistory, RunHistory
+from .history import ProcessHistory, RunHistory, number_of
 from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, Verdict
@@ -169,7 +168,7 @@ def _goal(history: RunHistory) -> tuple[float | None, str]:
         value
         for event in history.events
         if event.kind == "fix" and isinstance(event.data.get("promises"), Mapping)
-        if (value := _number(event.data["promises"].get(GENERATIONS))) is not None
+        if (value := number_of(event.data["promises"].get(GENERATIONS))) is not None
     ]
     if promised:
         return promised[-1], "the fix promised"
@@ -179,7 +178,10 @@ def _goal(history: RunHistory) -> tuple[float | None, str]:
 def _cleanups(history: RunHistory) -> Answer:
     freed: dict[str, list[float]] = {}
     for event in history.events:
-        if event.kind == "cleanup" and (size := _number(event.data.get("freed_bytes"))) is not None:
+        if (
+            event.kind == "cleanup"
+            and (size := number_of(event.data.get("freed_bytes"))) is not None
+        ):
             freed.setdefault(event.name, []).append(size)
     if not freed:
         return "not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name)."
@@ -206,13 +208,6 @@ def _cleanup(name: str, sizes: Sequence[float]) -> str:
 
 def _times(number: int) -> str:
     return ("once", "twice")[number - 1] if number <= 2 else f"{number:,} times"
-
-
-def _number(value: Any) -> float | None:
-    """A plain number from the wire."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _units(seen: Since, number: float) -> str:

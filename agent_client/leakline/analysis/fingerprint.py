@@ -42,10 +42,22 @@ def goes_on_as(old: Finding, new: Finding) -> bool:
     """Whether a finding of another fingerprint is the same leak of the same run, known better by now."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
     phases = old.phase == new.phase or None in (old.phase, new.phase)
-    if old.process != new.process or not kinds or not phases:
+    if not (kinds and phases and _of_one_process(old, new)):
         return False
-    names = [{normalised(s.name) for s in finding.suspects} for finding in (old, new)]
-    if all(names):
-        return bool(names[0] & names[1])
+    if old.suspects and new.suspects:
+        return shares_names(old, new)
     starts = old.started_at_generation, new.started_at_generation
     return None not in starts and abs(starts[0].estimate - starts[1].estimate) <= _NEAR  # type: ignore[union-attr]
+
+
+def shares_names(old: Finding, new: Finding) -> bool:
+    """Whether a type, container or holder is named in both."""
+    a, b = ({normalised(s.name) for s in finding.suspects} for finding in (old, new))
+    return bool(a & b)
+
+
+def _of_one_process(old: Finding, new: Finding) -> bool:
+    """Alike ranks are one finding, and one rank may be known better before the others are."""
+    if old.process is None or new.process is None:
+        return True
+    return bool(set(old.process.split(", ")) & set(new.process.split(", ")))

@@ -142,11 +142,12 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, upto: 
     _, enabled = lane.points(_ENABLED, upto) if lane.has(_ENABLED) else ([], [])
     if enabled and not enabled[-1]:
         return False
-    if cause.kind == "cyclic_garbage":
-        return lane.has(_OBJECTS) and waiting.objects is None
+    in_cycles = cause.kind == "cyclic_garbage"
+    if in_cycles and waiting.objects is not None:
+        return False
     nameless = owner is None or owner.family == "plain"
     seen = owner is not None and owner.name in garbage_types(facts.history.holders)
-    if not lane.has(_BYTES) or not (nameless or seen):
+    if not lane.has(_BYTES) or not (in_cycles or nameless or seen):
         return False
     _, found = lane.points(_BYTES, upto)
     return bool(found) and found[-1] >= _EXPLAINS * cause.rate.estimate * window

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..snapshot import Batch, Census, Event, Holder, RunHeader, Snapshot
 
 Value = int | float | None
+# No count and no size is larger.
+LARGEST: Final = 2.0**63
+
+
+def number_of(value: object) -> int | float | None:
+    """A plain number from the wire, within what can be counted; a whole one stays whole."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    # Also false for what is no number, and for whole ones too long to be made a float.
+    return value if -LARGEST <= value <= LARGEST else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
     in_a_row = confirmations(study, a, upto, _WATCH)
     if "contract" in a.witnesses or "budget" in a.witnesses:
         sure = material and steady and rate.rises and a.window >= _CONFIRM_BROKEN_CONTRACT
+        sure = sure or (material and _by_memory(study, a, upto) == "confirmed")
         return ("confirmed" if sure else "suspected"), in_a_row
     if "explosion" in a.witnesses and material:
         return "suspected", in_a_row

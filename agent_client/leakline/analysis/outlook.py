@@ -21,8 +21,8 @@ _ABOUT_NOW: Final = 16
 _HIGH_READING: Final = 0.75
 # Readings in each half before a rate that grows is believed.
 _MIN_HALF: Final = 8
-# Memory that waits under the same limit, beside what is private.
-_UNDER_LIMIT: Final = ("children", "shared_memory")
+# Memory under the same limit, beside what is private. Not what is shared: each process counts the same again.
+_UNDER_LIMIT: Final = ("children",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Outlook:
 
 
 def level_of(study: LaneStudy, upto: int) -> float:
-    """Bytes under the limit at this moment: private memory, children and shared memory."""
+    """Bytes under the limit at this moment: private memory and children."""
     return study.lane.private[upto - 1] + sum(c.values[upto - 1] for c in _beside(study))
 
 
@@ -97,4 +97,6 @@ def generations_to(amount: float, rate: float, gains: float) -> float | None:
         return 0.0
     if gains <= 0:
         return amount / rate if rate > 0 else None
-    return (math.sqrt(rate * rate + 2 * gains * amount) - rate) / gains
+    root = math.sqrt(rate * rate + 2 * gains * amount)
+    # The form that does not take two nearly equal numbers from each other.
+    return 2 * amount / (root + rate) if rate > 0 else (root - rate) / gains

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from .history import RunHistory, Value
+from .history import RunHistory, Value, number_of
 from .results import BandCheck, BandDeviation, BandState
 from .series import Lane
 from .wording import format_bytes, format_count
@@ -16,7 +16,6 @@ from .wording import format_bytes, format_count
 # Whoever sends events decides how many there are.
 _MAX_BANDS: Final = 40
 # No reading is larger.
-MAX_VALUE: Final = 2.0**63
 _MAX_CHECKS: Final = 80
 _MAX_DEVIATIONS: Final = 50
 # A peak belongs to the stretch since the snapshot before: that of a generation is the highest of all its snapshots.
@@ -70,7 +69,7 @@ def declared_bands(history: RunHistory) -> tuple[Band, ...]:
 
 def _band(series: str, data: Mapping[str, Any]) -> Band | None:
     first, last = _whole(data.get("first")), _whole(data.get("last"))
-    low, high = _number(data.get("low_bytes")), _number(data.get("high_bytes"))
+    low, high = number_of(data.get("low_bytes")), number_of(data.get("high_bytes"))
     if first is None or (low is None and high is None):
         return None
     if last is None and data.get("last") is not None:
@@ -79,14 +78,7 @@ def _band(series: str, data: Mapping[str, Any]) -> Band | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # Also false for what is no number, and for whole ones too long to be made a float.
-    return value if -MAX_VALUE <= value <= MAX_VALUE else None
+    return value if isinstance(value, int) and number_of(value) is not None else None
 
 
 def _checked(band: Band, lane: Lane, history: RunHistory, several: bool) -> BandCheck:

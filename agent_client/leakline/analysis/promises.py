@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .history import RunHistory
+from .history import RunHistory, number_of
 from .results import Interval, PromiseCheck, PromiseOutcome
 from .since import MIN_GENERATIONS, Since, Told
 from .wording import format_bytes, format_count, short_name
@@ -28,7 +28,6 @@ _ABOUT: Final = 0.05
 # Whoever sends events decides how many there are.
 _MAX_FIXES: Final = 20
 _MAX_CLAIMS: Final = 20
-_LARGEST: Final = 2**63
 _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 # What the driver says of this process, and what torch took from it, device by device.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
@@ -91,10 +90,8 @@ def _claims(fix: Fix) -> list[tuple[str, float | None]]:
 
 
 def _number(value: object) -> float | None:
-    """A plain number from the wire that may be promised; a whole one stays whole."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if 0 <= value <= _LARGEST else None
+    number = number_of(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer:

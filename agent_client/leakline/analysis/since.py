@@ -23,6 +23,8 @@ MIN_GENERATIONS: Final = 5
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256
+# Of the generations, the share whose snapshots may be lost before numbers mean something else than a count.
+_LOST: Final = 0.10
 
 # A study of a process place with its newest moment.
 Told = tuple[LaneStudy, Moment | None]
@@ -125,9 +127,12 @@ def _first_position(lane: Lane, since: float) -> int:
 
 
 def _complete(generations: Sequence[int]) -> int:
-    """Generations the training has behind it. A run that begins far from the first carries on another one."""
+    """Generations the training has behind it: up to the newest, where hardly any was lost on the way.
+
+    A run that begins far from the first carries on another one.
+    """
     done = len(generations)
-    if generations and generations[0] > 1 and generations[-1] - generations[0] < done:
+    if generations and generations[-1] - generations[0] + 1 - done <= _LOST * done:
         return generations[-1] + 1
     return done
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, insert, select, update
 
-from leakline.analysis.fingerprint import goes_on_as
+from leakline.analysis.fingerprint import goes_on_as, shares_names
 from leakline.analysis.results import Finding, Verdict, to_json
 
 from .runs import iso
@@ -137,24 +137,32 @@ def _save_incidents(connection: Connection, verdict: Verdict, now: float) -> lis
 def _named_anew(connection: Connection, stored: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     """The rows by the fingerprints of now: an open incident whose leak goes by another name is not a second one."""
     here = {finding.fingerprint for finding in verdict.findings}
-    gone = [
-        row for row in stored.values() if row.status in _LEAKING and row.fingerprint not in here
-    ]
+    gone = {
+        row.id: (row, msgspec.json.decode(row.finding, type=Finding))
+        for row in stored.values()
+        if row.status in _LEAKING and row.fingerprint not in here
+    }
     for finding in verdict.findings:
         known = stored.get(finding.fingerprint)
         if finding.status not in _STANDING or (known is not None and known.status != RESOLVED):
             continue
-        row = next((row for row in gone if _goes_on(row, finding)), None)
+        row = _gone_on_as(finding, list(gone.values()))
         if row is not None:
-            gone.remove(row)
+            del gone[row.id]
             _exchange(connection, row, known, finding.fingerprint)
             stored[row.fingerprint] = known
             stored[finding.fingerprint] = row
     return {name: row for name, row in stored.items() if row is not None}
 
 
-def _goes_on(row: Any, finding: Finding) -> bool:
-    return goes_on_as(msgspec.json.decode(row.finding, type=Finding), finding)
+def _gone_on_as(finding: Finding, gone: Sequence[tuple[Any, Finding]]) -> Any | None:
+    """The row of the same leak: one that shares a name before one that began at the same time, then the oldest."""
+    fitting = [
+        (not shares_names(old, finding), row.first_seen_at, row.id, row)
+        for row, old in gone
+        if goes_on_as(old, finding)
+    ]
+    return min(fitting)[-1] if fitting else None
 
 
 def _exchange(connection: Connection, row: Any, other: Any, fingerprint: str) -> None:
