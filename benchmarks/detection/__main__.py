@@ -25,7 +25,8 @@ from typing import Final
 from benchmarks.printing import options as read_options
 
 from .evaluate import Outcome, outcomes
-from .figures import Figure, figures
+from .figure import Figure
+from .figures import figures
 from .generators import FAMILIES, PUBLIC, Family, draws, fresh_word
 from .tables import FIGURES_TITLE, Table, by_family, figure_table, markdown_table, text_table
 

@@ -4,74 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from .baselines import BASELINES
 from .evaluate import SOON, Outcome
+from .figure import Figure, at_least, at_most, written
 from .generators import FAMILIES
 from .shares import Share, quantile
-
-Unit = Literal["%", "generations", "x"]
 
 _MATTERS: Final = 0.005  # slope, share of the baseline per generation
 _LONG_ENOUGH: Final = 36  # generations after the start
 _RATE_WITHIN: Final = 0.10
 _TIMES_LESS: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure with what it is held to, if anything. ``value`` is None where nothing could be measured.
-
-    ``bound`` is where the true share lies at worst with 95 % certainty. ``short`` is why it falls short for another
-    reason than its value.
-    """
-
-    code: str
-    name: str
-    value: float | None
-    unit: Unit = "%"
-    least: float | None = None
-    most: float | None = None
-    bound: float | None = None
-    runs: int = 0
-    note: str = ""
-    short: str = ""
-
-    @property
-    def is_held(self) -> bool:
-        return self.least is not None or self.most is not None
-
-    def failure(self) -> str:
-        """What falls short, in words; empty when nothing does."""
-        if not self.is_held:
-            return ""
-        if self.value is None:
-            return "was not measured"
-        low = self.least is not None and self.value < self.least
-        high = self.most is not None and self.value > self.most
-        return f"{self.text()} is not {self.target()}" if low or high else self.short
-
-    def text(self) -> str:
-        return written(self.value, self.unit)
-
-    def target(self) -> str:
-        if self.least is not None and self.most is not None:
-            return f"{written(self.least, self.unit)} to {written(self.most, self.unit)}"
-        if self.least is not None:
-            return f">= {written(self.least, self.unit)}"
-        return f"<= {written(self.most, self.unit)}" if self.most is not None else ""
-
-
-def written(value: float | None, unit: Unit) -> str:
-    if value is None:
-        return "-"
-    if math.isinf(value):
-        return "without end" if unit != "x" else "theirs alone"
-    if unit == "%":
-        return f"{100 * value:.1f} %"
-    return f"{value:.1f} x" if unit == "x" else f"{value:g} generations"
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
@@ -92,12 +36,12 @@ def _false_alarms(healthy: Sequence[Outcome], known: Sequence[Outcome]) -> list[
     found = []
     for level, position, most in (("suspected", 0, 0.05), ("confirmed", 1, 0.01)):
         name = f"healthy runs ever {level}, bounds declared where the code has them"
-        found.append(_upper("A1", name, _ever(known, level), most))
+        found.append(at_most("A1", name, _ever(known, level), most))
         name = f"healthy runs ever {level}, with fills that nobody declared"
-        found.append(_upper("A1", name, _ever(healthy, level)))
+        found.append(at_most("A1", name, _ever(healthy, level)))
         bare = Share.of(o.undeclared[position] is not None for o in healthy)
         found.append(
-            _upper("A1", f"healthy runs ever {level}, when nobody declares anything", bare)
+            at_most("A1", f"healthy runs ever {level}, when nobody declares anything", bare)
         )
     return found
 
@@ -110,15 +54,15 @@ def _recall(leaking: Sequence[Outcome]) -> list[Figure]:
     beside = Share.of(o.was_soon(o.with_witness) for o in witnessed)
     within = f"within {SOON} generations"
     return [
-        _lower("A2", "leaks of >= 0.5 %/generation confirmed that went on for >= 36 generations",
+        at_least("A2", "leaks of >= 0.5 %/generation confirmed that went on for >= 36 generations",
                _ever(old, "confirmed"), 0.98),
-        _lower("A2", f"leaks of >= 2 %/generation suspected {within}, from memory alone", soon, 0.60),
-        _lower("A2", f"leaks of >= 2 %/generation suspected {within}, with a second witness", beside, 0.95),
-        _lower("A2", "leaks ever suspected, of all", _ever(leaking, "suspected")),
-        _lower("A2", "leaks ever confirmed, of all", _ever(leaking, "confirmed")),
+        at_least("A2", f"leaks of >= 2 %/generation suspected {within}, from memory alone", soon, 0.60),
+        at_least("A2", f"leaks of >= 2 %/generation suspected {within}, with a second witness", beside, 0.95),
+        at_least("A2", "leaks ever suspected, of all", _ever(leaking, "suspected")),
+        at_least("A2", "leaks ever confirmed, of all", _ever(leaking, "confirmed")),
         _delay(leaking, "suspected"),
         _delay(leaking, "confirmed"),
-        _upper("A2", "leaking runs suspected before their leak began", Share.of(o.early for o in leaking)),
+        at_most("A2", "leaking runs suspected before their leak began", Share.of(o.early for o in leaking)),
     ]  # fmt: skip
 
 
@@ -172,8 +116,8 @@ def _accuracy(leaking: Sequence[Outcome]) -> list[Figure]:
     rates = [o.rate_off for o in leaking if o.rate_off is not None]
     close = Share.of(rate <= _RATE_WITHIN for rate in rates)
     return [
-        _lower("A7", "starts named within 2 generations or 10 % of the leak's age", starts, 0.90),
-        _lower("A7", "growth per generation within 10 % of the truth", close, 0.90),
+        at_least("A7", "starts named within 2 generations or 10 % of the leak's age", starts, 0.90),
+        at_least("A7", "growth per generation within 10 % of the truth", close, 0.90),
         Figure("A7", "error of the growth per generation, median", quantile(rates, 0.5), most=0.03,
                runs=len(rates)),
     ]  # fmt: skip
@@ -191,8 +135,8 @@ def _forecasts(leaking: Sequence[Outcome]) -> list[Figure]:
         Figure("A8", "the same, 90th percentile", quantile(errors, 0.9), most=0.35, runs=len(errors)),
         Figure("A8", "runs whose end lies in the 90 % interval, where one was given", covered.value,
                least=0.85, most=0.95, runs=covered.runs),
-        _lower("A8", "forecasts given at half of what is left", Share(len(given), len(asked))),
-        _lower("A8", "runs that run out and were warned with >= 20 % of their life ahead",
+        at_least("A8", "forecasts given at half of what is left", Share(len(given), len(asked))),
+        at_least("A8", "runs that run out and were warned with >= 20 % of their life ahead",
                Share.of(bool(o.warned) for o in leaking)),
     ]  # fmt: skip
 
@@ -214,13 +158,3 @@ def _delay(leaking: Sequence[Outcome], level: str) -> Figure:
     ]
     name = f"from the start of a leak until it is {level}, median"
     return Figure("A2", name, quantile(delays, 0.5), "generations", runs=len(delays))
-
-
-def _upper(code: str, name: str, share: Share, most: float | None = None) -> Figure:
-    bound = share.upper() if share.runs else None
-    return Figure(code, name, share.value, most=most, bound=bound, runs=share.runs)
-
-
-def _lower(code: str, name: str, share: Share, least: float | None = None) -> Figure:
-    bound = share.lower() if share.runs else None
-    return Figure(code, name, share.value, least=least, bound=bound, runs=share.runs)

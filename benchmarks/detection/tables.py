@@ -9,7 +9,7 @@ from benchmarks import printing
 
 from .baselines import BASELINES
 from .evaluate import SOON, Outcome
-from .figures import Figure, written
+from .figure import Figure, written
 from .shares import Share, quantile
 
 Table = list[list[str]]

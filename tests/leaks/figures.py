@@ -8,60 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks import printing
+from benchmarks.detection.figure import Figure, at_least, at_most, written
 from benchmarks.detection.shares import Share, quantile
 from tests.leaks.scoring import Named, Pair
 
 GROUPS: Final = ("open", "held back")
-_UNITS: Final = {"generations": "{:g}", "pairs": "{:g}", "minutes": "{:.1f}", "MiB": "{:,.0f}"}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure with what it is held to, if anything. ``value`` is None where nothing could be measured.
-
-    ``bound`` is where the true share lies at worst with 95 % certainty, ``of`` the number of pairs or leaks.
-    """
-
-    code: str
-    name: str
-    value: float | None
-    unit: str = "%"
-    least: float | None = None
-    most: float | None = None
-    bound: float | None = None
-    of: int = 0
-
-    @property
-    def is_held(self) -> bool:
-        return self.least is not None or self.most is not None
-
-    def failure(self) -> str:
-        """What falls short, in words; empty when nothing does."""
-        if not self.is_held:
-            return ""
-        if self.value is None:
-            return "was not measured"
-        low = self.least is not None and self.value < self.least
-        high = self.most is not None and self.value > self.most
-        return f"{self.text()} is not {self.target()}" if low or high else ""
-
-    def text(self) -> str:
-        return _written(self.value, self.unit)
-
-    def target(self) -> str:
-        if self.least is not None:
-            return f">= {_written(self.least, self.unit)}"
-        return "" if self.most is None else f"<= {_written(self.most, self.unit)}"
-
-
-def _written(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    if math.isinf(value):
-        return "without end"
-    if unit == "%":
-        return f"{100 * value:.1f} %"
-    return f"{_UNITS[unit].format(value)} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +27,20 @@ def figures(pairs: Sequence[Pair], expected: int) -> list[Figure]:
     """Of one group; ``expected`` is how many pairs it has, so that a run of some of them does not pass for all."""
     named = [each for pair in pairs for each in pair.leak.named]
     return [
-        Figure("B2", "pairs scored", float(len(pairs)), "pairs", least=float(expected), of=expected),
-        _lower("B2", "pairs told apart", (p.is_right for p in pairs), 0.95),
-        _upper("B2", "healthy twins ever confirmed", (p.twin.ever_confirmed for p in pairs), 0.0),
-        _upper("B2", "healthy twins suspected or confirmed at the end", (p.twin.detected for p in pairs)),
-        _upper("B2", "healthy twins ever suspected", (p.twin.ever_suspected for p in pairs)),
-        _lower("B2", "leaks suspected or confirmed at the end", (p.leak.detected for p in pairs)),
-        _lower("B2", "leaks confirmed at the end", (p.leak.status == "confirmed" for p in pairs)),
+        Figure("B2", "pairs scored", float(len(pairs)), "pairs", least=float(expected), runs=expected),
+        at_least("B2", "pairs told apart", Share.of(p.is_right for p in pairs), 0.95),
+        at_most("B2", "healthy twins ever confirmed", Share.of(p.twin.ever_confirmed for p in pairs), 0.0),
+        at_most("B2", "healthy twins suspected or confirmed at the end", Share.of(p.twin.detected for p in pairs)),
+        at_most("B2", "healthy twins ever suspected", Share.of(p.twin.ever_suspected for p in pairs)),
+        at_least("B2", "leaks suspected or confirmed at the end", Share.of(p.leak.detected for p in pairs)),
+        at_least("B2", "leaks confirmed at the end", Share.of(p.leak.status == "confirmed" for p in pairs)),
         _suspected_after(pairs),
-        _lower("A6", "right phase", (n.phase for n in named), 0.95),
-        _lower("A6", "right type in first place", _asked(named, lambda n: n.type_first), 0.90),
-        _lower("A6", "right type in the first three", _asked(named, lambda n: n.type_in_top), 0.98),
-        _lower("A6", "right holder, where Python holds it", _asked(named, lambda n: n.holder), 0.80),
-        _lower("A6", "right kind", (n.kind for n in named)),
-        _lower("A7", "start within 2 generations or 10 %", (n.start_close for n in named), 0.90),
+        at_least("A6", "right phase", Share.of(n.phase for n in named), 0.95),
+        at_least("A6", "right type in first place", Share.of(_asked(named, lambda n: n.type_first)), 0.90),
+        at_least("A6", "right type in the first three", Share.of(_asked(named, lambda n: n.type_in_top)), 0.98),
+        at_least("A6", "right holder, where Python holds it", Share.of(_asked(named, lambda n: n.holder)), 0.80),
+        at_least("A6", "right kind", Share.of(n.kind for n in named)),
+        at_least("A7", "start within 2 generations or 10 %", Share.of(n.start_close for n in named), 0.90),
         *_rates(named),
     ]  # fmt: skip
 
@@ -110,34 +61,22 @@ def _suspected_after(pairs: Sequence[Pair]) -> Figure:
         math.inf if p.leak.suspected_after is None else float(p.leak.suspected_after) for p in pairs
     ]
     name = "generations until a leak is first suspected, median"
-    return Figure("B2", name, quantile(after, 0.5), "generations", of=len(after))
+    return Figure("B2", name, quantile(after, 0.5), "generations", runs=len(after))
 
 
 def _rates(named: Sequence[Named]) -> list[Figure]:
     """A leak that got no rate is off without end."""
     off = [math.inf if n.rate_off is None else n.rate_off for n in named]
     return [
-        _lower("A7", "growth per generation within 10 %", (n.rate_close for n in named), 0.90),
+        at_least("A7", "growth per generation within 10 %", Share.of(n.rate_close for n in named), 0.90),
         Figure("A7", "error of the growth per generation, median", quantile(off, 0.5), most=0.03,
-               of=len(off)),
+               runs=len(off)),
     ]  # fmt: skip
 
 
 def _asked(named: Iterable[Named], answer: Callable[[Named], bool | None]) -> list[bool]:
     """Only where there is a right answer."""
     return [found for n in named if (found := answer(n)) is not None]
-
-
-def _lower(code: str, name: str, found: Iterable[bool], least: float | None = None) -> Figure:
-    share = Share.of(found)
-    bound = share.lower() if share.runs else None
-    return Figure(code, name, share.value, least=least, bound=bound, of=share.runs)
-
-
-def _upper(code: str, name: str, found: Iterable[bool], most: float | None = None) -> Figure:
-    share = Share.of(found)
-    bound = share.upper() if share.runs else None
-    return Figure(code, name, share.value, most=most, bound=bound, of=share.runs)
 
 
 def summary(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> str:
@@ -152,7 +91,9 @@ def summary(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> str:
 
 def _line(groups: Sequence[str], row: Sequence[Figure]) -> list[str]:
     values = [
-        cell for f in row for cell in (f.text(), _written(f.bound, "%"), str(f.of) if f.of else "-")
+        cell
+        for f in row
+        for cell in (f.text(), written(f.bound, "%"), str(f.runs) if f.runs else "-")
     ]
     targets = list(dict.fromkeys(f.target() for f in row))
     return [row[0].code, row[0].name, *values, " / ".join(targets), _mark(groups, row)]
@@ -186,7 +127,7 @@ def _leak_line(pair: Pair, position: int) -> list[str]:
         start += " !"
     return [
         pair.name if position == 0 else "", leak.status, after, _word(n.phase), _word(n.type_first),
-        _word(n.type_in_top), _word(n.holder), _word(n.kind), _written(n.rate_off, "%"), start,
+        _word(n.type_in_top), _word(n.holder), _word(n.kind), written(n.rate_off, "%"), start,
         twin.status, worst, "ok" if pair.is_right else "WRONG",
     ]  # fmt: skip
 

@@ -57,6 +57,13 @@ class Bounded:
         first = max(0, upto - 1 - _RECENT)
         return (self.length[upto - 1] - self.length[first]) / max(1, upto - 1 - first)
 
+    def fill_rate(self, upto: int) -> float:
+        """Bytes it takes on per generation lately; 0 when it does not fill, or nothing is known of its size."""
+        if not self.is_filling(upto) or not self.bytes:
+            return 0.0
+        each = self.bytes[upto - 1] / max(self.length[upto - 1], 1.0)
+        return each * self.per_generation(upto)
+
 
 def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tuple[Bounded, ...]:
     """The containers of this lane that have a capacity, by declaration or by their own series."""

@@ -11,9 +11,9 @@ from typing import Final, Literal
 from .attribution import Cause
 from .candidates import NOWHERE, Place
 from .evidence import Rise
-from .history import RunHistory, number_of
+from .history import RunHistory, amount_of
 from .results import BudgetCheck
-from .series import top_level
+from .series import lies_within, top_level
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import format_bytes
@@ -53,15 +53,10 @@ def declared_budgets(history: RunHistory) -> tuple[Budget, ...]:
     found: dict[str, Budget] = {}
     for event in history.events:
         if event.kind == "budget":
-            normal, leak = (_bytes(event.data.get(f"{end}_bytes")) for end in ("normal", "leak"))
+            normal, leak = (amount_of(event.data.get(f"{end}_bytes")) for end in ("normal", "leak"))
             if normal is not None or leak is not None:
                 found[event.name] = Budget(event.name, _scope(history, event.name), normal, leak)
     return tuple(list(found.values())[-_MAX_BUDGETS:])
-
-
-def _bytes(value: object) -> float | None:
-    number = number_of(value)
-    return number if number is not None and number >= 0 else None
 
 
 def _scope(history: RunHistory, name: str) -> Scope:
@@ -71,16 +66,11 @@ def _scope(history: RunHistory, name: str) -> Scope:
 
 
 def _is_phase(history: RunHistory, name: str) -> bool:
-    return any(_inside(path, name) for path in (*history.phases, *_phases_seen(history)))
+    return any(lies_within(path, name) for path in (*history.phases, *_phases_seen(history)))
 
 
 def _phases_seen(history: RunHistory) -> set[str]:
     return {path for process in history.processes for path in set(process.phase) if path}
-
-
-def _inside(path: str, phase: str) -> bool:
-    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
-    return f"/{phase}/" in f"/{path}/"
 
 
 def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list[Assessed]:
@@ -157,13 +147,11 @@ def _gained(study: LaneStudy, upto: int) -> Amounts:
 
 
 def _kept(study: LaneStudy, position: int, phase: str) -> float | None:
-    amounts = [v for path, v in study.booked[position].items() if _inside(path, phase)]
+    amounts = [v for path, v in study.booked[position].items() if lies_within(path, phase)]
     return sum(amounts) if amounts else None
 
 
-def _alone(
-    study: LaneStudy, upto: int, budget: Budget, amounts: Amounts, told: str
-) -> Assessed:  # fmt: skip
+def _alone(study: LaneStudy, upto: int, budget: Budget, amounts: Amounts, told: str) -> Assessed:
     kept, leak = amounts[-1][1], budget.leak or 0.0
     generation = float(amounts[-1][0])
     place = NOWHERE
@@ -226,7 +214,7 @@ def _checked(
 def _unmeasured(history: RunHistory, budget: Budget) -> str:
     if budget.scope != "phase":
         return f"No {history.unit} to judge yet."
-    ran = any(_inside(path, budget.name) for path in _phases_seen(history))
+    ran = any(lies_within(path, budget.name) for path in _phases_seen(history))
     if ran:
         return f"{budget.name} ran in one {history.unit}; it is judged from the second on."
     return f"{budget.name} never ran."

@@ -14,7 +14,7 @@ from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, Verdict
 from .since import Since, Told
-from .wording import format_bytes, format_change, format_count
+from .wording import count_of, format_bytes, format_change, format_count
 
 _GPU_KINDS: Final = ("gpu", "gpu_fragmentation")
 _DEVICES: Final = ("cuda.", "gpu.", "mps.")
@@ -85,9 +85,7 @@ def _steady(verdict: Verdict, seen: Since) -> str:
     if settled is not None and settled.estimate > 0:
         since = f"{seen.unit} {format_count(settled.estimate)}"
         return f"Memory is flat since {since}, and nothing is suspected ({change})."
-    return (
-        f"Nothing is suspected; memory changes by {change} over {_units(seen, seen.generations)}."
-    )
+    return f"Nothing is suspected; memory changes by {change} over {count_of(seen.generations, seen.unit)}."
 
 
 def _judged(findings: Sequence[Finding], seen: Since, what: str, steady: str) -> Answer:
@@ -109,7 +107,7 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 
 
 def _too_few(seen: Since) -> Answer:
-    return "not_yet", f"{_units(seen, seen.generations)} so far, too few to tell."
+    return "not_yet", f"{count_of(seen.generations, seen.unit)} so far, too few to tell."
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:
@@ -140,8 +138,8 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
         )
     against = f"held against the {format_count(goal)} that {source}"
     if seen.complete >= goal:
-        return "done", f"{_units(seen, seen.complete)} complete, {against}."
-    return _short_of(seen, f"{_units(seen, seen.complete)} complete, {against}.")
+        return "done", f"{count_of(seen.complete, seen.unit)} complete, {against}."
+    return _short_of(seen, f"{count_of(seen.complete, seen.unit)} complete, {against}.")
 
 
 def _short_of(seen: Since, said: str) -> Answer:
@@ -208,7 +206,3 @@ def _cleanup(name: str, sizes: Sequence[float]) -> str:
 
 def _times(number: int) -> str:
     return ("once", "twice")[number - 1] if number <= 2 else f"{number:,} times"
-
-
-def _units(seen: Since, number: float) -> str:
-    return f"{format_count(number)} {seen.unit}{'' if number == 1 else 's'}"

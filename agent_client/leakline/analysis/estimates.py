@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from .sums import EXAMPLE, Amount, NotUnderstood, Side, read_sum
-from .wording import format_bytes, format_count, short_name
+from .wording import count_of, format_bytes, format_count, short_name
 
 EstimateOutcome = Literal["computed", "right", "near", "out"]
 Direction = Literal["too_high", "too_low"]
@@ -248,7 +248,11 @@ def speaks_of_one(text: str, unit: str) -> bool:
 def held_against(estimate: Estimate, measured: Measured) -> tuple[EstimateCheck, ...]:
     """The size, the number and the size of one, each against what a run measured; what is unknown is left out."""
     one = speaks_of_one(estimate.text, measured.unit)
-    span = f" per {measured.unit}" if one else f" after {_units(measured)}"
+    span = (
+        f" per {measured.unit}"
+        if one
+        else f" after {count_of(measured.generations, measured.unit)}"
+    )
     size = estimate.value if estimate.value.is_size else None
     questions = (
         (f"size{span}", size, _size_of(measured, one)),
@@ -296,8 +300,3 @@ def _against(name: str, title: str, claimed: Amount, true: float) -> EstimateChe
     )
     sentence = f"{short_name(name)}, {title}: {write(exact.low)} measured, {_span(claimed, write)} said: {end}."
     return EstimateCheck(name, exact, claimed, outcome, factor, direction, sentence)
-
-
-def _units(measured: Measured) -> str:
-    plural = "" if measured.generations == 1 else "s"
-    return f"{measured.generations:,} {measured.unit}{plural}"

@@ -47,9 +47,7 @@ def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: b
     rising = growing or any(m.rise.window or m.rise.visible for _, m in known)
     leak = _sum(outlooks) if rising else Outlook()
     filling = [
-        (b.remaining_bytes(m.upto), _fill_rate(s, m, b.name))
-        for s, m in known
-        for b in s.facts.bounded
+        (b.remaining_bytes(m.upto), b.fill_rate(m.upto)) for s, m in known for b in s.facts.bounded
     ]
     low, high = widened(leak.rate)
     left = generations_left(headroom, leak.rate.estimate, filling, leak.gains)
@@ -124,15 +122,6 @@ def widened(rate: Slope) -> tuple[float, float]:
     """(low, high) of a rate as they are believed."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)
-
-
-def _fill_rate(study: LaneStudy, moment: Moment, name: str) -> float:
-    """Bytes per generation a bounded container takes on lately."""
-    container = next(b for b in study.facts.bounded if b.name == name)
-    if not container.is_filling(moment.upto) or not container.bytes:
-        return 0.0
-    each = container.bytes[moment.upto - 1] / max(container.length[moment.upto - 1], 1.0)
-    return each * container.per_generation(moment.upto)
 
 
 def _headroom(known: Sequence[tuple[LaneStudy, Moment]], limit: Limit) -> float:

@@ -25,6 +25,12 @@ def number_of(value: object) -> int | float | None:
     return value if -LARGEST <= value <= LARGEST else None
 
 
+def amount_of(value: object) -> int | float | None:
+    """The same where it is not below zero: bytes, counts."""
+    number = number_of(value)
+    return number if number is not None and number >= 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """A declared count of live instances. ``after`` limits it to the end of that phase."""

@@ -11,11 +11,10 @@ from typing import Any, Final
 from .history import RunHistory, Value, number_of
 from .results import BandCheck, BandDeviation, BandState
 from .series import Lane
-from .wording import format_bytes, format_count
+from .wording import capital, format_bytes, format_count
 
 # Whoever sends events decides how many there are.
 _MAX_BANDS: Final = 40
-# No reading is larger.
 _MAX_CHECKS: Final = 80
 _MAX_DEVIATIONS: Final = 50
 # A peak belongs to the stretch since the snapshot before: that of a generation is the highest of all its snapshots.
@@ -129,7 +128,7 @@ def _told(
         over = f"the run ended at {unit} {newest:.0f}" if history.ended else "not reached yet"
         if newest >= band.first:
             over = "none of them was recorded"
-        return _capital(f"{over}.")
+        return capital(f"{over}.")
     said = "" if known else f"no reading in {_units(unit, len(ended))}"
     if outside:
         said = f"{_stretches(band, outside, unit)}; {known - len(outside)} of {known} within"
@@ -137,7 +136,7 @@ def _told(
         said = f"within in all {known} {unit}s" if known > 1 else f"within in its one {unit}"
     if known < len(ended) and known:
         said += f", {_units(unit, len(ended) - known)} without a reading"
-    return _capital(f"{said}{_rest(band, history, newest)}.")
+    return capital(f"{said}{_rest(band, history, newest)}.")
 
 
 def _stretches(band: Band, outside: Sequence[BandDeviation], unit: str) -> str:
@@ -204,7 +203,3 @@ def band_title(check: Mapping[str, Any], unit: str) -> str:
 
 def _units(unit: str, number: int) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
-
-
-def _capital(said: str) -> str:
-    return said[:1].upper() + said[1:]

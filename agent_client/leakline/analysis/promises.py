@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .history import RunHistory, number_of
+from .history import RunHistory, amount_of
 from .results import Interval, PromiseCheck, PromiseOutcome
 from .since import MIN_GENERATIONS, Since, Told
-from .wording import format_bytes, format_count, short_name
+from .wording import capital, count_of, format_bytes, format_count, short_name
 
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
@@ -83,15 +83,10 @@ def _claims(fix: Fix) -> list[tuple[str, float | None]]:
     """A promised growth is also claimed of the phase the fix names, unless that has a promise of its own."""
     claims: dict[str, float | None] = {}
     for name, value in fix.promises.items():
-        claims[str(name)] = _number(value)
+        claims[str(name)] = amount_of(value)
         if name == GROWTH and fix.phase is not None and PHASE_GROWTH not in fix.promises:
-            claims[PHASE_GROWTH] = _number(value)
+            claims[PHASE_GROWTH] = amount_of(value)
     return list(claims.items())[:_MAX_CLAIMS]
-
-
-def _number(value: object) -> float | None:
-    number = number_of(value)
-    return number if number is not None and number >= 0 else None
 
 
 def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer:
@@ -124,7 +119,7 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
     if times == 0:
         return None, "undecided", f"{phase} never ran: the claim was never tested."
     if measured is None:
-        said = f"{phase} ran in {_units(seen, times)}, too few to tell what it keeps."
+        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to tell what it keeps."
         return None, "undecided", said
     what = f"{phase} keeps" if measured.estimate > 0 else f"{phase} keeps nothing:"
     return _rate(seen, measured, promised, what)
@@ -150,8 +145,12 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
 def _too_few(seen: Since) -> Answer:
     if seen.generations == 0:
         return None, "undecided", f"No {seen.unit} has ended with the fix yet."
-    needed = f"growth is told from {_units(seen, MIN_GENERATIONS)} on"
-    return None, "undecided", f"{_units(seen, seen.generations)} with the fix so far; {needed}."
+    needed = f"growth is told from {count_of(MIN_GENERATIONS, seen.unit)} on"
+    return (
+        None,
+        "undecided",
+        f"{count_of(seen.generations, seen.unit)} with the fix so far; {needed}.",
+    )
 
 
 def _peak(seen: Since, promised: float) -> Answer:
@@ -211,7 +210,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
 
 
 def _broken(said: str, word: str) -> tuple[PromiseOutcome, str]:
-    return "refuted", f"{_capital(said)}; {word} at most were promised."
+    return "refuted", f"{capital(said)}; {word} at most were promised."
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[PromiseOutcome, str]:
@@ -219,28 +218,20 @@ def _kept_so_far(seen: Since, said: str, word: str) -> tuple[PromiseOutcome, str
     if not seen.long_enough:
         return (
             "undecided",
-            f"{_capital(said)}, but only {_units(seen, seen.generations)} ended yet.",
+            f"{capital(said)}, but only {count_of(seen.generations, seen.unit)} ended yet.",
         )
-    told = _capital(said) if seen.ended else f"So far {said}"
+    told = capital(said) if seen.ended else f"So far {said}"
     return "held", f"{told}; {word} at most were promised."
-
-
-def _capital(said: str) -> str:
-    return said[:1].upper() + said[1:]
 
 
 def _generations(seen: Since, promised: float) -> Answer:
     done = seen.complete
     exact, wanted = Interval(done, done, done), f"{format_count(promised)} were promised."
     if done >= promised:
-        return exact, "held", f"{_units(seen, done)} complete; {wanted}"
+        return exact, "held", f"{count_of(done, seen.unit)} complete; {wanted}"
     if seen.ended:
-        return exact, "refuted", f"The run ended after {_units(seen, done)}; {wanted}"
-    return exact, "undecided", f"{_units(seen, done)} complete so far; {wanted}"
-
-
-def _units(seen: Since, number: float) -> str:
-    return f"{format_count(number)} {seen.unit}{'' if number == 1 else 's'}"
+        return exact, "refuted", f"The run ended after {count_of(done, seen.unit)}; {wanted}"
+    return exact, "undecided", f"{count_of(done, seen.unit)} complete so far; {wanted}"
 
 
 def _at(seen: Since, generation: int | None) -> str:

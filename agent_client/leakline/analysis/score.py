@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from .bounds import Bounded
 from .forecast import widened
 from .outlook import Outlook, level_of, outlook_of
 from .results import ForecastScore, Interval, PastForecast
@@ -91,18 +90,7 @@ def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
 def _filled(study: LaneStudy, upto: int, span: float) -> float:
     """Bytes that bounded containers go on to take, as fast as lately and no further than to their capacity."""
     return sum(
-        min(each.remaining_bytes(upto), span * _fill_rate(each, upto))
-        for each in study.facts.bounded
-    )
-
-
-def _fill_rate(container: Bounded, upto: int) -> float:
-    if not container.bytes or not container.is_filling(upto):
-        return 0.0
-    return (
-        container.per_generation(upto)
-        * container.bytes[upto - 1]
-        / max(container.length[upto - 1], 1.0)
+        min(each.remaining_bytes(upto), span * each.fill_rate(upto)) for each in study.facts.bounded
     )
 
 

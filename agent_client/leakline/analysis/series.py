@@ -196,6 +196,11 @@ def top_level(path: str) -> str:
     return path.split("/", 1)[0]
 
 
+def lies_within(path: str, phase: str) -> bool:
+    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
+    return f"/{phase}/" in f"/{path}/"
+
+
 def _one_phase(passed: set[str]) -> str:
     """Where a change happened that was only seen after all of these ended."""
     if len(passed) == 1:

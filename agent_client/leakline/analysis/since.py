@@ -14,7 +14,7 @@ from .contracts import Readings, find_violation, matching_types
 from .evidence import MATERIAL
 from .history import Expectation, RunHistory
 from .results import Interval
-from .series import Lane, top_level
+from .series import Lane, lies_within, top_level
 from .study import LaneStudy, Moment
 from .trend import Z_90, Slope, floor_slope, robust_spread
 
@@ -156,24 +156,19 @@ def _growth(study: LaneStudy, moment: Moment | None, first: int) -> Slope | None
     return slope if slope.points >= _MIN_READINGS else None
 
 
-def _inside(path: str, phase: str) -> bool:
-    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
-    return f"/{phase}/" in f"/{path}/"
-
-
 def _ran(lane: Lane, phase: str, first: int) -> list[int]:
     """Positions of the generations, from ``first`` on, in which a phase ran."""
     ended = zip(lane.kind, lane.phase, lane.generation, strict=True)
     found = {
         lane.position[generation]
         for kind, path, generation in ended
-        if kind == "phase_end" and path is not None and _inside(path, phase)
+        if kind == "phase_end" and path is not None and lies_within(path, phase)
         if generation is not None and generation in lane.position
     }
     for name, column in lane.series.items():
         if name.startswith("phase.") and name.endswith(".executions"):
             path = name.removeprefix("phase.").removesuffix(".executions")
-            if _inside(path, phase):
+            if lies_within(path, phase):
                 found.update(at for at, row in enumerate(lane.end_rows) if column[row])
     return sorted(at for at in found if at >= first)
 
@@ -195,7 +190,7 @@ def _phase_growth(study: LaneStudy, phase: str, ran: Sequence[int]) -> Slope | N
 
 
 def _within(line: Mapping[str, float], phase: str) -> float:
-    return sum(change for path, change in line.items() if _inside(path, phase))
+    return sum(change for path, change in line.items() if lies_within(path, phase))
 
 
 def _filled_series(study: LaneStudy) -> list[str]:
@@ -227,7 +222,7 @@ def _lent(study: LaneStudy, phase: str, begin: int) -> float:
     slopes = phase_slopes(booked, lane.generations, begin, len(lane))
     kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
     net = without_give_and_take(kept)
-    tops = {top_level(path) for line in booked[begin:] for path in line if _inside(path, phase)}
+    tops = {top_level(path) for line in booked[begin:] for path in line if lies_within(path, phase)}
     return sum(max(0.0, kept[top] - net[top]) for top in tops if kept.get(top, 0.0) > 0)
 
 

@@ -32,6 +32,16 @@ def format_count(value: float) -> str:
     return f"{value:.1f}"
 
 
+def count_of(number: float, unit: str) -> str:
+    """``1 generation``, ``3,072 generations``."""
+    return f"{format_count(number)} {unit}{'' if number == 1 else 's'}"
+
+
+def capital(said: str) -> str:
+    """The same with a capital letter in front."""
+    return said[:1].upper() + said[1:]
+
+
 def short_name(name: str) -> str:
     """The class without its module: ``trading.TradingEnvironment`` -> ``TradingEnvironment``."""
     return name.rsplit(".", 1)[-1]
