@@ -34,7 +34,7 @@ MAX_PAUSE_SECONDS: Final = 0.05
 DEEP_PART: Final = 0.7
 CENSUS_PART: Final = 0.45
 # Deep work for which there is no reason but that time has passed may use this part of the budget.
-ROUTINE_PART: Final = 0.12
+ROUTINE_PART: Final = 0.08
 # Looks at a sample of the heap only tell when a census is worth its price; a search must leave room for counting.
 OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.

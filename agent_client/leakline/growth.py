@@ -23,6 +23,8 @@ SENT_TYPES_LIMIT: Final = 128
 RISES_BEFORE_HOLDERS: Final = 3
 # And by how many instances, when it is not one of the program's own.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
+# Or by this part of what was there after the first rise: a thousand arrays come and go by some dozens.
+LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
 # Of libraries, but rarely made for their own sake.
 _HOLDS_MEMORY: Final = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
@@ -43,6 +45,8 @@ class Rise:
     cls: ref[type]
     first: int
     highest: float
+    # After the first rise, which is what loading the program made.
+    loaded: float = 0.0
     rises: int = 0
     news: News = field(default_factory=News)
     rises_now: bool = False
@@ -50,11 +54,13 @@ class Rise:
     is_own: bool = False
     holds_memory: bool = False
     is_entry: bool = False
+    # One more where only censuses count: they meet a program at any moment of it, and a fall begins anew.
     search_at_rise: int = RISES_BEFORE_HOLDERS
 
     def matters(self) -> bool:
         """The program's own, or many; not the entries of caches."""
-        many = self.highest - self.first >= LIBRARY_RISE_BEFORE_HOLDERS
+        enough = max(LIBRARY_RISE_BEFORE_HOLDERS, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
+        many = self.highest - self.loaded >= enough
         return self.is_own or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
@@ -130,7 +136,9 @@ class TypeGrowth:
         """Also rises of the types that only a census can count: arrays, and what other extensions make."""
         for name, count in names.items():
             before = self._seen.get(name, 0)
-            cls = _static_class(name) if before and count > before else None
+            # A fall is news of what has risen before.
+            told = count > before or (count < before and name in self._rises)
+            cls = _static_class(name) if before and told else None
             if cls is not None:
                 self._note_rise(cls, before, count)
         self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
@@ -237,13 +245,18 @@ class TypeGrowth:
                 ref(cls), before, before, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
                 holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
             )  # fmt: skip
+            rise.search_at_rise += rise.is_static
         if rise.cls() is not cls:
             # The newest of its name: an older one may be gone.
             rise.cls, rise.highest = ref(cls), before
         beyond = count - rise.highest
         if beyond <= 0:
             rise.highest, rise.rises_now = rise.highest + FADES * beyond, False
+            if rise.is_static:
+                rise.rises = min(rise.rises, 1)
             return False
+        if not rise.rises:
+            rise.loaded = count
         rise.highest, rise.rises, rise.rises_now = count, rise.rises + 1, True
         if rise.matters():
             rise.news.rose(beyond)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy
 import pytest
 
 import leakline
@@ -259,8 +260,44 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
         kept += [Piled() for _ in range(10)]
         growth.close_generation()
         news.append(growth._rises[name].news.is_news)
-    assert news.index(True) == -(-LIBRARY_RISE_BEFORE_HOLDERS // 10)
+    # The first ten are what the program loaded.
+    assert news.index(True) == 1 + -(-LIBRARY_RISE_BEFORE_HOLDERS // 10)
     assert not news[-1]
+
+
+def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakline.growth.is_user_class", lambda cls: False)
+    growth, kept = TypeGrowth(), []
+    growth.calibrate(take_census().counts)
+    growth.close_generation()
+    for count in (6_400, *range(6_410, 6_520, 10), 6_450, 6_480, 6_540):
+        del kept[count:]
+        kept += [Piled() for _ in range(count - len(kept))]
+        growth.close_generation()
+    assert growth.to_search(5) == []
+    for _ in range(8):
+        kept += [Piled() for _ in range(100)]
+        growth.close_generation()
+    assert growth.to_search(5) == [Piled]
+
+
+def searched_of_arrays(counts: list[int]) -> bool:
+    """Whether arrays, which only censuses count, would be searched after censuses that found so many."""
+    growth = TypeGrowth()
+    for count in counts:
+        growth.calibrate({numpy.ndarray: count})
+    return growth.to_search(5) == [numpy.ndarray]
+
+
+def test_arrays_that_swing_from_census_to_census_are_not_searched() -> None:
+    swinging = [208, 6_429, 7_053, 6_365, 7_091, 6_743, 6_909, 7_067, 6_440, 7_250]
+    assert not any(searched_of_arrays(swinging[:n]) for n in range(len(swinging)))
+
+
+def test_arrays_that_every_census_finds_more_of_are_searched() -> None:
+    assert searched_of_arrays([208, 6_429, 6_700, 7_000, 7_300])
 
 
 def risen_after(counts: list[int]) -> int:
