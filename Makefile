@@ -54,7 +54,7 @@ bench-client: $(VENV)/.test ## what the client costs, beside its peers (CHECK=1 
 bench-peers: $(VENV)/.test ## install what bench-client compares with
 	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
 
-bench-detection: $(VENV)/.test ## false alarms, recall and accuracy of the analysis, beside five baselines (CHECK=1 enforces; RUNS, FAMILIES, FRESH, JOBS choose)
+bench-detection: $(VENV)/.test ## false alarms, recall and accuracy of the analysis, beside five baselines (CHECK=1 enforces; RUNS, FAMILIES, FRESH, JOBS, SOAK choose)
 	CHECK=$(CHECK) $(PYTHON) -m benchmarks.detection $(BENCH_ARGS)
 
 bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK=1 enforces)

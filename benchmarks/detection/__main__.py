@@ -7,6 +7,7 @@
     FAMILIES=flat,linear              some of the families
     FRESH=1                           beside the public seeds fresh ones, and the difference; FRESH=WORD repeats them
     JOBS=2                            processes that share the work (default: all cores)
+    SOAK=1000                         generations of the long run whose looks are timed; 0 for none
     BENCH_ARGS="--json FILE --markdown FILE"        every run for programs, all tables for documents
 
 Every detector is asked after every generation of every run, as in a run watched live. The runs are made up and the same
@@ -28,16 +29,18 @@ from .evaluate import Outcome, outcomes
 from .figure import Figure
 from .figures import figures
 from .generators import FAMILIES, PUBLIC, Family, draws, fresh_word
+from .soak import soak, soak_figures
 from .tables import FIGURES_TITLE, Table, by_family, figure_table, markdown_table, text_table
 
 _RUNS: Final = 20
+_SOAK: Final = 1_000
 
 
 def main() -> int:
     options = read_options("detection", __doc__, "every run")
     families, runs, jobs = _families(), _runs(), _number("JOBS")
     public = _run(PUBLIC, families, runs, jobs)
-    found = figures(public)
+    found = [*figures(public), *_soaked()]
     tables = by_family(public)
     word = _fresh()
     other = _run(word, families, runs, jobs) if word else []
@@ -98,6 +101,12 @@ def _for_programs(
 
 def _for_documents(tables: Sequence[tuple[str, Table]]) -> str:
     return "\n".join(markdown_table(name, table) for name, table in tables)
+
+
+def _soaked() -> list[Figure]:
+    """By itself, when nothing else of ours takes a core."""
+    generations = 0 if os.environ.get("SOAK") == "0" else _number("SOAK") or _SOAK
+    return soak_figures(soak(generations)) if generations else []
 
 
 def _families() -> list[Family]:

@@ -8,10 +8,11 @@ from typing import Final, Literal
 
 from .shares import Share
 
-Unit = Literal["%", "generations", "x", "pairs", "minutes", "MiB"]
+Unit = Literal["%", "generations", "x", "pairs", "minutes", "MiB", "ms", "KiB"]
 
 _FORMATS: Final[dict[Unit, str]] = {
     "generations": "{:g}", "x": "{:.1f}", "pairs": "{:g}", "minutes": "{:.1f}", "MiB": "{:,.0f}",
+    "ms": "{:.1f}", "KiB": "{:,.0f}",
 }  # fmt: skip
 
 

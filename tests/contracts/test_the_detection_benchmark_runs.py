@@ -26,7 +26,7 @@ from benchmarks.detection.online import looks
 from benchmarks.detection.shares import Share
 
 ROOT = Path(__file__).resolve().parents[2]
-SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1"}
+SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1", "SOAK": "40"}
 # Families in which more than the leak changes.
 NOT_ALONE = ("rising sawtooth", "fill and leak", "after full", "warm-up and leak")
 ALL = [family.name for family in (*HEALTHY, *LEAKING)]

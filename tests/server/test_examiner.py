@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from starlette.testclient import TestClient
 
+from leakline import analysis
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.snapshot import RunHeader
-from leakline_server.store import findings, joining, runs
+from leakline_server.store import findings, history, joining, runs
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import NoSuchRun
 from leakline_server.store.tables import alerts, incidents
@@ -238,7 +240,7 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
     def fail(*_: Any) -> int:
         raise RuntimeError
 
-    monkeypatch.setattr("leakline.analysis.examine", lambda history: verdict(finding()))
+    monkeypatch.setattr("leakline.analysis.examine", lambda history, kept: verdict(finding()))
     monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
     with pytest.raises(RuntimeError):
         examiner.examine("r1")
@@ -246,6 +248,38 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
         for table in (incidents, alerts):
             assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0
     assert findings.current_verdict(engine, "r1")["status"] == "learning"  # type: ignore[index]
+
+
+@pytest.fixture
+def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application's own examiner, of one that starts after this."""
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
+
+
+def test_each_verdict_is_the_one_of_a_first_look(
+    standing_back: None, api: TestClient, make_run: Any
+) -> None:
+    """Batches come in the wrong order and twice, and the server starts anew in between."""
+    run = make_run()
+    run.create(api)
+    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+    wakes = Wakes(lambda run_id: None, lambda: None)
+    examiner = Examiner(engine, 60.0, wakes)
+    for first in (0, 10, 30, 20, 30, 40, 70, 50, 60, 80):
+        run.send(api, first, 10)
+        if first == 40:
+            examiner = Examiner(engine, 60.0, wakes)
+        assert examiner.examine("r1") == analysis.examine(history.load_history(engine, "r1"))
+    assert examiner.examine("r1").generations == 30
+
+
+def test_of_few_runs_is_more_kept_than_is_stored(
+    examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.workers.examine.KEPT_RUNS", 1)
+    for run_id in ("r1", "r2", "r1"):
+        examiner.examine(run_id)
+        assert list(examiner._kept) == [run_id]
 
 
 def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(

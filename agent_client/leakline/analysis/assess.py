@@ -17,9 +17,25 @@ from .early import exploded, with_surplus
 from .evidence import Rise, Scale
 from .handles import with_handles
 from .outside import native_growth, other_channels, retained, with_garbage
-from .study import Assessed, LaneStudy, Moment, Start, bend_of, memory_since, window_since
+from .study import (
+    Assessed,
+    LaneStudy,
+    Moment,
+    Start,
+    bend_of,
+    last_row_of,
+    memory_since,
+    window_since,
+)
 
 _MIN_FOR_NATIVE: Final = 8
+
+
+def moment_of(study: LaneStudy, upto: int) -> Moment:
+    """`assess`, once for each moment that later snapshots leave as it is."""
+    if last_row_of(study, upto) == study.lane.end_rows[upto - 1]:
+        return study.known.once(upto, "moment", lambda: assess(study, upto))
+    return assess(study, upto)
 
 
 def assess(study: LaneStudy, upto: int) -> Moment:

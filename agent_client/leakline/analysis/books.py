@@ -5,6 +5,7 @@ in that time, or to ourselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from .history import RunHistory, Value
@@ -58,15 +59,15 @@ def phase_slopes(
 ) -> dict[str, Slope]:
     """Bytes per generation that stay in each top-level phase, from its running total over the window."""
     first = max(first, upto - _PHASES_KEPT)
-    tops = sorted({top_level(path) for line in booked[first:upto] for path in line})
+    lines = booked[first:upto]
     x = [float(g) for g in generations[first:upto]]
+    paths: dict[str, list[str]] = {}
+    for path in sorted({path for line in lines for path in line}):
+        paths.setdefault(top_level(path), []).append(path)
     slopes = {}
-    for top in tops:
-        total, running = 0.0, []
-        for line in booked[first:upto]:
-            total += sum(change for path, change in line.items() if top_level(path) == top)
-            running.append(total)
-        slopes[top] = floor_slope(x, running)
+    for top, within in sorted(paths.items()):
+        changes = (sum(line[path] for path in line if path in within) for line in lines)
+        slopes[top] = floor_slope(x, list(accumulate(changes)))
     return slopes
 
 

@@ -32,6 +32,8 @@ class Bounded:
     # As bytes, but going on over a resume, where the container starts empty again.
     gained: tuple[float, ...] = ()
     estimated: bool = False
+    # Bytes of one item, where sizes are estimated.
+    each: float = 0.0
 
     def is_filling(self, upto: int) -> bool:
         if upto < 2 or self.length[upto - 1] >= self.capacity:
@@ -104,7 +106,8 @@ def _bounded(
         return Bounded(name, tuple(length), capacity, within, _going_on(lane, within))
     each = _bytes_per_item(length, lane.private)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    return Bounded(name, tuple(length), capacity, guess, _going_on(lane, guess), estimated=True)
+    gained = _going_on(lane, guess)
+    return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
 
 
 def _going_on(lane: Lane, size: Sequence[float]) -> tuple[float, ...]:

@@ -73,10 +73,11 @@ class Candidate:
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     """Everything that grows at the end of generation number ``upto`` of the lane."""
     found: list[Candidate] = []
+    growths = facts.growths(upto)
     for series, name, role in facts.count_series:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
-        growth = growth_of(facts.lane, series, upto)
+        growth = growths.get(series)
         if growth is not None and not _fills_a_store(facts, name, role, growth, upto):
             found.append(describe(facts, series, name, role, growth, upto))
     graph = _kept_graphs(facts, found, upto)
@@ -292,6 +293,14 @@ def _kept_by_phase(
     lane: Lane, series: str, start: float, upto: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Counts per generation that stay in each top-level phase, and what each path adds or takes."""
+    return lane.known.once(
+        upto, ("phases", series, start), lambda: _by_phases(lane, series, start, upto)
+    )
+
+
+def _by_phases(
+    lane: Lane, series: str, start: float, upto: int
+) -> tuple[dict[str, float], dict[str, float]]:
     lines = lane.increments(series)[:upto]
     begin = next((i for i, g in enumerate(lane.generations) if g >= start), 0)
     after = lines[max(begin, upto - _PHASE_WINDOW) :]

@@ -19,6 +19,13 @@ _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
 _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
+_KINDS: Final = ("children.", "process.shared", "cuda.", "gpu.", "mps.")
+_PARTS: Final = (
+    ".uss_bytes", ".pss_bytes", ".shared_bytes", ".allocated_bytes", ".reserved_bytes", ".outside_bytes",
+    ".process_bytes",
+)  # fmt: skip
+# A longer gap is not bridged: whoever has not been read for so long may be gone.
+_LONGEST_GAP: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,24 @@ def _bridged(values: Sequence[Value]) -> list[float]:
     filled = fill_gaps(values)
     known = [i for i, value in enumerate(values) if value is not None]
     for a, b in pairwise(known):
-        for i in range(a + 1, b):
+        for i in range(a + 1, b if b - a <= _LONGEST_GAP else a):
             filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
     return filled
+
+
+def bridged_for_good(lane: Lane) -> int:
+    """Generations of which no reading to come changes what a channel says, since no gap is open there."""
+    ends = [len(lane)]
+    for series in filter(_is_read, lane.series):
+        values = lane.values(series)
+        open_since = next((i for i in range(len(values), 0, -1) if values[i - 1] is not None), 0)
+        if len(values) - open_since <= _LONGEST_GAP:
+            ends.append(open_since)
+    return min(ends)
+
+
+def _is_read(series: str) -> bool:
+    return series.startswith(_KINDS) and series.endswith(_PARTS)
 
 
 def garbage_per_generation(lane: Lane, upto: int) -> float | None:

@@ -60,7 +60,7 @@ def count_growth(
     In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
     that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
     """
-    if len(x) < 3 or counts[-1] <= min(counts[-WINDOW:]):
+    if len(x) < 3 or not may_grow(counts):
         return None
     x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
     steady, irregular = _constant(x, counts), _irregular(x, counts)
@@ -77,6 +77,11 @@ def count_growth(
     ):
         return found
     return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def may_grow(counts: Sequence[float]) -> bool:
+    """False where the newest is no more than the least of the newest: most counts of most runs."""
+    return counts[-1] > min(counts[-WINDOW:])
 
 
 def come_together(

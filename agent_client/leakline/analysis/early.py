@@ -25,19 +25,22 @@ def with_surplus(study: LaneStudy, upto: int, candidates: Sequence[Candidate]) -
         broken = violations.pop(candidate.name, None) if candidate.role == "type" else None
         found.append(replace(candidate, violation=broken) if broken else candidate)
     for name, violation in violations.items():
-        growth = _growth_since_violation(study, name, violation)
+        growth = _growth_since_violation(study, name, violation, upto)
         found.append(
             describe(study.facts, f"type.{name}.count", name, "type", growth, upto, violation)
         )
     return found
 
 
-def _growth_since_violation(study: LaneStudy, name: str, violation: Violation) -> CountGrowth:
+def _growth_since_violation(
+    study: LaneStudy, name: str, violation: Violation, upto: int
+) -> CountGrowth:
     """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
     lane = study.lane
     begin = float(lane.generation[violation.first_row] or first_generation(lane))
     held = None if violation.row_before is None else lane.generation[violation.row_before]
-    newest = float(max((g for g in lane.generation if g is not None), default=begin))
+    until = lane.generation[: last_row_of(study, upto) + 1]
+    newest = float(max((g for g in until if g is not None), default=begin))
     if violation.count_before is None:
         # It never held: what it gained since its first reading is all that is known to have grown.
         gained = violation.count - violation.first_count

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
-from .counts import LOOK_BACK, CountGrowth, count_growth
+from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
 from .history import RunHistory
 from .series import Lane
 from .wording import short_name
@@ -41,10 +41,11 @@ class Facts:
         self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
 
     def _growing_containers(self) -> list[str]:
+        growths = self.growths(len(self.lane))
         return [
             name
             for series, name, role in self.count_series
-            if role == "container" and growth_of(self.lane, series, len(self.lane)) is not None
+            if role == "container" and series in growths
         ]
 
     def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
@@ -102,6 +103,14 @@ class Facts:
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
         return tuple(found)
 
+    def growths(self, upto: int) -> Mapping[str, CountGrowth]:
+        """By series, of every count that grows at the end of generation number ``upto``."""
+        return self.lane.known.once(upto, "growths", lambda: self._growths(upto))
+
+    def _growths(self, upto: int) -> dict[str, CountGrowth]:
+        found = ((series, growth_of(self.lane, series, upto)) for series, _, _ in self.count_series)
+        return {series: growth for series, growth in found if growth is not None}
+
     def _is_store(self, series: str, bounded: Bounded) -> bool:
         """Whether this container is what a tracked one keeps its items in: as long in every reading."""
         lengths = self.lane.readings(series)
@@ -127,6 +136,9 @@ class Facts:
 
 def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``upto``, unless that is old news by now."""
+    _, newest = lane.points(series, upto, newest=WINDOW)
+    if len(newest) == WINDOW and not may_grow(newest):
+        return None
     x, counts = lane.points(series, upto, baseline=True, newest=LOOK_BACK)
     growth = count_growth(x, counts, lane.generations[0]) if counts else None
     return None if growth is None or _is_stale(lane, growth, x[-1], upto) else growth

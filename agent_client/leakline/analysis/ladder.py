@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from .assess import assess
+from .assess import moment_of
 from .fingerprint import fingerprint_of
 from .results import Status
 from .study import Assessed, LaneStudy, Moment
@@ -18,7 +18,9 @@ from .study import Assessed, LaneStudy, Moment
 MIN_GENERATIONS: Final = 5
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
-_CONFIRM: Final = (24, 5)
+# Moments in a row that make sure, and are looked back at.
+CONFIRMATIONS: Final = 5
+_CONFIRM: Final = (24, CONFIRMATIONS)
 _CONFIRM_WITH_WITNESSES: Final = 16
 _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
@@ -70,7 +72,7 @@ def walk(
     remembered: dict[str, _Memory] = {}
     newest: Moment | None = None
     for upto in moments if moments is not None else moments_of(len(study.lane)):
-        newest = assess(study, upto)
+        newest = moment_of(study, upto)
         step(study, newest, remembered)
     if newest is None:
         return None, []
@@ -184,7 +186,7 @@ def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
-    for moment in range(upto, max(0, upto - _CONFIRM[1]), -1):
+    for moment in range(upto, max(0, upto - CONFIRMATIONS), -1):
         rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
         if rise.strict < window:
             break

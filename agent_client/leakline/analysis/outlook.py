@@ -46,6 +46,10 @@ def level_of(study: LaneStudy, upto: int) -> float:
 
 def outlook_of(study: LaneStudy, upto: int) -> Outlook:
     """Without what bounded containers gain: they have an end of their own."""
+    return study.known.once(upto, "outlook", lambda: _outlook_of(study, upto))
+
+
+def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     x = [float(g) for g in study.lane.generations[:upto]]
     y = study.residual(upto)
     for channel in _beside(study):

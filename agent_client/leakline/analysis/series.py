@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from .history import ProcessHistory, RunHistory, Value
+from .known import Known
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ _ENOUGH_AT_ENDS: Final = 0.5
 # Generations before a resume that say what one of them gains.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
+# The series that private memory is taken from.
+PRIVATE: Final = "private"
 BETWEEN: Final = ""
 
 Increments = tuple[Mapping[str, float], ...]
@@ -48,8 +51,12 @@ class Lane:
     baseline_row: int | None
     # generation -> position on the axis
     position: Mapping[int, int]
-    _values: dict[str, list[Value]] = field(default_factory=dict)
-    _increments: dict[str, Increments] = field(default_factory=dict)
+    # Of the rows up to the end of a generation alone.
+    known: Known = field(default_factory=Known, compare=False)
+    # series -> where in a generation it is read
+    places: dict[str, str] = field(default_factory=dict, compare=False)
+    _values: dict[str, list[Value]] = field(default_factory=dict, compare=False)
+    _increments: dict[str, Increments] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.generations)
@@ -60,13 +67,14 @@ class Lane:
     def values(self, name: str) -> list[Value]:
         """One reading per generation: at its end, or after the phase that has most readings of this series."""
         if name not in self._values:
-            self._values[name] = self._joined(self.series[name], self._rows_for(self.series[name]))
+            column = self.series[name]
+            self._values[name] = self._joined(column, self._rows_for(name, column))
         return self._values[name]
 
     def readings(self, name: str) -> list[Value]:
         """As values, but as read: a resume starts anew."""
         column = self.series[name]
-        return [None if row is None else column[row] for row in self._rows_for(column)]
+        return [None if row is None else column[row] for row in self._rows_for(name, column)]
 
     def points(
         self,
@@ -88,18 +96,24 @@ class Lane:
             if before is not None:
                 xs.append(float(self.generations[0] - 1))
                 ys.append(float(before))
-        for x, y in zip(self.generations[first:upto], self.values(name)[first:upto], strict=True):
-            if y is not None:
-                xs.append(float(x))
-                ys.append(float(y))
+        values = self.values(name)[first:upto]
+        read = zip(self._axis[first:upto], values, strict=True)
+        xs += [x for x, y in read if y is not None]
+        ys += [float(y) for y in values if y is not None]
         return xs, ys
+
+    @cached_property
+    def _axis(self) -> list[float]:
+        return [float(generation) for generation in self.generations]
 
     @cached_property
     def private_rows(self) -> Sequence[Value]:
         """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown."""
         anonymous = self.series.get("process.anon_bytes")
         if anonymous is None or sum(v is not None for v in anonymous) * 2 < len(anonymous):
+            self.places[PRIVATE] = "process.rss_bytes"
             return self.series.get("process.rss_bytes", [None] * len(self.kind))
+        self.places[PRIVATE] = "process.anon_bytes"
         swapped = self.series.get("process.swap_bytes")
         if swapped is None:
             return anonymous
@@ -110,7 +124,8 @@ class Lane:
     @cached_property
     def private(self) -> list[float]:
         """Private bytes per generation; a gap repeats what stood before it."""
-        readings = self._joined(self.private_rows, self._rows_for(self.private_rows))
+        rows = self._rows_for("process.private_bytes", self.private_rows)
+        readings = self._joined(self.private_rows, rows)
         return fill_gaps(readings)
 
     def increments(self, name: str) -> Increments:
@@ -138,20 +153,25 @@ class Lane:
                 found.setdefault(phase, {})[position] = row
         return found
 
-    def _rows_for(self, column: Sequence[Value]) -> Sequence[int | None]:
+    def _rows_for(self, name: str, column: Sequence[Value]) -> Sequence[int | None]:
         """The rows to read a series at. All from one place in the generation, or nothing compares."""
-        ends: list[int | None] = list(self.end_rows)
-        at_ends = sum(row is not None and column[row] is not None for row in ends)
-        best, best_rows = at_ends, ends
-        if at_ends < len(ends):
-            for rows in self._phase_rows.values():
+        at_ends = len(self.end_rows) - [column[row] for row in self.end_rows].count(None)
+        best, place = at_ends, END
+        if at_ends < len(self.end_rows):
+            for phase, rows in self._phase_rows.items():
                 found = sum(column[row] is not None for row in rows.values())
                 if found * _ENOUGH_AT_ENDS > at_ends and found > best:
-                    best, best_rows = found, [rows.get(p) for p in range(len(self.generations))]
-        return best_rows
+                    best, place = found, f"phase {phase}"
+        self.places[name] = place
+        if place == END:
+            return self.end_rows
+        rows = self._phase_rows[place.removeprefix("phase ")]
+        return [rows.get(p) for p in range(len(self.generations))]
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
         """The readings with the jump at each resume replaced by what a generation gained before it."""
+        if not self.segment or self.segment[0] == self.segment[-1]:
+            return [None if row is None else column[row] for row in rows]
         out: list[Value] = []
         known: list[float] = []
         shift: float = 0

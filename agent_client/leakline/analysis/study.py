@@ -15,6 +15,7 @@ from .evidence import Rise, Scale, baseline_of, lasting_rise
 from .facts import Facts
 from .garbage import Waiting, waiting_of
 from .history import RunHistory
+from .known import Known
 from .limits import limit_of
 from .series import Lane
 from .shape import stands_out
@@ -68,7 +69,8 @@ class LaneStudy:
         self.lane = lane
         self.facts = Facts(history, lane)
         self.limit = limit_of(history, lane)
-        self._rises: dict[tuple[str, int], Rise] = {}
+        # Of the rows up to the end of a generation and of the facts.
+        self.known = Known()
 
     @cached_property
     def booked(self) -> tuple[Mapping[str, float], ...]:
@@ -107,22 +109,23 @@ class LaneStudy:
         return baseline_of([v for v in self.lane.values("process.rss_bytes")[:3] if v is not None])
 
     def rise(self, upto: int) -> Rise:
-        """What private memory shows at this moment, kept, since confirmations ask for it again."""
-        if ("private", upto) not in self._rises:
-            x = [float(g) for g in self.lane.generations[:upto]]
-            y = self.residual(upto)
-            bounded = self.facts.bounded_bytes[:upto]
-            self._rises["private", upto] = (
-                lasting_rise(x, y, self.scale(upto), bounded) if y else Rise()
-            )
-        return self._rises["private", upto]
+        """What private memory shows at this moment; confirmations ask for it again."""
+        return self.known.once(upto, "private", lambda: self._rise(upto))
+
+    def _rise(self, upto: int) -> Rise:
+        x = [float(g) for g in self.lane.generations[:upto]]
+        y = self.residual(upto)
+        return (
+            lasting_rise(x, y, self.scale(upto), self.facts.bounded_bytes[:upto]) if y else Rise()
+        )
 
     def channel_rise(self, channel: Channel, upto: int) -> Rise:
-        if (channel.name, upto) not in self._rises:
-            x = [float(g) for g in self.lane.generations[:upto]]
-            scale = channel.scale(self.lane.private, upto, self.remaining(upto))
-            self._rises[channel.name, upto] = lasting_rise(x, channel.values[:upto], scale)
-        return self._rises[channel.name, upto]
+        return self.known.once(upto, channel.name, lambda: self._channel_rise(channel, upto))
+
+    def _channel_rise(self, channel: Channel, upto: int) -> Rise:
+        x = [float(g) for g in self.lane.generations[:upto]]
+        scale = channel.scale(self.lane.private, upto, self.remaining(upto))
+        return lasting_rise(x, channel.values[:upto], scale)
 
 
 def last_row_of(study: LaneStudy, upto: int) -> int:
@@ -186,7 +189,9 @@ def memory_since(
     first = position_of(lane, start - 1 if start is not None else None, upto)
     x = [float(g) for g in lane.generations[first:upto]]
     total = floor_slope(x, residual[first:upto])
-    slopes = phase_slopes(study.booked, lane.generations, first, upto)
+    slopes = lane.known.once(
+        upto, ("books", first), lambda: phase_slopes(study.booked, lane.generations, first, upto)
+    )
     phases = {name: slope.estimate for name, slope in slopes.items() if name != LEAKLINE_LINE}
     return Memory(total, without_give_and_take(phases))
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Final
 
 from .advice import with_counters
-from .books import NO_PHASE, booked_bytes, phase_executions, phase_slopes
+from .books import NO_PHASE, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .checklist import check_list
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .history import RunHistory
+from .kept import Kept
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
 from .plan import check_bands
 from .promises import check_promises
@@ -30,13 +31,26 @@ _MAX_HARMLESS: Final = 5
 _UNKNOWN: Final = 0.20
 
 
-def examine(history: RunHistory) -> Verdict:
+def examine(history: RunHistory, kept: Kept | None = None) -> Verdict:
     """The verdict of a run at its newest snapshot.
+
+    ``kept``: what examinations of the same run before have left for this one. It saves most of the work and changes
+    nothing of the answer.
 
     1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
     merged; 3. the worst of them, or what else is known, is the status of the run.
     """
     studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+    if kept is None:
+        return _verdict(history, studies)
+    for study in studies:
+        kept.give(study)
+    verdict = _verdict(history, studies)
+    kept.take(studies)
+    return verdict
+
+
+def _verdict(history: RunHistory, studies: Sequence[LaneStudy]) -> Verdict:
     walks = [walk(study) for study in studies]
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
@@ -204,7 +218,7 @@ def _ruled_out(
         if moment.upto < 3:
             continue
         upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
-        slopes = phase_slopes(booked_bytes(study.lane), study.lane.generations, first, upto)
+        slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
         for phase, slope in slopes.items():
             if phase in blamed or phase in NO_PHASE:
                 continue

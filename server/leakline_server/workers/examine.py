@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leakline import analysis
+from leakline.analysis.kept import Kept
 from leakline.analysis.results import Verdict, to_json
 
 from ..alerts.payload import ExaminedRun
@@ -36,6 +37,8 @@ SILENCE_CHECK_SECONDS: Final = 5.0
 # At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
 CATCH_UP_SECONDS: Final = 86_400.0
 CATCH_UP_RUNS: Final = 50
+# Of so many runs, the newest examined, what their last examination worked out is kept for the next.
+KEPT_RUNS: Final = 64
 
 log = logging.getLogger("leakline")
 
@@ -69,6 +72,8 @@ class Examiner:
         self._not_before: dict[str, float] = {}
         self._next_silence_check = 0.0
         self._rest_until = 0.0
+        # By run, the one examined last at the end. The thread's alone.
+        self._kept: dict[str, Kept] = {}
         self.figures = ExaminerFigures()
         self._caught_up = False
 
@@ -112,7 +117,7 @@ class Examiner:
     def examine(self, run_id: str) -> Verdict:
         """Examine a run now. Raises NoSuchRun."""
         history, _ = load_history_at(self._engine, run_id)
-        verdict = analysis.examine(history)
+        verdict = analysis.examine(history, self._kept_of(run_id))
         run = runs.get_summary(self._engine, run_id)
         if run is None:
             raise NoSuchRun(run_id)
@@ -123,6 +128,14 @@ class Examiner:
         if delivered:
             self._wakes.deliveries()
         return verdict
+
+    def _kept_of(self, run_id: str) -> Kept:
+        """What is lost with it, or with the process, is worked out anew: no answer rests on it."""
+        kept = self._kept.pop(run_id) if run_id in self._kept else Kept()
+        self._kept[run_id] = kept
+        while len(self._kept) > KEPT_RUNS:
+            del self._kept[next(iter(self._kept))]
+        return kept
 
     def _save(self, run: dict[str, Any], verdict: Verdict) -> int:
         """One transaction: from its end, an alert exists whatever happens to this process."""
