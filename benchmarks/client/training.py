@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -167,8 +168,20 @@ def memray(**options: Any) -> Iterator[Any]:
         yield Nothing()
 
 
+@contextlib.contextmanager
+def idle_thread() -> Iterator[Any]:
+    """What a second thread costs that does nothing: with one alone, allocators and shared pointers need no locks."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, daemon=True)
+    thread.start()
+    yield Nothing()
+    over.set()
+    thread.join()
+
+
 TOOLS: Final[dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]] = {
     "nothing": lambda: contextlib.nullcontext(Nothing()),
+    "a thread that waits": idle_thread,
     "leakline": leakline,
     "tracemalloc, 1 frame": lambda: traced(1),
     "tracemalloc, 10 frames": lambda: traced(10),

@@ -99,8 +99,9 @@ class _Recording:
     def _names() -> list[str]:
         counts = [f"type.library.Class{i}.count" for i in range(_STEADY + _NOISY)]
         return [
-            "process.anon_bytes", "process.rss_bytes", "tracked.replay.length", "tracked.replay.bytes", "type.app.Environment.count",
-            "container.app.kept.length", *counts, *(f"phase.{name}.bytes" for name in (*_PHASES, "between")),
+            "process.anon_bytes", "process.rss_bytes", "tracked.replay.length", "tracked.replay.bytes",
+            "type.app.Environment.count", "container.app.kept.length", *counts,
+            *(f"phase.{name}.bytes" for name in (*_PHASES, "between")),
         ]  # fmt: skip
 
     def go_on(self) -> None:
@@ -130,8 +131,8 @@ class _Recording:
         private = round(self._private + draw.gauss(0, _MIB))
         values: dict[str, Value] = {
             "process.anon_bytes": private, "process.rss_bytes": private + 90 * _MIB,
-            "tracked.replay.length": self._items, "tracked.replay.bytes": 400 * self._items, "type.app.Environment.count": self._envs,
-            "container.app.kept.length": self._envs - 2,
+            "tracked.replay.length": self._items, "tracked.replay.bytes": 400 * self._items,
+            "type.app.Environment.count": self._envs, "container.app.kept.length": self._envs - 2,
         }  # fmt: skip
         values |= {f"phase.{name}.bytes": round(size) for name, size in (booked or {}).items()}
         for i in range(_STEADY + _NOISY):

@@ -22,7 +22,6 @@ from .study import (
     LaneStudy,
     Moment,
     Start,
-    bend_of,
     last_row_of,
     memory_since,
     window_since,
@@ -47,7 +46,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     candidates = [*find_candidates(study.facts, upto)]
     candidates = with_surplus(study, upto, candidates)
     candidates += exploded(study, upto, candidates)
-    start = _start(study, candidates, rise, residual, upto)
+    start = _start(study, candidates, rise, upto)
     memory = memory_since(study, residual, start[0] if start else None, upto)
     rising = bool(rise.window) or (rise.visible and upto >= _MIN_FOR_NATIVE)
     window = window_since(study, start, upto)
@@ -71,7 +70,6 @@ def _start(
     study: LaneStudy,
     candidates: Sequence[Candidate],
     rise: Rise,
-    residual: Sequence[float],
     upto: int,
 ) -> Start | None:
     """(estimate, low, high) of the first leaking generation, by counts where they grow, else by memory."""
@@ -84,7 +82,7 @@ def _start(
         return best.growth.start, best.growth.start_low, best.growth.start_high
     if not (rise.window or rise.visible):
         return None
-    return bend_of(study.lane, residual, upto)
+    return study.bend(upto)
 
 
 def _assessed(

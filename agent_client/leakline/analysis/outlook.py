@@ -51,10 +51,10 @@ def outlook_of(study: LaneStudy, upto: int) -> Outlook:
 
 def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     x = [float(g) for g in study.lane.generations[:upto]]
-    y = study.residual(upto)
-    for channel in _beside(study):
+    y, beside = study.residual(upto), _beside(study)
+    for channel in beside:
         y = [a + b for a, b in zip(y, channel.values, strict=False)]
-    bend = bend_of(study.lane, y, upto)
+    bend = bend_of(study.lane, y, upto) if beside else study.bend(upto)
     first = 0 if bend is None else next((i for i, a in enumerate(x) if a >= bend[0] - 1), 0)
     first = min(first, max(0, upto - _MIN_POINTS))
     return _of_growth(x[first:], y[first:])

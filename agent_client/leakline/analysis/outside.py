@@ -26,7 +26,7 @@ def retained(study: LaneStudy, memory: Memory, causes: Sequence[Cause], upto: in
     What was measured of live objects is not kept by the allocator, whatever it says.
     """
     total = memory.total.estimate
-    bend = bend_of(study.lane, study.residual(upto), upto)
+    bend = study.bend(upto)
     begin = bend[0] if bend else float(first_generation(study.lane))
     kept = allocator_rate(study.lane, begin, upto) or 0.0
     kept = min(kept, total - sum(cause.measured or 0.0 for cause in causes))
@@ -44,7 +44,7 @@ def native_growth(
     upto: int,
 ) -> Assessed:
     """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
-    bend = bend_of(study.lane, study.residual(upto), upto) or start
+    bend = study.bend(upto) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)

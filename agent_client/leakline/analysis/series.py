@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import le
 from statistics import median
 from typing import Final, TypeVar
 
@@ -143,6 +144,17 @@ class Lane:
         return [row for row, kind in enumerate(self.kind) if kind in _STEPS]
 
     @cached_property
+    def _steps(self) -> list[tuple[int, str, int | None, int]]:
+        """(row, phase path, position of its generation, segment) of every step."""
+        found = []
+        for row in self.step_rows:
+            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
+            generation = self.generation[row]
+            position = None if generation is None else self.position.get(generation)
+            found.append((row, path, position, self.segment[row]))
+        return found
+
+    @cached_property
     def _phase_rows(self) -> dict[str, dict[int, int]]:
         """phase path -> position of the generation -> last row after that phase."""
         found: dict[str, dict[int, int]] = {}
@@ -192,18 +204,18 @@ class Lane:
         before: float | None = None
         segment = -1
         passed: set[str] = set()
-        for row in self.step_rows:
-            path = (self.phase[row] or BETWEEN) if self.kind[row] == "phase_end" else BETWEEN
-            passed.add(path)
+        for row, path, position, own in self._steps:
             value = column[row]
             if value is None:
+                passed.add(path)
                 continue
-            generation = self.generation[row]
-            position = None if generation is None else self.position.get(generation)
-            if before is not None and position is not None and self.segment[row] == segment:
-                where = _one_phase(passed)
-                found[position][where] = found[position].get(where, 0.0) + value - before
-            before, segment, passed = value, self.segment[row], set()
+            if before is not None and position is not None and own == segment:
+                where = _one_phase({*passed, path}) if passed else path
+                line = found[position]
+                line[where] = line.get(where, 0.0) + value - before
+            before, segment = value, own
+            if passed:
+                passed = set()
         return tuple(found)
 
 
@@ -305,6 +317,9 @@ def _rows_that_count(
     attempts: Sequence[ProcessHistory],
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """(attempt, row) of every snapshot that no later attempt repeats, and the stretch it belongs to."""
+    if len(attempts) == 1 and _only_goes_on(attempts[0]):
+        everything = range(len(attempts[0]))
+        return [(0, i) for i in everything], [0 for _ in everything]
     kept: list[tuple[int, int, int | None, int]] = []
     stretch = 0
     for a, process in enumerate(attempts):
@@ -326,6 +341,13 @@ def _rows_that_count(
             rows.append((a, i))
             segments.append(own)
     return rows, segments
+
+
+def _only_goes_on(process: ProcessHistory) -> bool:
+    """Whether no step belongs to an earlier generation than the one before."""
+    read = zip(_generations(process), process.kind, strict=True)
+    steps = [generation for generation, kind in read if generation is not None and kind in _STEPS]
+    return all(map(le, steps, steps[1:]))
 
 
 def _first_generations(kept: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:

@@ -89,6 +89,10 @@ class LaneStudy:
         private = self.lane.private
         return without_bounded(private, self.facts.bounded, upto) if private else []
 
+    def bend(self, upto: int) -> Start | None:
+        """Where private memory begins to rise; asked for by several."""
+        return self.known.once(upto, "bend", lambda: bend_of(self.lane, self.residual(upto), upto))
+
     def remaining(self, upto: int) -> float | None:
         if self.history.total is None or not upto:
             return None
