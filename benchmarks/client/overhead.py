@@ -4,7 +4,7 @@ Runs one after the other differ by a tenth on a machine that others use as well,
 per cent. The two of a pair take turns of a second: whatever makes their core slow makes both slow.
 
 Each stands still for half of the time, so that wall time passes twice as fast as for a training alone. The client is
-given half of its share of wall time: its usual share of CPU time.
+given half of its share of wall time, which is its usual share of CPU time, and reads in the background half as often.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from statistics import fmean, median
 from typing import Any, Final
 
-from leakline.settings import DEFAULT_MAX_OVERHEAD
+from leakline.settings import DEFAULT_MAX_OVERHEAD, DEFAULT_SAMPLE_SECONDS
 
 from .children import run_in_turns
 from .rows import NOT_MEASURED, Row
@@ -32,8 +32,11 @@ FEWER_PAIRS: Final = min(PAIRS, 3)
 # Others cost so much that a few generations tell.
 PEER_GENERATIONS: Final = 4
 SCALE: Final = float(os.environ.get("LOOPS", "1"))
-# Of wall time, of which each run of a pair has twice as much.
-SHARE: Final = {"LEAKLINE_MAX_OVERHEAD": str(DEFAULT_MAX_OVERHEAD / 2)}
+# What is per wall time, of which each run of a pair has twice as much.
+PER_WALL_TIME: Final = {
+    "LEAKLINE_MAX_OVERHEAD": str(DEFAULT_MAX_OVERHEAD / 2),
+    "LEAKLINE_SAMPLE_SECONDS": str(DEFAULT_SAMPLE_SECONDS * 2),
+}
 TABLE: Final = "training loops: CPU as ratio to the bare loop, of pairs that take turns on a core, with 95 % intervals"
 
 Run = Mapping[str, Any]
@@ -67,7 +70,7 @@ def _pair(loop: str, tool: str, generations: int, free: SimpleQueue[int | None])
     """With the tool, and without, on a core that no other pair uses."""
     core = free.get()
     commands = [("training", loop, one, str(generations)) for one in (tool, "nothing")]
-    both = run_in_turns(commands, core=core, environment=SHARE)
+    both = run_in_turns(commands, core=core, environment=PER_WALL_TIME)
     free.put(core)
     observed, bare = (json.loads(lines[-1]) for lines in both)
     return observed, bare

@@ -200,7 +200,7 @@ def test_ranges_that_meet_are_no_disagreement() -> None:
 @pytest.mark.parametrize(
     ("factor", "told"),
     [(961.5, "about 1,000"), (1048.6, "about 1,000"), (31.3, "31"), (2.04, "2.0"), (9.98, "about 10"),
-     (456.7, "460"), (1.2e6, "1,200,000"), (940, "940")],
+     (456.7, "460"), (1.2e6, "1,200,000"), (940, "940"), (math.inf, "over 1,000,000,000,000,000")],
 )  # fmt: skip
 def test_a_factor_is_told_as_a_person_says_it(factor: float, told: str) -> None:
     assert rounded_factor(factor) == told

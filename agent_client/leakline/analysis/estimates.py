@@ -28,6 +28,7 @@ _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _IN_DECIMAL: Final = re.compile(r"\d\s*(?:[kmgtp]b|[gt])\b", re.IGNORECASE)
 # 962 is told as "about 1,000", and is a step from one unit to the next.
 _ABOUT: Final = 0.06
+_BEYOND_COUNTING: Final = 1e15
 _STEP: Final = 0.1
 
 
@@ -173,6 +174,8 @@ def _off(factor: float | None, direction: Direction | None, ends: bool, said: st
 
 def rounded_factor(factor: float) -> str:
     """``about 1,000`` for 962: what is near a power of ten is one; else two digits are enough."""
+    if factor >= _BEYOND_COUNTING:
+        return f"over {_BEYOND_COUNTING:,.0f}"
     power = 10.0 ** round(math.log10(factor))
     if power >= 10 and abs(factor / power - 1) <= _ABOUT:
         return f"about {power:,.0f}"
@@ -183,6 +186,8 @@ def rounded_factor(factor: float) -> str:
 
 def _slip(factor: float, direction: Direction | None, said: str) -> str:
     """``; MB, not GB``: a factor of a thousand is one unit taken for the next."""
+    if factor >= _BEYOND_COUNTING:
+        return ""
     steps = round(math.log(factor, 1000))
     units = re.findall(r"\d\s*([kmgtp]i?b)\b", said, re.IGNORECASE)
     if steps < 1 or not units or abs(factor / 1000.0**steps - 1) > _STEP:
