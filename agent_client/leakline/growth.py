@@ -34,6 +34,8 @@ FOLLOWED_LIMIT: Final = 32
 # What comes and goes rises every other generation. A rise is what goes beyond the highest so far, and that fades by
 # this part with each rise below it: what was there for a moment while the program loaded must not hide a leak.
 FADES: Final = 0.2
+# A fall by this part of what a class has gained begins anew, where only censuses count.
+TAKEN_BACK: Final = 0.5
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
 
@@ -56,6 +58,13 @@ class Rise:
     is_entry: bool = False
     # One more where only censuses count: they meet a program at any moment of it, and a fall begins anew.
     search_at_rise: int = RISES_BEFORE_HOLDERS
+
+    def begin_anew(self) -> None:
+        """As if only loaded: what was searched for is searched again when it rises lastingly."""
+        self.search_at_rise = max(
+            RISES_BEFORE_HOLDERS + self.is_static, self.search_at_rise - self.rises + 1
+        )
+        self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
         """The program's own, or many; not the entries of caches."""
@@ -248,12 +257,12 @@ class TypeGrowth:
             rise.search_at_rise += rise.is_static
         if rise.cls() is not cls:
             # The newest of its name: an older one may be gone.
-            rise.cls, rise.highest = ref(cls), before
+            rise.cls, rise.highest, rise.loaded = ref(cls), before, min(rise.loaded, before)
         beyond = count - rise.highest
         if beyond <= 0:
+            if rise.is_static and -beyond > TAKEN_BACK * (rise.highest - rise.loaded):
+                rise.begin_anew()
             rise.highest, rise.rises_now = rise.highest + FADES * beyond, False
-            if rise.is_static:
-                rise.rises = min(rise.rises, 1)
             return False
         if not rise.rises:
             rise.loaded = count

@@ -58,7 +58,9 @@ def soak(generations: int) -> Soak:
             anew = examine(history)
             found.anew.append(time.process_time() - began)
             assert anew == verdict, "what is kept has changed an answer"
-    found.state_bytes = marginal_bytes([kept], objects_visited=_OBJECTS) or 0
+    size = marginal_bytes([kept], objects_visited=_OBJECTS)
+    assert size is not None, "what is kept is too much to be sized"
+    found.state_bytes = size
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from builder import (
+    EVALUATE,
     MIB,
     Training,
     best_agents,
@@ -26,7 +27,7 @@ from leakline.analysis import RunHistory, examine, history_from_batches
 from leakline.analysis.assess import moment_of
 from leakline.analysis.history import ProcessHistory
 from leakline.analysis.kept import Kept
-from leakline.analysis.ladder import moments_of
+from leakline.analysis.ladder import moments_of, walk
 from leakline.analysis.outlook import outlook_of
 from leakline.analysis.score import grid
 from leakline.analysis.series import lanes_of
@@ -58,8 +59,8 @@ def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunH
     """The run at every so many snapshots, in the middle of generations too, ending with all of it."""
     upto, rows = 0, sum(map(len, history.processes))
     while upto < rows:
-        upto, left, shown = min(rows, upto + rng.randint(1, most)), 0, []
-        left = upto
+        upto = min(rows, upto + rng.randint(1, most))
+        left, shown = upto, []
         for process in history.processes:
             if left > 0:
                 shown.append(begun(process, min(left, len(process))))
@@ -169,6 +170,105 @@ def test_children_read_now_and_then_and_programs_without_generations() -> None:
     assert_the_same(growing(replace(minutes, processes=(told,)), rng, most=4))
 
 
+def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
+    """Children are read by some snapshots of a minute only, and the last of a minute stands for it."""
+    n = 120
+    children: list[float | None] = [200.0 * MIB if i < 30 else None for i in range(n)]
+    children[90] = 2_200.0 * MIB
+    history = history_of(curve(lambda i: 0.0, n), children__pss_bytes=children)
+    process = replace(
+        history.processes[0], generation=[None] * n, kind=["sample"] * n,
+        monotonic=[20.0 * i for i in range(n)],
+    )  # fmt: skip
+    whole = replace(history, processes=(process,))
+    assert_the_same(replace(whole, processes=(begun(process, rows),)) for rows in range(60, n + 1))
+
+
+def test_children_read_seldom_are_bridged_as_seldom_as_they_are_read() -> None:
+    n = 130
+    children = [None if i % 40 else 200 * MIB + 4 * MIB * i for i in range(n)]
+    history = history_of(curve(lambda i: 0.0, n), children__pss_bytes=children)
+    assert_the_same(growing(history, random.Random(3), most=4))
+
+
+def test_phases_that_run_after_the_end_of_a_generation() -> None:
+    """As with ``with run.generation(n):`` and a checkpoint behind it; something is kept all the same."""
+    history = Training(leaks=(kept_environments(),), generations=24).history()
+    process = history.processes[0]
+    order = [row for i in range(1, len(process), 5) for row in (*range(i, i + 5), i)]
+    columns = {
+        name: [getattr(process, name)[row] for row in order]
+        for name in ("generation", "phase", "label", "kind")
+    }
+    again = [i % 6 == 5 for i in range(len(order))]
+    columns["phase"] = [
+        "checkpoint" if a else p for a, p in zip(again, columns["phase"], strict=True)
+    ]
+    columns["kind"] = ["phase_end" if a else k for a, k in zip(again, columns["kind"], strict=True)]
+    times = [float(i) for i in range(len(order))]
+    series = {name: [column[row] for row in order] for name, column in process.series.items()}
+    told = replace(
+        process, **columns, sequence=range(len(order)), time=times, monotonic=times, series=series
+    )
+    whole = replace(history, processes=(told,))
+    assert_the_same(growing(whole, random.Random(5), most=4))
+    kept = Kept()
+    for rows in range(60, 110):
+        shown = replace(whole, processes=(begun(told, rows),))
+        (lane,) = lanes_of(shown)
+        study = LaneStudy(shown, lane)
+        kept.give(study)
+        assert rows == 60 or lane.known.once(8, "growths", lambda: None) is not None
+        walk(study)
+        kept.take([study])
+
+
+def test_a_series_that_takes_the_place_of_another() -> None:
+    """`figures.open` goes before the class of the same name once it is there."""
+    training = Training(leaks=(figures(),), generations=40, noise=0.1 * MIB, warm_up=())
+    history = training.history()
+    process = history.processes[0]
+    counts = process.series["figures.open"]
+    late = {
+        **process.series,
+        "figures.open": [None if i < 150 else v for i, v in enumerate(counts)],
+    }
+    whole = replace(history, processes=(replace(process, series=late),))
+    assert_the_same(growing(whole, random.Random(1), most=6))
+
+
+def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
+    history = Training(leaks=(kept_environments(),), generations=44).history()
+    process, name = history.processes[0], "type.trading.TradingEnvironment.count"
+    column = [
+        v if i > 75 or process.phase[i] == EVALUATE else None
+        for i, v in enumerate(process.series[name])
+    ]
+    told = replace(process, series={**process.series, name: column})
+    assert_the_same(growing(replace(history, processes=(told,)), random.Random(2), most=8))
+
+
+def test_garbage_that_waits_longer_and_longer() -> None:
+    n = 60
+    looks = [None if i % 3 else 5_000 + 900 * i for i in range(n)]
+    history = history_of(
+        curve(lambda i: 6.0 * i, n), python__garbage_objects=looks,
+        python__garbage_bytes=[None if v is None else 6_000 * v for v in looks],
+        python__garbage_is_whole=[1] * n, python__collector_enabled=[0] * n,
+    )  # fmt: skip
+    assert_the_same(growing(history, random.Random(4), most=3))
+
+
+def test_a_process_that_takes_the_place_of_another() -> None:
+    """Two of one rank, whose clocks agree to the last digit."""
+    flat = history_of(curve(lambda i: 0.0, 40)).processes[0]
+    rising = history_of(curve(lambda i: 20.0 * max(0, i - 5), 40)).processes[0]
+    first = replace(rising, instance="b")
+    both = (replace(flat, instance="a"), first)
+    history = RunHistory("r", processes=(first,))
+    assert_the_same(iter([history, replace(history, processes=both)]))
+
+
 def test_what_is_declared_later_counts_for_all_moments() -> None:
     training = Training(leaks=(kept_environments(),), generations=24)
     history = training.history()
@@ -177,7 +277,17 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
     def told() -> Iterator[RunHistory]:
         for upto in range(20, 121, 4):
             events = (*history.events, budget) if upto > 60 else history.events
-            shown = replace(history, events=events, processes=(begun(history.processes[0], upto),))
+            # What one of them holds is known better with each search.
+            searched = upto // 25 * 25
+            holders = tuple(
+                replace(h, bytes_each=(h.bytes_each or 0) + 1_000 * h.sequence)
+                for h in history.holders
+                if h.sequence < searched
+            )
+            shown = replace(
+                history, events=events, holders=holders,
+                processes=(begun(history.processes[0], upto),),
+            )  # fmt: skip
             yield replace(
                 shown,
                 total=200 if upto > 80 else None,

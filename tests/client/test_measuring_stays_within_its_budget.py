@@ -300,6 +300,16 @@ def test_arrays_that_every_census_finds_more_of_are_searched() -> None:
     assert searched_of_arrays([208, 6_429, 6_700, 7_000, 7_300])
 
 
+def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
+    growth, searched = TypeGrowth(), 0
+    for k in range(120):
+        growth.calibrate({numpy.ndarray: 6_000 + 50 * k + (400 if k % 2 else 0)})
+        if growth.to_search(5):
+            growth.searched([numpy.ndarray])
+            searched += 1
+    assert searched >= 4
+
+
 def risen_after(counts: list[int]) -> int:
     """Rises of a class of which so many live at these generation ends."""
     growth, kept = TypeGrowth(), [Piled()]

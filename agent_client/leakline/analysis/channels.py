@@ -19,13 +19,12 @@ _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
 _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
-_KINDS: Final = ("children.", "process.shared", "cuda.", "gpu.", "mps.")
-_PARTS: Final = (
-    ".uss_bytes", ".pss_bytes", ".shared_bytes", ".allocated_bytes", ".reserved_bytes", ".outside_bytes",
-    ".process_bytes",
-)  # fmt: skip
-# A longer gap is not bridged: whoever has not been read for so long may be gone.
+_CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
+_SHARED: Final = "process.shared_bytes"
+_METAL: Final = "mps.allocated_bytes"
+# A longer gap is not bridged, unless one half as long was there before: whoever is not read any more may be gone.
 _LONGEST_GAP: Final = 32
+_LONGER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class Channel:
 def channels_of(lane: Lane) -> tuple[Channel, ...]:
     """All channels this lane has readings of in every sense needed, in a fixed order."""
     found = []
-    for series in ("children.uss_bytes", "children.pss_bytes"):
+    for series in _CHILDREN:
         values = _column(lane, series)
         if values:
             found.append(Channel(series, "children", values, own_baseline=False))
             break
-    shared = _column(lane, "process.shared_bytes")
+    shared = _column(lane, _SHARED)
     if shared:
-        found.append(Channel("process.shared_bytes", "shared_memory", shared, own_baseline=False))
+        found.append(Channel(_SHARED, "shared_memory", shared, own_baseline=False))
     for index in _devices(lane):
         found.extend(_device_channels(lane, index))
     found.extend(_metal_channels(lane))
@@ -82,11 +81,15 @@ def _devices(lane: Lane) -> list[str]:
     )
 
 
+def _of_device(index: str) -> tuple[str, str, str, str]:
+    return (
+        f"cuda.{index}.allocated_bytes", f"cuda.{index}.reserved_bytes", f"gpu.{index}.outside_bytes",
+        f"gpu.{index}.process_bytes",
+    )  # fmt: skip
+
+
 def _device_channels(lane: Lane, index: str) -> list[Channel]:
-    allocated = _column(lane, f"cuda.{index}.allocated_bytes")
-    reserved = _column(lane, f"cuda.{index}.reserved_bytes")
-    outside = _column(lane, f"gpu.{index}.outside_bytes")
-    process = _column(lane, f"gpu.{index}.process_bytes")
+    allocated, reserved, outside, process = (_column(lane, name) for name in _of_device(index))
     limit = _last(lane, f"gpu.{index}.total_bytes")
     found = []
     if allocated:
@@ -105,9 +108,9 @@ def _device_channels(lane: Lane, index: str) -> list[Channel]:
 
 
 def _metal_channels(lane: Lane) -> list[Channel]:
-    allocated = _column(lane, "mps.allocated_bytes")
+    allocated = _column(lane, _METAL)
     limit = _last(lane, "mps.limit_bytes")
-    return [Channel("mps.allocated_bytes", "gpu", allocated, limit)] if allocated else []
+    return [Channel(_METAL, "gpu", allocated, limit)] if allocated else []
 
 
 def _last(lane: Lane, series: str) -> float | None:
@@ -123,25 +126,30 @@ def _bridged(values: Sequence[Value]) -> list[float]:
     """Gaps are straight lines: what nobody read has not stood still. At the ends the next reading stands."""
     filled = fill_gaps(values)
     known = [i for i, value in enumerate(values) if value is not None]
+    longest = 0
     for a, b in pairwise(known):
-        for i in range(a + 1, b if b - a <= _LONGEST_GAP else a):
-            filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
+        if _is_bridged(b - a, longest):
+            for i in range(a + 1, b):
+                filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
+        longest = max(longest, b - a)
     return filled
 
 
-def bridged_for_good(lane: Lane) -> int:
-    """Generations of which no reading to come changes what a channel says, since no gap is open there."""
-    ends = [len(lane)]
-    for series in filter(_is_read, lane.series):
-        values = lane.values(series)
-        open_since = next((i for i in range(len(values), 0, -1) if values[i - 1] is not None), 0)
-        if len(values) - open_since <= _LONGEST_GAP:
-            ends.append(open_since)
+def _is_bridged(gap: int, longest_before: int) -> bool:
+    return gap <= max(_LONGEST_GAP, _LONGER * longest_before)
+
+
+def bridged_for_good(lane: Lane, upto: int) -> int:
+    """Of the first ``upto`` generations those without an open gap: no reading to come changes what a channel says."""
+    of_devices = [series for index in _devices(lane) for series in _of_device(index)]
+    ends = [upto]
+    for series in filter(lane.has, (*_CHILDREN, _SHARED, *of_devices, _METAL)):
+        known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
+        read = known[-1] + 1 if known else 0
+        longest = max((b - a for a, b in pairwise(known)), default=0)
+        if _is_bridged(upto - read, longest):
+            ends.append(read)
     return min(ends)
-
-
-def _is_read(series: str) -> bool:
-    return series.startswith(_KINDS) and series.endswith(_PARTS)
 
 
 def garbage_per_generation(lane: Lane, upto: int) -> float | None:

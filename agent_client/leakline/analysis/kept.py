@@ -13,7 +13,7 @@ from .garbage import garbage_types
 from .known import Known
 from .ladder import CONFIRMATIONS, moments_of
 from .score import grid
-from .series import END, Lane
+from .series import END, STEPS, Lane
 from .study import LaneStudy
 
 
@@ -34,12 +34,18 @@ class _Beginning:
             return False
         if _stamp(lane, self.upto, self.rows) != self.stamp or _goes_back(lane, self):
             return False
+        return self._counts_alike(study) and all(
+            lane.place(name) == place for name, place in self.places.items()
+        )
+
+    def _counts_alike(self, study: LaneStudy) -> bool:
+        """Whether the same is counted, and what came since under names of its own was never read before."""
         counted = frozenset(study.facts.count_series)
-        new = {series for series, _, _ in counted - self.counted}
-        if not self.counted <= counted or any(_is_read(lane, s, self.rows) for s in new):
-            return False
-        assert lane.private is not None  # which says where private memory is read
-        return all(_place(lane, name) == place for name, place in self.places.items())
+        names = {(name, role) for _, name, role in self.counted}
+        return self.counted <= counted and not any(
+            (name, role) in names or _has_readings(study.lane, series, self.rows)
+            for series, name, role in counted - self.counted
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,51 +81,65 @@ class Kept:
 
 def _kept(study: LaneStudy) -> _OfLane | None:
     lane = study.lane
-    upto = _settled_generations(lane)
+    upto, rows = _settled(lane)
     if not upto:
         return None
-    rows = lane.end_rows[upto - 1] + 1
-    beginning = _Beginning(
-        upto, rows, _stamp(lane, upto, rows), dict(lane.places), frozenset(study.facts.count_series)
-    )
+    counted = frozenset(study.facts.count_series)
+    beginning = _Beginning(upto, rows, _stamp(lane, upto, rows), dict(lane.places), counted)
     moments = {m for m in moments_of(len(lane)) if m <= upto}
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
     asked |= {m for m, _ in grid(len(lane)) if m <= upto}
-    bridged = bridged_for_good(lane)
+    bridged = bridged_for_good(lane, upto)
     of_study = study.known.at({m for m in asked if m <= bridged})
     return _OfLane(beginning, _facts(study), lane.known.at(moments), of_study)
 
 
-def _settled_generations(lane: Lane) -> int:
-    """Without the newest one where its end is only the newest reading so far."""
-    if not len(lane) or lane.kind[lane.end_rows[-1]] == END:
-        return len(lane)
-    return len(lane) - 1
+def _settled(lane: Lane) -> tuple[int, int]:
+    """(generations, rows) that will not be added to: without the newest one where more of it may come.
+
+    More comes where its end is only the newest reading so far, and where phases run after the ends of generations.
+    """
+    upto = len(lane)
+    if upto and (lane.kind[lane.end_rows[-1]] != END or _goes_on_after_ends(lane)):
+        upto -= 1
+    if not upto:
+        return 0, 0
+    newest = lane.generations[upto - 1]
+    mine = (row for row in range(len(lane.kind) - 1, -1, -1) if _belongs(lane, row, newest))
+    return upto, next(mine) + 1
+
+
+def _goes_on_after_ends(lane: Lane) -> bool:
+    ends = zip(lane.end_rows, lane.generations, strict=True)
+    return any(
+        row + 1 < len(lane.kind) and _belongs(lane, row + 1, generation) for row, generation in ends
+    )
+
+
+def _belongs(lane: Lane, row: int, newest: int) -> bool:
+    """Whether a row is one of this generation or an earlier one. Where ends are recorded, steps alone say so."""
+    generation = lane.generation[row]
+    counts = lane.kind[row] in STEPS or lane.kind[lane.end_rows[-1]] != END
+    return counts and generation is not None and generation <= newest
 
 
 def _stamp(lane: Lane, upto: int, rows: int) -> int:
     return hash(
         (
-            tuple(lane.time[:rows]), tuple(lane.segment[:rows]), tuple(lane.end_rows[:upto]),
+            lane.instance, tuple(lane.time[:rows]), tuple(lane.segment[:rows]), tuple(lane.end_rows[:upto]),
             tuple(lane.generations[:upto]), lane.baseline_row, bool(book_names(lane)),
         )
     )  # fmt: skip
 
 
 def _goes_back(lane: Lane, beginning: _Beginning) -> bool:
-    """Whether a later row says it belongs to a generation that had ended."""
+    """Whether a later row says it belongs to a generation that was over."""
     newest = lane.generations[beginning.upto - 1]
-    return any(g is not None and g <= newest for g in lane.generation[beginning.rows :])
+    return any(_belongs(lane, row, newest) for row in range(beginning.rows, len(lane.kind)))
 
 
-def _is_read(lane: Lane, series: str, rows: int) -> bool:
+def _has_readings(lane: Lane, series: str, rows: int) -> bool:
     return any(value is not None for value in lane.series[series][:rows])
-
-
-def _place(lane: Lane, name: str) -> str | None:
-    if name not in lane.places and lane.has(name):
-        lane.values(name)
-    return lane.places.get(name)
 
 
 def _facts(study: LaneStudy) -> tuple[Any, ...]:
@@ -133,5 +153,5 @@ def _facts(study: LaneStudy) -> tuple[Any, ...]:
     return (
         history.unit, history.total, declared_budgets(history), garbage_types(history.holders),
         facts.holders, facts.bytes_each, facts.watched, history.expectations, readings, bounded, channels,
-        study.limit, study.waiting, tuple(lane.private[:3]),
+        study.limit, study.waiting, study.resident_baseline, tuple(lane.private[:3]),
     )  # fmt: skip

@@ -14,9 +14,6 @@ class Known:
     def __init__(self) -> None:
         self._found: dict[tuple[int, object], Any] = {}
 
-    def __len__(self) -> int:
-        return len(self._found)
-
     def once(self, upto: int, what: object, work: Callable[[], T]) -> T:
         """What ``work`` gave when this was asked first. ``what`` must name all that the answer depends on."""
         key = (upto, what)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 END: Final = "generation_end"
 # Snapshots whose readings belong to the walk from phase to phase; the others come at any moment.
-_STEPS: Final = ("baseline", "phase_end", END)
+STEPS: Final = ("baseline", "phase_end", END)
 # A series is read at generation ends when it has at least this share of what its best phase offers.
 _ENOUGH_AT_ENDS: Final = 0.5
 # Generations before a resume that say what one of them gains.
@@ -107,6 +107,12 @@ class Lane:
     def _axis(self) -> list[float]:
         return [float(generation) for generation in self.generations]
 
+    def place(self, name: str) -> str | None:
+        """Where in a generation this series is read; of private memory also which series it is."""
+        if name not in self.places:
+            _ = self.values(name) if self.has(name) else self.private
+        return self.places.get(name)
+
     @cached_property
     def private_rows(self) -> Sequence[Value]:
         """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown."""
@@ -141,7 +147,7 @@ class Lane:
 
     @cached_property
     def step_rows(self) -> list[int]:
-        return [row for row, kind in enumerate(self.kind) if kind in _STEPS]
+        return [row for row, kind in enumerate(self.kind) if kind in STEPS]
 
     @cached_property
     def _steps(self) -> list[tuple[int, str, int | None, int]]:
@@ -327,7 +333,7 @@ def _rows_that_count(
             stretch += 1
         newest: int | None = None
         for i, generation in enumerate(_generations(process)):
-            if generation is not None and process.kind[i] in _STEPS:
+            if generation is not None and process.kind[i] in STEPS:
                 if newest is not None and generation < newest and process.kind[i] == "phase_end":
                     stretch += 1
                     newest = generation
@@ -346,7 +352,7 @@ def _rows_that_count(
 def _only_goes_on(process: ProcessHistory) -> bool:
     """Whether no step belongs to an earlier generation than the one before."""
     read = zip(_generations(process), process.kind, strict=True)
-    steps = [generation for generation, kind in read if generation is not None and kind in _STEPS]
+    steps = [generation for generation, kind in read if generation is not None and kind in STEPS]
     return all(map(le, steps, steps[1:]))
 
 

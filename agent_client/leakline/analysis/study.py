@@ -100,14 +100,14 @@ class LaneStudy:
 
     def scale(self, upto: int) -> Scale:
         private = self.lane.private
-        baseline = max(baseline_of(private), self._resident_baseline)
+        baseline = max(baseline_of(private), self.resident_baseline)
         level = private[upto - 1] if private else 0.0
         return Scale(
             baseline, self.limit.bytes if self.limit else None, level, self.remaining(upto)
         )
 
     @cached_property
-    def _resident_baseline(self) -> float:
+    def resident_baseline(self) -> float:
         if not self.lane.has("process.rss_bytes"):
             return 0.0
         return baseline_of([v for v in self.lane.values("process.rss_bytes")[:3] if v is not None])
