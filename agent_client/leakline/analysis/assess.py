@@ -28,12 +28,14 @@ from .study import (
 )
 
 _MIN_FOR_NATIVE: Final = 8
+# As what is known of a study.
+MOMENT: Final = "moment"
 
 
 def moment_of(study: LaneStudy, upto: int) -> Moment:
     """`assess`, once for each moment that later snapshots leave as it is."""
     if last_row_of(study, upto) == study.lane.end_rows[upto - 1]:
-        return study.known.once(upto, "moment", lambda: assess(study, upto))
+        return study.known.once(upto, MOMENT, lambda: assess(study, upto))
     return assess(study, upto)
 
 

@@ -23,6 +23,8 @@ _MOST_OF_A_RISE: Final = 0.5
 # Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
 _STALE: Final = 4
 _GOES_ON: Final = 0.25
+# As what is known of a lane.
+GROWTHS: Final = "growths"
 # Of a search, a path with this share of what the best one holds may be the culprit too.
 _AS_MANY: Final = 0.3
 
@@ -105,7 +107,7 @@ class Facts:
 
     def growths(self, upto: int) -> Mapping[str, CountGrowth]:
         """By series, of every count that grows at the end of generation number ``upto``."""
-        return self.lane.known.once(upto, "growths", lambda: self._growths(upto))
+        return self.lane.known.once(upto, GROWTHS, lambda: self._growths(upto))
 
     def _growths(self, upto: int) -> dict[str, CountGrowth]:
         found = ((series, growth_of(self.lane, series, upto)) for series, _, _ in self.count_series)

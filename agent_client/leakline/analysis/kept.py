@@ -6,15 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .assess import MOMENT
 from .books import book_names
 from .budgets import declared_budgets
 from .channels import bridged_for_good
+from .facts import GROWTHS
 from .garbage import garbage_types
 from .known import Known
 from .ladder import CONFIRMATIONS, moments_of
 from .score import grid
 from .series import END, STEPS, Lane
-from .study import LaneStudy
+from .study import BEND, LaneStudy
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,15 @@ def _kept(study: LaneStudy) -> _OfLane | None:
     counted = frozenset(study.facts.count_series)
     beginning = _Beginning(upto, rows, _stamp(lane, upto, rows), dict(lane.places), counted)
     moments = {m for m in moments_of(len(lane)) if m <= upto}
-    asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
-    asked |= {m for m, _ in grid(len(lane)) if m <= upto}
     bridged = bridged_for_good(lane, upto)
-    of_study = study.known.at({m for m in asked if m <= bridged})
-    return _OfLane(beginning, _facts(study), lane.known.at(moments), of_study)
+    asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
+    asked = {m for m in (*asked, *(m for m, _ in grid(len(lane)))) if m <= bridged}
+
+    def is_asked(moment: int, what: object) -> bool:
+        return moment in (moments & asked if what == MOMENT else asked) and what != BEND
+
+    of_lane = lane.known.only(lambda moment, what: moment in moments and what == GROWTHS)
+    return _OfLane(beginning, _facts(study), of_lane, study.known.only(is_asked))
 
 
 def _settled(lane: Lane) -> tuple[int, int]:

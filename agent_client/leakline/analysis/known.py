@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,10 +22,10 @@ class Known:
         found: T = self._found[key]
         return found
 
-    def at(self, moments: Collection[int]) -> Known:
-        """Without what was worked out of other numbers of generations."""
+    def only(self, wanted: Callable[[int, object], bool]) -> Known:
+        """Without what is not wanted, by (generations seen, what was asked)."""
         kept = Known()
-        kept._found = {key: value for key, value in self._found.items() if key[0] in moments}
+        kept._found = {key: value for key, value in self._found.items() if wanted(*key)}
         return kept
 
     def learn(self, other: Known) -> None:

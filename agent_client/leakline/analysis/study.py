@@ -26,6 +26,8 @@ _RATE_WINDOW: Final = 256
 _BENDS: Final = 0.5
 # Readings before a bend in which another can be told.
 _MIN_BEFORE: Final = 5
+# As what is known of a study.
+BEND: Final = "bend"
 
 # (estimate, low, high) of the first leaking generation
 Start = tuple[float, float, float]
@@ -91,7 +93,7 @@ class LaneStudy:
 
     def bend(self, upto: int) -> Start | None:
         """Where private memory begins to rise; asked for by several."""
-        return self.known.once(upto, "bend", lambda: bend_of(self.lane, self.residual(upto), upto))
+        return self.known.once(upto, BEND, lambda: bend_of(self.lane, self.residual(upto), upto))
 
     def remaining(self, upto: int) -> float | None:
         if self.history.total is None or not upto:

@@ -125,6 +125,8 @@ class Examiner:
         self._wakes.run(run_id)
         if run["state"] == "running":
             self._wakes.verdict(verdict)
+        else:
+            self._kept.pop(run_id, None)
         if delivered:
             self._wakes.deliveries()
         return verdict
