@@ -1,7 +1,7 @@
 """Five simple detectors on one curve, asked after every reading: what Leakline is compared with.
 
-Each is a class with ``alarms(value)``: take one more reading (bytes), say whether it alarms now. ``limit`` is where
-memory ends, in bytes.
+Each is a class with ``strength(value)``: take one more reading (bytes), say how sure it is now; it alarms from
+``critical`` on. ``limit`` is where memory ends, in bytes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ _NORMAL: Final = NormalDist()
 
 
 class Detector(Protocol):
-    def alarms(self, value: float) -> bool: ...
+    critical: float
+
+    def strength(self, value: float) -> float: ...
 
 
 class MannKendall:
     """Rank trend test: two-sided at ``level``, and upwards."""
 
     def __init__(self, level: float = 0.05) -> None:
-        self._critical = _NORMAL.inv_cdf(1 - level / 2)
+        self.critical = _NORMAL.inv_cdf(1 - level / 2)
         self.values: list[float] = []
         self.score = 0
         self._ties = Ties()
 
-    def alarms(self, value: float) -> bool:
+    def strength(self, value: float) -> float:
+        """The standard score; 0 before enough is read."""
         self.add(value)
-        n = len(self.values)
-        return n >= _FEWEST and z_score(self.score, self.variance()) > self._critical
+        return z_score(self.score, self.variance()) if len(self.values) >= _FEWEST else 0.0
 
     def add(self, value: float) -> None:
         self.score += self._ties.add(value)
@@ -142,16 +144,19 @@ def _ranks(values: Sequence[float]) -> list[float]:
 class PredictLinear:
     """Least squares over the last 20 readings reach the limit within the next 100 generations."""
 
+    critical = 1.0
+
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._values: list[float] = []
 
-    def alarms(self, value: float) -> bool:
+    def strength(self, value: float) -> float:
+        """Where the line ends, as a share of the limit."""
         self._values = [*self._values[1 - _PREDICTED_FROM :], value]
         if len(self._values) < _PREDICTED_FROM:
-            return False
+            return 0.0
         slope, newest, _ = least_squares(self._values)
-        return newest + slope * _AHEAD >= self._limit
+        return (newest + slope * _AHEAD) / self._limit
 
 
 def least_squares(values: Sequence[float]) -> tuple[float, float, float]:
@@ -168,46 +173,49 @@ def least_squares(values: Sequence[float]) -> tuple[float, float, float]:
 class BackwardRegression:
     """Some line back from the newest reading fits well and reaches the limit within the next 100 generations."""
 
+    critical = 1.0
+
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._values: list[float] = []
 
-    def alarms(self, value: float) -> bool:
+    def strength(self, value: float) -> float:
+        """Of the lines that fit, where the steepest ends, as a share of the way to the limit."""
         self._values.append(value)
         if len(self._values) < _SHORTEST_LINE:
-            return False
+            return 0.0
         first = self._values[0]
         back = [(v - first) / self._limit for v in reversed(self._values)]
         ones = list(accumulate(back))
         steps = list(accumulate(i * v for i, v in enumerate(back)))
         squares = list(accumulate(v * v for v in back))
         room = (self._limit - first) / self._limit
-        return any(
-            _line_reaches(m, ones[m - 1], steps[m - 1], squares[m - 1], room)
-            for m in range(_SHORTEST_LINE, len(back) + 1)
-        )
+        lines = range(_SHORTEST_LINE, len(back) + 1)
+        return max(_line_end(m, ones[m - 1], steps[m - 1], squares[m - 1]) for m in lines) / room
 
 
-def _line_reaches(m: int, total: float, weighted: float, squared: float, room: float) -> bool:
-    """The same line from its sums over ``m`` readings, counted backwards from the newest."""
+def _line_end(m: int, total: float, weighted: float, squared: float) -> float:
+    """Where a line from its sums over ``m`` readings, counted backwards, ends; 0 for one that fits badly or falls."""
     middle, mean = (m - 1) / 2, total / m
     across = weighted - middle * total  # negative when memory rises: the count runs backwards
     wide, high = m * (m * m - 1) / 12, squared - total * mean
     if across >= 0 or high <= 0 or across * across / (wide * high) <= _GOOD_FIT:
-        return False
+        return 0.0
     slope = -across / wide
-    return mean + slope * (middle + _AHEAD) >= room
+    return mean + slope * (middle + _AHEAD)
 
 
 class Twice:
     """Memory is twice what it was at first."""
 
+    critical = 2.0
+
     def __init__(self) -> None:
         self._first: float | None = None
 
-    def alarms(self, value: float) -> bool:
+    def strength(self, value: float) -> float:
         self._first = value if self._first is None else self._first
-        return value >= 2 * self._first
+        return value / self._first
 
 
 # Name -> the detector for a run with this limit in bytes.
@@ -220,7 +228,7 @@ BASELINES: Final[dict[str, Callable[[float], Detector]]] = {
 }
 
 
-def alarms(name: str, readings: Sequence[float], limit: float) -> list[bool]:
-    """What one of them says after each reading."""
+def strengths(name: str, readings: Sequence[float], limit: float) -> tuple[list[float], float]:
+    """(how sure one of them is after each reading, from where on it alarms)."""
     detector = BASELINES[name](limit)
-    return [detector.alarms(value) for value in readings]
+    return [detector.strength(value) for value in readings], detector.critical

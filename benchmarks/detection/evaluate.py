@@ -12,7 +12,7 @@ from leakline.analysis import examine
 from leakline.analysis.ladder import ACTIVE
 from leakline.analysis.results import Finding
 
-from .baselines import BASELINES, alarms
+from .baselines import BASELINES, strengths
 from .cases import Case, Leak
 from .generators import Draw, drawn
 from .histories import Recording
@@ -43,7 +43,7 @@ class Outcome:
 
     In a healthy run ``suspected`` and ``confirmed`` are the first such looks of all, in a leaking one the first from
     the start on; ``early`` is an alarm before it. ``undeclared`` is ``suspected`` when nobody declares a capacity.
-    ``baselines`` are the first alarms of the others in the same sense.
+    ``baselines`` are the first alarms of the others in the same sense, ``strongest`` how sure they ever were in it.
     """
 
     family: str
@@ -59,6 +59,7 @@ class Outcome:
     has_witness: bool = False
     with_witness: int | None = None
     baselines: Mapping[str, int | None] = field(default_factory=dict)
+    strongest: Mapping[str, float] = field(default_factory=dict)
     start_off: float | None = None
     start_ok: bool | None = None
     rate_off: float | None = None
@@ -99,6 +100,7 @@ def evaluated(draw: Draw) -> Outcome:
 
 
 def _healthy(case: Case, number: int) -> Outcome:
+    baselines, strongest = _baselines(case, 0)
     seen = looks(case)
     unsaid = looks(case, declared=False) if case.capacities else seen
     return Outcome(
@@ -106,7 +108,7 @@ def _healthy(case: Case, number: int) -> Outcome:
         suspected=first_at(seen, "suspected"), confirmed=first_at(seen, "confirmed"),
         declares=bool(case.capacities),
         undeclared=(first_at(unsaid, "suspected"), first_at(unsaid, "confirmed")),
-        baselines=_baselines(case, 0),
+        baselines=baselines, strongest=strongest,
     )  # fmt: skip
 
 
@@ -115,11 +117,12 @@ def _leaking(case: Case, number: int) -> Outcome:
     assert leak is not None
     seen = looks(case)
     start_off, start_ok, rate_off = _accuracy(case, leak)
+    baselines, strongest = _baselines(case, leak.start)
     found = Outcome(
         case.family, number, len(case), leak.start, leak.slope,
         first_at(seen, "suspected", leak.start), first_at(seen, "confirmed", leak.start),
         any(look.level for look in seen[: leak.start]),
-        has_witness=bool(case.witness), baselines=_baselines(case, leak.start),
+        has_witness=bool(case.witness), baselines=baselines, strongest=strongest,
         start_off=start_off, start_ok=start_ok, rate_off=rate_off,
         forecast=_forecast(case, leak), warned=_warned(case, seen),
     )  # fmt: skip
@@ -138,13 +141,15 @@ def first_at(seen: Sequence[Look], level: Level, start: int = 0) -> int | None:
     return next((i for i, look in enumerate(seen) if i >= start and look.level in wanted), None)
 
 
-def _baselines(case: Case, start: int) -> dict[str, int | None]:
-    readings = case.seen
-    found: dict[str, int | None] = {}
+def _baselines(case: Case, start: int) -> tuple[dict[str, int | None], dict[str, float]]:
+    """(the first alarm, how sure it ever was) of each, from the start on."""
+    alarmed: dict[str, int | None] = {}
+    strongest: dict[str, float] = {}
     for name in BASELINES:
-        alarmed = alarms(name, readings, case.limit_bytes)
-        found[name] = next((i for i, alarm in enumerate(alarmed) if alarm and i >= start), None)
-    return found
+        sure, critical = strengths(name, case.seen, case.limit_bytes)
+        alarmed[name] = next((i for i in range(start, len(sure)) if sure[i] >= critical), None)
+        strongest[name] = max(sure[start:])
+    return alarmed, strongest
 
 
 def _accuracy(case: Case, leak: Leak) -> tuple[float | None, bool | None, float | None]:

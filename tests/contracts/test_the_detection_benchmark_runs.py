@@ -73,8 +73,11 @@ def test_the_check_fails_when_a_figure_could_not_be_measured() -> None:
 
 def test_a_false_alarm_and_a_missed_leak_fall_short() -> None:
     quiet = dict.fromkeys(evaluated(Draw(PUBLIC, "flat", 0)).baselines, None)
-    alarmed = Outcome("flat", 0, 90, suspected=20, baselines=quiet)
-    missed = Outcome("linear", 0, 90, start=0, slope=0.03, baselines=dict.fromkeys(quiet, 40))
+    sure = dict.fromkeys(quiet, 1.0)
+    alarmed = Outcome("flat", 0, 90, suspected=20, baselines=quiet, strongest=sure)
+    missed = Outcome(
+        "linear", 0, 90, start=0, slope=0.03, baselines=dict.fromkeys(quiet, 40), strongest=sure
+    )
     short = {(f.code, f.name): f.failure() for f in figures([alarmed, missed]) if f.failure()}
     named = "healthy runs ever suspected, bounds declared where the code has them"
     assert short["A1", named] == "100.0 % is not <= 5.0 %"
@@ -84,10 +87,37 @@ def test_a_false_alarm_and_a_missed_leak_fall_short() -> None:
 
 def test_a_detector_that_finds_more_leaks_is_not_beaten_by_fewer_false_alarms() -> None:
     theirs = evaluated(Draw(PUBLIC, "flat", 0)).baselines
-    calm = Outcome("flat", 0, 90, baselines=dict.fromkeys(theirs, 9))
-    missed = Outcome("linear", 0, 90, start=0, slope=0.03, baselines=dict.fromkeys(theirs, 40))
-    held = [f for f in figures([calm, missed]) if f.code == "A3" and f.is_held]
+    sure = dict.fromkeys(theirs, 1.0)
+    calm = Outcome("flat", 0, 90, baselines=dict.fromkeys(theirs, 9), strongest=sure)
+    missed = Outcome(
+        "linear", 0, 90, start=0, slope=0.03, baselines=dict.fromkeys(theirs, 40), strongest=sure
+    )
+    held = [f for f in figures([calm, missed]) if f.is_held and "no fewer leaks found" in f.name]
     assert [f.failure() for f in held] == ["they find more leaks than either of our levels"] * 5
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "ratio"), [(1, 4, 4.0), (0, 4, float("inf")), (2, 0, 0.0)]
+)
+def test_others_are_compared_where_they_find_as_many(ours: int, theirs: int, ratio: float) -> None:
+    """Of four leaks we find three; the others must then be as sure as they were of the third."""
+    names = evaluated(Draw(PUBLIC, "flat", 0)).strongest
+    leaks = [
+        Outcome(
+            "linear", i, 90, start=0, suspected=30 if i else None, baselines=dict.fromkeys(names),
+            strongest=dict.fromkeys(names, 2.0 + i),
+        )
+        for i in range(4)
+    ]  # fmt: skip
+    healthy = [
+        Outcome(
+            "flat", i, 90, suspected=40 if i < ours else None,
+            strongest=dict.fromkeys(names, 3.5 if i < theirs else 2.9), baselines=dict.fromkeys(names),
+        )
+        for i in range(8)
+    ]  # fmt: skip
+    found = [f for f in figures([*healthy, *leaks]) if "finds as many" in f.name]
+    assert [f.value for f in found] == [ratio] * 5
 
 
 def test_an_unknown_family_is_named() -> None:
