@@ -22,8 +22,8 @@ from tests.leaks.catalogue import CASES, GENERATIONS, Case
 from tests.leaks.scoring import Pair, Seen, pair
 from tests.leaks.watching import Watch
 
-# Ignored by git: all that was seen of each run, and figures.json.
-RESULTS: Final = Path(__file__).resolve().parents[2] / "test-results" / "leaks"
+# Ignored by git: all that was seen of each run, and figures.json. Not where the browser tests begin by emptying.
+RESULTS: Final = Path(__file__).resolve().parents[2] / "leak-results"
 PROGRAM_SECONDS: Final = 240.0
 
 
