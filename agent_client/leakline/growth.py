@@ -23,6 +23,8 @@ SENT_TYPES_LIMIT: Final = 128
 RISES_BEFORE_HOLDERS: Final = 3
 # And by how many instances, when it is not one of the program's own.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
+# Fewer are enough of what holds memory.
+MEMORY_RISE_BEFORE_HOLDERS: Final = 16
 # Or by this part of what was there after the first rise: a thousand arrays come and go by some dozens.
 LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
@@ -68,7 +70,8 @@ class Rise:
 
     def matters(self) -> bool:
         """The program's own, or many; not the entries of caches."""
-        enough = max(LIBRARY_RISE_BEFORE_HOLDERS, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
+        least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
+        enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
         many = self.highest - self.loaded >= enough
         return self.is_own or (many and not self.is_entry)
 
