@@ -30,7 +30,15 @@ from .figure import Figure
 from .figures import figures
 from .generators import FAMILIES, PUBLIC, Family, draws, fresh_word
 from .soak import soak, soak_figures
-from .tables import FIGURES_TITLE, Table, by_family, figure_table, markdown_table, text_table
+from .tables import (
+    FIGURES_TITLE,
+    SOAK_TITLE,
+    Table,
+    by_family,
+    figure_table,
+    markdown_table,
+    text_table,
+)
 
 _RUNS: Final = 20
 _SOAK: Final = 1_000
@@ -40,13 +48,17 @@ def main() -> int:
     options = read_options("detection", __doc__, "every run")
     families, runs, jobs = _families(), _runs(), _number("JOBS")
     public = _run(PUBLIC, families, runs, jobs)
-    found = [*figures(public), *_soaked()]
+    found = figures(public)
     tables = by_family(public)
     word = _fresh()
     other = _run(word, families, runs, jobs) if word else []
     fresh = figures(other) if word else []
     title = f"{FIGURES_TITLE} (fresh seeds: FRESH={word!r})" if word else FIGURES_TITLE
     tables.append((title, figure_table(found, fresh)))
+    watched = _soaked()
+    if watched:
+        tables.append((SOAK_TITLE, figure_table(watched, [])))
+        found += watched
     for name, table in tables:
         print("\n" + text_table(name, table), flush=True)
     if options.json is not None:

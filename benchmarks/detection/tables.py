@@ -20,6 +20,7 @@ HEALTHY_TITLE: Final = (
 LEAKING_TITLE: Final = "leaking runs: share found, with its 95 % lower bound where it is ours"
 ACCURACY_TITLE: Final = "leaking runs: how soon, how close"
 FIGURES_TITLE: Final = "figures"
+SOAK_TITLE: Final = "one long run, looked at after each generation"
 
 
 def by_family(outcomes: Sequence[Outcome]) -> list[tuple[str, Table]]:

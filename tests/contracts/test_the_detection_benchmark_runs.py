@@ -55,10 +55,18 @@ def test_it_prints_a_line_for_each_family_and_each_figure(
     told: tuple[str, str, dict[str, Any]],
 ) -> None:
     printed, document, found = told
-    for words in ("flat", "linear", "Hamed-Rao", "healthy runs ever suspected", "fresh seeds"):
+    for words in (
+        "flat",
+        "linear",
+        "Hamed-Rao",
+        "healthy runs ever suspected",
+        "fresh seeds",
+        "long run",
+    ):
         assert words in printed
         assert words in document
-    assert {figure["code"] for figure in found["figures"]} == {"A1", "A2", "A3", "A7", "A8"}
+    codes = {figure["code"] for figure in found["figures"]}
+    assert codes == {"A1", "A2", "A3", "A7", "A8", "A9", "A10"}
     assert [run["family"] for run in found["runs"]] == ["flat", "linear"]
     assert found["runs"][1]["suspected"] is not None
     assert found["runs"] != found["fresh_runs"]
