@@ -58,14 +58,19 @@ class Rise:
     is_own: bool = False
     holds_memory: bool = False
     is_entry: bool = False
-    # One more where only censuses count: they meet a program at any moment of it, and a fall begins anew.
-    search_at_rise: int = RISES_BEFORE_HOLDERS
+    search_at_rise: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.search_at_rise = self._first_search
+
+    @property
+    def _first_search(self) -> int:
+        """One more where only censuses count: they meet a program at any moment of it, and a fall begins anew."""
+        return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
         """As if only loaded: what was searched for is searched again when it rises lastingly."""
-        self.search_at_rise = max(
-            RISES_BEFORE_HOLDERS + self.is_static, self.search_at_rise - self.rises + 1
-        )
+        self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
@@ -257,7 +262,6 @@ class TypeGrowth:
                 ref(cls), before, before, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
                 holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
             )  # fmt: skip
-            rise.search_at_rise += rise.is_static
         if rise.cls() is not cls:
             # The newest of its name: an older one may be gone.
             rise.cls, rise.highest, rise.loaded = ref(cls), before, min(rise.loaded, before)

@@ -16,7 +16,7 @@ from .known import Known
 from .ladder import CONFIRMATIONS, moments_of
 from .score import grid
 from .series import END, STEPS, Lane
-from .study import BEND, LaneStudy
+from .study import LaneStudy
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _kept(study: LaneStudy) -> _OfLane | None:
     asked = {m for m in (*asked, *(m for m, _ in grid(len(lane)))) if m <= bridged}
 
     def is_asked(moment: int, what: object) -> bool:
-        return moment in (moments & asked if what == MOMENT else asked) and what != BEND
+        return moment in asked and (what != MOMENT or moment in moments)
 
     of_lane = lane.known.only(lambda moment, what: moment in moments and what == GROWTHS)
     return _OfLane(beginning, _facts(study), of_lane, study.known.only(is_asked))
@@ -133,7 +133,8 @@ def _stamp(lane: Lane, upto: int, rows: int) -> int:
     return hash(
         (
             lane.instance, tuple(lane.time[:rows]), tuple(lane.segment[:rows]), tuple(lane.end_rows[:upto]),
-            tuple(lane.generations[:upto]), lane.baseline_row, bool(book_names(lane)),
+            tuple(lane.generations[:upto]), lane.baseline_row, lane.splits_memory,
+            bool(book_names(lane)),
         )
     )  # fmt: skip
 

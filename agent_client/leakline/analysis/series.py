@@ -28,8 +28,8 @@ _ENOUGH_AT_ENDS: Final = 0.5
 # Generations before a resume that say what one of them gains.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
-# The series that private memory is taken from.
-PRIVATE: Final = "private"
+# Under which name it stands where private memory is read.
+_PRIVATE: Final = "private"
 BETWEEN: Final = ""
 
 Increments = tuple[Mapping[str, float], ...]
@@ -108,20 +108,26 @@ class Lane:
         return [float(generation) for generation in self.generations]
 
     def place(self, name: str) -> str | None:
-        """Where in a generation this series is read; of private memory also which series it is."""
+        """Where in a generation this series, or private memory, is read."""
         if name not in self.places:
             _ = self.values(name) if self.has(name) else self.private
         return self.places.get(name)
 
     @cached_property
+    def splits_memory(self) -> bool:
+        """Whether most snapshots tell anonymous memory from the rest of what is resident."""
+        anonymous = self.series.get("process.anon_bytes")
+        return anonymous is not None and 2 * anonymous.count(None) <= len(anonymous)
+
+    @cached_property
     def private_rows(self) -> Sequence[Value]:
         """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown."""
-        anonymous = self.series.get("process.anon_bytes")
-        if anonymous is None or sum(v is not None for v in anonymous) * 2 < len(anonymous):
-            self.places[PRIVATE] = "process.rss_bytes"
+        if not self.splits_memory:
             return self.series.get("process.rss_bytes", [None] * len(self.kind))
-        self.places[PRIVATE] = "process.anon_bytes"
-        swapped = self.series.get("process.swap_bytes")
+        anonymous, swapped = (
+            self.series["process.anon_bytes"],
+            self.series.get("process.swap_bytes"),
+        )
         if swapped is None:
             return anonymous
         return [
@@ -131,7 +137,7 @@ class Lane:
     @cached_property
     def private(self) -> list[float]:
         """Private bytes per generation; a gap repeats what stood before it."""
-        rows = self._rows_for("process.private_bytes", self.private_rows)
+        rows = self._rows_for(_PRIVATE, self.private_rows)
         readings = self._joined(self.private_rows, rows)
         return fill_gaps(readings)
 
@@ -174,16 +180,16 @@ class Lane:
     def _rows_for(self, name: str, column: Sequence[Value]) -> Sequence[int | None]:
         """The rows to read a series at. All from one place in the generation, or nothing compares."""
         at_ends = len(self.end_rows) - [column[row] for row in self.end_rows].count(None)
-        best, place = at_ends, END
+        best, chosen = at_ends, None
         if at_ends < len(self.end_rows):
             for phase, rows in self._phase_rows.items():
                 found = sum(column[row] is not None for row in rows.values())
                 if found * _ENOUGH_AT_ENDS > at_ends and found > best:
-                    best, place = found, f"phase {phase}"
-        self.places[name] = place
-        if place == END:
+                    best, chosen = found, phase
+        self.places[name] = END if chosen is None else f"phase {chosen}"
+        if chosen is None:
             return self.end_rows
-        rows = self._phase_rows[place.removeprefix("phase ")]
+        rows = self._phase_rows[chosen]
         return [rows.get(p) for p in range(len(self.generations))]
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:

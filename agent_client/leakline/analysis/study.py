@@ -26,8 +26,6 @@ _RATE_WINDOW: Final = 256
 _BENDS: Final = 0.5
 # Readings before a bend in which another can be told.
 _MIN_BEFORE: Final = 5
-# As what is known of a study.
-BEND: Final = "bend"
 
 # (estimate, low, high) of the first leaking generation
 Start = tuple[float, float, float]
@@ -73,6 +71,7 @@ class LaneStudy:
         self.limit = limit_of(history, lane)
         # Of the rows up to the end of a generation and of the facts.
         self.known = Known()
+        self._bends = Known()
 
     @cached_property
     def booked(self) -> tuple[Mapping[str, float], ...]:
@@ -93,7 +92,9 @@ class LaneStudy:
 
     def bend(self, upto: int) -> Start | None:
         """Where private memory begins to rise; asked for by several."""
-        return self.known.once(upto, BEND, lambda: bend_of(self.lane, self.residual(upto), upto))
+        return self._bends.once(
+            upto, "private", lambda: bend_of(self.lane, self.residual(upto), upto)
+        )
 
     def remaining(self, upto: int) -> float | None:
         if self.history.total is None or not upto:
@@ -195,9 +196,7 @@ def memory_since(
     first = position_of(lane, start - 1 if start is not None else None, upto)
     x = [float(g) for g in lane.generations[first:upto]]
     total = floor_slope(x, residual[first:upto])
-    slopes = lane.known.once(
-        upto, ("books", first), lambda: phase_slopes(study.booked, lane.generations, first, upto)
-    )
+    slopes = phase_slopes(study.booked, lane.generations, first, upto)
     phases = {name: slope.estimate for name, slope in slopes.items() if name != LEAKLINE_LINE}
     return Memory(total, without_give_and_take(phases))
 
