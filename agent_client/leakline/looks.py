@@ -155,8 +155,8 @@ class Looks:
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
         else:
-            if way == "slices" or self.plan.is_young:
-                self._recount(rising)
+            if self.plan.is_young or (way == "slices" and rising):
+                self._recount()
             self._find_containers()
             self._take_sample()
             if rising:
@@ -280,7 +280,7 @@ class Looks:
         """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
         return gc.get_freeze_count() <= self._frozen
 
-    def _recount(self, rising: bool) -> None:
+    def _recount(self) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -288,7 +288,7 @@ class Looks:
         fits = native() is not None and self._governor.fits_pause(expected)
         if not (fits and self._sees_the_same_heap()):
             return
-        if self.plan.is_young or self._governor.allows("recount", expected, routine=not rising):
+        if self.plan.is_young or self._governor.allows("recount", expected):
             with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):
                 self._types.calibrate_tracked(count_tracked())
 

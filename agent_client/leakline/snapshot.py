@@ -188,9 +188,6 @@ class Batch:
 def batch_to_wire(batch: Batch) -> dict[str, Any]:
     """The JSON object of a batch. Snapshots must have consecutive sequence numbers."""
     snapshots = batch.snapshots
-    names: dict[str, None] = {}
-    for snapshot in snapshots:
-        names.update(dict.fromkeys(snapshot.samples))
     return {
         "version": WIRE_VERSION,
         "process": _fields(batch.process),
@@ -201,7 +198,7 @@ def batch_to_wire(batch: Batch) -> dict[str, Any]:
                 column: [getattr(s, column) for s in snapshots]
                 for column in ("time", "monotonic", "generation", "phase", "label", "kind")
             },
-            "series": {name: [s.samples.get(name) for s in snapshots] for name in names},
+            "series": _series_columns(snapshots),
         },
         "events": [_fields(e) for s in snapshots for e in s.events],
         "large_objects": [_fields(o) for s in snapshots for o in s.large_objects],
@@ -209,6 +206,16 @@ def batch_to_wire(batch: Batch) -> dict[str, Any]:
         "holders": [_fields(h) for s in snapshots for h in s.holders],
         "lost": dict(batch.lost),
     }
+
+
+def _series_columns(snapshots: Sequence[Snapshot]) -> dict[str, list[Number | None]]:
+    if len(snapshots) == 1:
+        # Most batches that a process records, on a thread that takes its time from the training.
+        return {name: [value] for name, value in snapshots[0].samples.items()}
+    names: dict[str, None] = {}
+    for snapshot in snapshots:
+        names.update(dict.fromkeys(snapshot.samples))
+    return {name: [s.samples.get(name) for s in snapshots] for name in names}
 
 
 def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
