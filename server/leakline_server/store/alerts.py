@@ -15,9 +15,10 @@ from .tables import alerts, deliveries, webhooks
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """That something mattered. ``id`` is the ``webhook-id`` of every message about it; ``created_at`` Unix seconds.
+    """That something mattered. ``id`` is the ``webhook-id`` of every message about it; times are Unix seconds.
 
-    ``payload`` holds the facts as plain JSON, without the address of the server: links are paths.
+    ``payload`` holds the facts as plain JSON, without the address of the server: links are paths. ``subject`` says
+    what it is about where that is no incident: ``oom``, ``run``, ``rule 5``. After ``expires_at`` nobody needs it.
     """
 
     id: str
@@ -26,6 +27,9 @@ class Alert:
     event: str
     created_at: float
     payload: Mapping[str, Any]
+    subject: str = ""
+    urgent: bool = True
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,9 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
             "incident_id": alert.incident_id,
             "event": alert.event,
             "created_at": alert.created_at,
+            "subject": alert.subject,
+            "urgent": alert.urgent,
+            "expires_at": alert.expires_at,
             "payload": json.dumps(alert.payload, ensure_ascii=True, allow_nan=False),
         }
         for alert in new
