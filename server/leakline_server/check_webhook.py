@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import dataclass, field
 
 from leakline.errors import BadArgument, LeaklineError
 
 from .alerts.address import shown
-from .alerts.formats.message import Message
-from .alerts.outgoing import Outgoing, send
+from .alerts.outgoing import send, trial
 from .alerts.post import Delivered, Outcome
 from .alerts.signing import make_secret
 from .config import Config
@@ -18,8 +16,6 @@ from .paths import MIGRATIONS
 from .store import webhooks
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine
 from .store.migrate import NewerDatabase, upgrade
-
-EVENT = "webhook.test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Checked:
 
 
 def check_webhook(config: Config) -> Checked:
-    """Send it and say what came back; a receiver that accepts it is enabled again if it was disabled (410).
+    """Send it and say what came back; a receiver that accepts it is enabled again if it was disabled.
 
     Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
     """
@@ -52,19 +48,9 @@ def _check(config: Config, url: str, engine: Engine) -> Checked:
     if secret is None:
         secret, made = webhooks.stored_secret(engine, make_secret)
     now = time.time()
-    message = Message(EVENT, now, _facts(), config.address)
-    outgoing = Outgoing(
-        f"msg_test_{secrets.token_hex(12)}", url, config.webhook_format, secret, message
-    )
+    said = "Alerts of this server arrive here. Nothing leaks; somebody ran `leakline webhook test`."
+    outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):
-        webhooks.enable(engine, url)
+        webhooks.enable_configured(engine, url)
     return Checked(shown(url), outcome, made)
-
-
-def _facts() -> dict[str, object]:
-    return {
-        "title": "Leakline test message",
-        "summary": "Alerts of this server arrive here. Nothing leaks; somebody ran `leakline webhook test`.",
-        "link": "/",
-    }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from .address import (
     AddressUnknown,
@@ -18,18 +20,24 @@ from .formats.message import Message
 from .post import GiveUp, Outcome, TryAgain, post
 from .signing import signed_headers
 
+TRIAL_EVENT: Final = "webhook.test"
+
 Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS."""
+    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS.
+
+    ``previous_secret`` signs as well, while receivers change to the new one.
+    """
 
     id: str
     url: str = field(repr=False)
     form: str
     secret: str = field(repr=False)
     message: Message
+    previous_secret: str | None = field(default=None, repr=False)
 
 
 def send(
@@ -52,5 +60,21 @@ def send(
     except ValueError as error:
         # The address is refused, or the message does not fit.
         return GiveUp(str(error))
-    signature = signed_headers(outgoing.secret, outgoing.id, at, body)
+    signature = signed_headers(outgoing.secret, outgoing.id, at, body, outgoing.previous_secret)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})
+
+
+def trial(
+    url: str,
+    form: str,
+    secret: str,
+    server_url: str,
+    at: float,
+    summary: str,
+    previous_secret: str | None = None,
+) -> Outgoing:
+    """A test message that tells of nothing; ``summary`` says who sent it."""
+    facts = {"title": "Leakline test message", "summary": summary, "link": "/"}
+    message = Message(TRIAL_EVENT, at, facts, server_url)
+    message_id = f"msg_test_{secrets.token_hex(12)}"
+    return Outgoing(message_id, url, form, secret, message, previous_secret)

@@ -34,11 +34,18 @@ def check_secret(secret: str) -> str:
     return secret
 
 
-def signed_headers(secret: str, message_id: str, at: float, body: bytes) -> dict[str, str]:
-    """The three headers of the specification. ``at`` is Unix seconds of this try, not of the event."""
+def signed_headers(
+    secret: str, message_id: str, at: float, body: bytes, previous: str | None = None
+) -> dict[str, str]:
+    """The three headers of the specification. ``at`` is Unix seconds of this try, not of the event.
+
+    With a ``previous`` secret both sign, the newer one first: a receiver knows one of them while secrets change.
+    """
     moment = datetime.fromtimestamp(int(at), tz=UTC)
+    known = [secret] if previous is None else [secret, previous]
+    signatures = [Webhook(each).sign(message_id, moment, body.decode()) for each in known]
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(at)),
-        "webhook-signature": Webhook(secret).sign(message_id, moment, body.decode()),
+        "webhook-signature": " ".join(signatures),
     }

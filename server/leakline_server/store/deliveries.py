@@ -1,7 +1,15 @@
 """The deliveries due to webhooks, and the tries of each. A delivery is claimed by conditional update.
 
 A claim is a lease: a process that dies while it sends leaves a delivery that is due again when the lease is over,
-and the message goes out once more with the same id. So every alert is delivered at least once.
+and the message goes out once more with the same id. So every alert is delivered at least once, unless nobody needs
+it any more: its time has passed, or there is a newer state of the same thing.
+
+    pending     waits until ``due_at``
+    claimed     is being sent
+    delivered   arrived
+    failed      will not be tried again
+    expired     was of no use any more before it arrived
+    superseded  a newer state goes out in its place
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from sqlalchemy import (
     Engine,
     and_,
     case,
+    exists,
     func,
     insert,
     or_,
@@ -25,13 +34,14 @@ from sqlalchemy import (
 )
 
 from .engine import writing
+from .superseding import SUPERSEDED, has_later
 from .tables import alerts, deliveries, tries, webhooks
-from .webhooks import Webhook, as_webhook, disable_where
+from .webhooks import Webhook, as_webhook, disable_where, note_arrival, note_failure
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery that is ours until ``claimed_until``. ``tries`` counts this one."""
+    """A delivery that is ours until ``claimed_until``. ``tries`` counts this one; times are Unix seconds."""
 
     id: int
     alert_id: str
@@ -41,6 +51,8 @@ class Claimed:
     webhook: Webhook
     tries: int
     claimed_until: float
+    urgent: bool
+    expires_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +81,15 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
     """The webhook's next due delivery, if this process is the one that gets it."""
     candidate = (
         select(deliveries.c.id)
+        .join(alerts, alerts.c.id == deliveries.c.alert_id)
         .where(deliveries.c.webhook_id == webhook_id, _is_due(now))
-        .order_by(_due_at(), deliveries.c.id)
+        # What is urgent does not wait behind what is not.
+        .order_by(alerts.c.urgent.desc(), _due_at(), deliveries.c.id)
         .limit(1)
     )
     until = now + lease_seconds
     with writing(engine) as connection:
+        _settle_stale(connection, webhook_id, now)
         delivery_id = connection.scalar(candidate)
         won = (
             delivery_id is not None
@@ -90,7 +105,7 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
         query = (
             select(
                 deliveries.c.id.label("delivery_id"), deliveries.c.alert_id, deliveries.c.tries, alerts.c.event,
-                alerts.c.created_at.label("told_at"), alerts.c.payload, webhooks,
+                alerts.c.created_at.label("told_at"), alerts.c.payload, alerts.c.urgent, alerts.c.expires_at, webhooks,
             )
             .join(alerts, alerts.c.id == deliveries.c.alert_id)
             .join(webhooks, webhooks.c.id == deliveries.c.webhook_id)
@@ -106,37 +121,87 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
         webhook=as_webhook(row),
         tries=row.tries,
         claimed_until=until,
+        urgent=row.urgent,
+        expires_at=row.expires_at,
     )
 
 
 def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
     """It arrived. That holds even if the claim ran out meanwhile and another process is sending it again."""
     with writing(engine) as connection:
-        _note(connection, claimed, made)
-        _settle(
-            connection,
-            deliveries.c.id == claimed.id,
-            "delivered",
-            made,
-            delivered_at=made.started_at + made.seconds,
+        if _note(connection, claimed, made):
+            _settle(
+                connection,
+                deliveries.c.id == claimed.id,
+                "delivered",
+                made,
+                delivered_at=made.started_at + made.seconds,
+            )
+            note_arrival(connection, claimed.webhook.id)
+
+
+def try_again(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
+    """Once more at ``due_at``, unless a newer state was written meanwhile.
+
+    Returns the reason if this failure was one too many, and the webhook is disabled.
+    """
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed) & ~has_later(), "pending", made, due_at=due_at)
+        _settle(connection, _still_ours(claimed), SUPERSEDED, made)
+        return _count_failure(connection, claimed, made)
+
+
+def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
+    """It failed, and at its next try nobody would need it. Returns as `try_again` does."""
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed), "expired", made)
+        return _count_failure(connection, claimed, made)
+
+
+def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
+    """It will not be sent again; with ``disable`` nothing will be sent to this webhook again.
+
+    Returns as `try_again` does.
+    """
+    with writing(engine) as connection:
+        if not _note(connection, claimed, made):
+            return None
+        _settle(connection, _still_ours(claimed), "failed", made)
+        if disable:
+            reason = made.error or "refused for good"
+            disable_where(connection, webhooks.c.id == claimed.webhook.id, reason)
+            return reason
+        return _count_failure(connection, claimed, made)
+
+
+def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
+    """What is due and of no use any more. What was made due again by hand after its expiry is wanted all the same."""
+    of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
+    has_expired = exists(
+        select(alerts.c.id)
+        .where(
+            alerts.c.id == deliveries.c.alert_id,
+            alerts.c.expires_at <= now,
+            alerts.c.expires_at > deliveries.c.due_at,
+        )
+        .correlate(deliveries)
+    )
+    # The pending ones were settled when the newer one was written; these were just being sent, by a process that died.
+    outdated = and_(deliveries.c.state == "claimed", has_later())
+    for which, state in ((has_expired, "expired"), (outdated, SUPERSEDED)):
+        connection.execute(
+            update(deliveries).where(of_webhook, which).values(state=state, claimed_until=None)
         )
 
 
-def try_again(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> None:
-    with writing(engine) as connection:
-        _note(connection, claimed, made)
-        _settle(connection, _still_ours(claimed), "pending", made, due_at=due_at)
-
-
-def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> None:
-    """It will not be sent again; with ``disable`` nothing will be sent to this webhook again."""
-    with writing(engine) as connection:
-        _note(connection, claimed, made)
-        _settle(connection, _still_ours(claimed), "failed", made)
-        if disable:
-            disable_where(
-                connection, webhooks.c.id == claimed.webhook.id, made.error or "refused for good"
-            )
+def _count_failure(connection: Connection, claimed: Claimed, made: Try) -> str | None:
+    return note_failure(
+        connection, claimed.webhook.id, made.started_at, made.error or "no reason given"
+    )
 
 
 def _is_due(now: float) -> ColumnElement[bool]:
@@ -160,7 +225,14 @@ def _still_ours(claimed: Claimed) -> ColumnElement[bool]:
     )
 
 
-def _note(connection: Connection, claimed: Claimed, made: Try) -> None:
+def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
+    """False when the webhook or the run was removed while this was on its way, and the delivery with it."""
+    # The webhook is locked first here and wherever it is disabled, so that the two never wait for each other.
+    hook = select(webhooks.c.id).where(webhooks.c.id == claimed.webhook.id)
+    connection.execute(hook.with_for_update(key_share=True))
+    own = select(deliveries.c.id).where(deliveries.c.id == claimed.id)
+    if connection.scalar(own.with_for_update()) is None:
+        return False
     connection.execute(
         insert(tries).values(
             delivery_id=claimed.id,
@@ -170,6 +242,7 @@ def _note(connection: Connection, claimed: Claimed, made: Try) -> None:
             error=made.error,
         )
     )
+    return True
 
 
 def _settle(

@@ -8,7 +8,7 @@ crash could lose.
 2. Make the message: the facts of the alert in the webhook's format.
 3. Check where the address leads, now and every time.
 4. POST, signed for this moment.
-5. Record the try, and settle the delivery: delivered, due again, or failed.
+5. Record the try, and settle the delivery: delivered, due again, failed, or of no use any more.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Deliverer:
             )
         if registered.webhook.disabled_reason is not None:
             log.warning(
-                "webhook %s is disabled (%s); to enable it: leakline webhook test",
+                "webhook %s is disabled (%s); enable it on the page /alerts or with: leakline webhook test",
                 shown(url),
                 registered.webhook.disabled_reason,
             )
@@ -169,7 +169,7 @@ class Deliverer:
         claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
         if claimed is None:
             return False
-        seams, outgoing = self._seams, _outgoing(claimed, self._config.address)
+        seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
         outcome = send(
             outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
         )
@@ -182,22 +182,45 @@ class Deliverer:
         if isinstance(outcome, Delivered):
             deliveries.delivered(self._engine, claimed, made)
             return
-        where = f"{claimed.event} to webhook {claimed.webhook.id} ({shown(claimed.webhook.url)})"
-        wait = (
-            next_wait(claimed.tries, outcome, self._seams.dice)
-            if isinstance(outcome, TryAgain)
-            else None
-        )
-        if wait is None:
+        place = f"webhook {claimed.webhook.id} ({shown(claimed.webhook.url)})"
+        where = f"{claimed.event} to {place}"
+        ended_at = started_at + outcome.seconds
+        due_at = self._next_try(claimed, outcome, ended_at)
+        if due_at is None:
             disable = isinstance(outcome, GiveUp) and outcome.disable
-            deliveries.failed(self._engine, claimed, made, disable)
+            disabled = deliveries.failed(self._engine, claimed, made, disable)
             log.warning("%s failed for good after %d tries: %s", where, claimed.tries, error)
-            return
-        deliveries.try_again(self._engine, claimed, made, started_at + outcome.seconds + wait)
-        log.info("%s: %s; next try in %.0f s", where, error, wait)
+        elif claimed.expires_at is not None and due_at >= claimed.expires_at:
+            disabled = deliveries.expired(self._engine, claimed, made)
+            log.warning("%s expired after %d tries: %s", where, claimed.tries, error)
+        else:
+            disabled = deliveries.try_again(self._engine, claimed, made, due_at)
+            log.info("%s: %s; next try in %.0f s", where, error, due_at - ended_at)
+        if disabled is not None:
+            log.warning("%s is disabled: %s; the page /alerts enables it again", place, disabled)
+
+    def _next_try(self, claimed: Claimed, failed: TryAgain | GiveUp, now: float) -> float | None:
+        """Unix seconds; None when it will not be tried again."""
+        if isinstance(failed, GiveUp):
+            return None
+        wait = next_wait(
+            claimed.tries,
+            failed,
+            self._seams.dice,
+            urgent=claimed.urgent,
+            age_seconds=now - claimed.created_at,
+        )
+        return None if wait is None else now + wait
 
 
-def _outgoing(claimed: Claimed, server_url: str) -> Outgoing:
+def _outgoing(claimed: Claimed, server_url: str, now: float) -> Outgoing:
     message = Message(claimed.event, claimed.created_at, claimed.payload, server_url)
     hook = claimed.webhook
-    return Outgoing(claimed.alert_id, hook.url, hook.format, hook.secret, message)
+    return Outgoing(
+        claimed.alert_id,
+        hook.url,
+        hook.format,
+        hook.secret,
+        message,
+        hook.previous_secret_at(now),
+    )
