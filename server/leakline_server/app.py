@@ -16,7 +16,7 @@ from .paths import MIGRATIONS, STATIC
 from .requests import Requests
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
-from .web import errors, metrics, openapi, pages, read_api, stream
+from .web import alert_pages, errors, metrics, openapi, pages, read_api, stream, webhooks_api
 from .web.derived import Derivations
 from .web.guard import Guard
 from .web.ingest_api import PATH, IngestRoute
@@ -59,7 +59,15 @@ def create_app(config: Config) -> FastAPI:
     app.state.metrics.attach(rooms.services)
     # Before everything else: most requests are batches, and routes are tried in order.
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
-    for router in (stream.router, read_api.router, read_api.health, metrics.router, pages.router):
+    for router in (
+        stream.router,
+        read_api.router,
+        read_api.health,
+        webhooks_api.router,
+        metrics.router,
+        pages.router,
+        alert_pages.router,
+    ):
         app.include_router(router)
     app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
@@ -68,7 +76,7 @@ def create_app(config: Config) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=config.allowed_origins,
-            allow_methods=["GET", "POST", "PATCH"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["content-type", "content-encoding", "authorization"],
         )
     # Outermost: what may not be here at all is not even read.
@@ -97,6 +105,7 @@ class _Rooms:
             Derivations(engine),
             requests,
             self._examine,
+            self._deliverer.wake,
         )
 
     @contextlib.asynccontextmanager

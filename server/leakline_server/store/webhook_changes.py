@@ -70,18 +70,26 @@ def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float
     return as_webhook(row)
 
 
-def change(engine: Engine, webhook_id: int, values: Mapping[str, Any]) -> Webhook | None:
-    """Set ``name``, ``url`` or ``format``; None when there is none. Raises NotChangeable."""
+def change(
+    engine: Engine, webhook_id: int, values: Mapping[str, Any], enabled: bool | None = None
+) -> Webhook | None:
+    """Set ``name``, ``url`` or ``format``, and enable or disable it; None when there is none. Raises NotChangeable.
+
+    Enabled again, it gets the alerts from now on, and what failed meanwhile stays failed. Disabled, what waits for it
+    has failed; one that is disabled already keeps its reason.
+    """
+    this = webhooks.c.id == webhook_id
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
         if found is None:
             return None
-        if found.source == ENVIRONMENT and set(values) - {"name"}:
-            raise NotChangeable(
-                "this webhook is that of LEAKLINE_WEBHOOK_URL: change it there, or add another one"
-            )
+        _must_be_changeable(found, values, enabled)
         if values:
-            connection.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(**values))
+            connection.execute(update(webhooks).where(this).values(**values))
+        if enabled is True:
+            enable_where(connection, this)
+        if enabled is False:
+            disable_where(connection, this & webhooks.c.enabled, BY_HAND)
     return get_webhook(engine, webhook_id)
 
 
@@ -102,31 +110,6 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
             .values(
                 previous_secret=found.secret, previous_until=now + ROTATION_SECONDS, secret=secret
             )
-        )
-    return get_webhook(engine, webhook_id)
-
-
-def enable(engine: Engine, webhook_id: int) -> Webhook | None:
-    """It gets the alerts from now on; what failed meanwhile stays failed. Raises NotChangeable."""
-    with writing(engine) as connection:
-        found = _of(connection, webhook_id)
-        if found is None:
-            return None
-        if found.disabled_reason == NO_LONGER_CONFIGURED:
-            raise NotChangeable(
-                "this webhook is no longer in LEAKLINE_WEBHOOK_URL: set it there again, or add the address here"
-            )
-        enable_where(connection, webhooks.c.id == webhook_id)
-    return get_webhook(engine, webhook_id)
-
-
-def disable(engine: Engine, webhook_id: int) -> Webhook | None:
-    """It gets nothing more; what waits for it has failed. One that is disabled keeps its reason."""
-    with writing(engine) as connection:
-        if _of(connection, webhook_id) is None:
-            return None
-        disable_where(
-            connection, (webhooks.c.id == webhook_id) & webhooks.c.enabled.is_(True), BY_HAND
         )
     return get_webhook(engine, webhook_id)
 
@@ -166,6 +149,19 @@ def last_trials(engine: Engine) -> dict[int, Trial]:
             int(key.removeprefix(prefix)): msgspec.json.decode(value, type=Trial)
             for key, value in connection.execute(query)
         }
+
+
+def _must_be_changeable(hook: Webhook, values: Mapping[str, Any], enabled: bool | None) -> None:
+    if hook.source != ENVIRONMENT:
+        return
+    if set(values) - {"name"}:
+        raise NotChangeable(
+            "this webhook is that of LEAKLINE_WEBHOOK_URL: change it there, or add another one"
+        )
+    if enabled is True and hook.disabled_reason == NO_LONGER_CONFIGURED:
+        raise NotChangeable(
+            "this webhook is no longer in LEAKLINE_WEBHOOK_URL: set it there again, or add the address here"
+        )
 
 
 def _of(connection: Connection, webhook_id: int) -> Webhook | None:

@@ -28,6 +28,8 @@ class Services:
     requests: Requests
     # Look at this run again; from any thread.
     examine: Callable[[str], None]
+    # A delivery may be due; from any thread.
+    deliver: Callable[[], None]
 
 
 def services(request: Request) -> Services:

@@ -1,0 +1,121 @@
+"""``/alerts``: rules, webhooks and deliveries, and the forms that change them. They work without scripts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.responses import Response
+
+from ..errors import RequestRefused
+from ..store import delivery_list, webhook_changes, webhooks
+from . import webhook_actions
+from .alerts_view import NewWebhook, Notice, alerts_page, label
+from .forms import Form
+from .services import Services, Use
+from .templating import render
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+DELIVERIES_SHOWN: Final = 100
+MAX_NAME_CHARACTERS: Final = 80
+Id = Annotated[int, Path(ge=1, le=2**62)]
+
+
+@router.head("/alerts")
+@router.get("/alerts")
+def show_alerts(use: Use) -> Response:
+    return _page(use)
+
+
+@router.post("/alerts/webhooks")
+def add_webhook(form: Form, use: Use) -> Response:
+    sent = NewWebhook(
+        form.get("name", "")[:MAX_NAME_CHARACTERS],
+        form.get("url", ""),
+        form.get("format", "standard"),
+    )
+    try:
+        made = webhook_actions.make(use, sent.name, sent.url, sent.format)
+    except RequestRefused as error:
+        wrong = NewWebhook(sent.name, sent.url, sent.format, error.message)
+        return _page(use, form=wrong, status=error.status)
+    said = (
+        f"{_label(made)} gets every alert from now on. Its messages are signed with this secret, which is shown only "
+        "this once; the receiver needs it:"
+    )
+    return _with_secret(use, Notice(said, "ok", made.secret))
+
+
+@router.post("/alerts/webhooks/{webhook}/rotate")
+def rotate_secret(webhook: Id, use: Use) -> Response:
+    rotated = webhook_actions.rotate(use, webhook)
+    said = (
+        f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
+        "receiver can change to it:"
+    )
+    return _with_secret(use, Notice(said, "ok", rotated.secret))
+
+
+@router.post("/alerts/webhooks/{webhook}/test")
+def send_test(webhook: Id, use: Use) -> Response:
+    webhook_actions.send_test(use, webhook)
+    return _back(f"webhook-{webhook}")
+
+
+@router.post("/alerts/webhooks/{webhook}/enable")
+def enable_webhook(webhook: Id, use: Use) -> Response:
+    webhook_actions.change(use, webhook, {}, enabled=True)
+    return _back(f"webhook-{webhook}")
+
+
+@router.post("/alerts/webhooks/{webhook}/disable")
+def disable_webhook(webhook: Id, use: Use) -> Response:
+    webhook_actions.change(use, webhook, {}, enabled=False)
+    return _back(f"webhook-{webhook}")
+
+
+@router.post("/alerts/webhooks/{webhook}/delete")
+def delete_webhook(webhook: Id, use: Use) -> Response:
+    webhook_actions.remove(use, webhook)
+    return _back("webhooks")
+
+
+@router.post("/alerts/deliveries/{delivery}/redeliver")
+def redeliver(delivery: Id, use: Use) -> Response:
+    webhook_actions.redeliver(use, delivery)
+    return _back("deliveries")
+
+
+def _page(
+    use: Services,
+    notice: Notice | None = None,
+    form: NewWebhook | None = None,
+    status: int = 200,
+) -> Response:
+    # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
+    found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
+    trials = webhook_changes.last_trials(use.engine)
+    hooks = [
+        webhook_actions.to_json(hook, trials.get(hook.id))
+        for hook in webhooks.list_webhooks(use.engine)
+    ]
+    known = {hook["id"] for hook in hooks}
+    items = [item for item in found["items"] if item["webhook"] in known]
+    page = alerts_page(hooks, items, more=found["next"] is not None, notice=notice, form=form)
+    return render("alerts.html", page, status)
+
+
+def _with_secret(use: Services, notice: Notice) -> Response:
+    response = _page(use, notice)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _back(place: str) -> Response:
+    return RedirectResponse(f"/alerts#{place}", 303)
+
+
+def _label(hook: webhooks.Webhook) -> str:
+    return label(webhook_actions.to_json(hook, None))
