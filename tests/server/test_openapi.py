@@ -11,9 +11,11 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Books, Comparison, Verdict
+from leakline_server.alerts.signing import make_secret
 from leakline_server.errors import RequestRefused
+from leakline_server.store import webhook_changes
 from leakline_server.store.wire import Batch
-from leakline_server.web import schemas
+from leakline_server.web import schemas, webhook_schemas
 from leakline_server.web.ingest_api import PATH
 
 
@@ -23,6 +25,8 @@ def api(shared_api: TestClient, make_run: Any) -> TestClient:
         run = make_run(id=name)
         run.create(shared_api)
         run.send(shared_api, 0, 60)
+    engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    webhook_changes.make(engine, "chat", "http://127.0.0.1:9/", "standard", make_secret(), 0.0)
     return shared_api
 
 
@@ -45,7 +49,7 @@ def test_every_route_of_the_contract_is_described(spec: dict[str, Any]) -> None:
         ("post", f"{run}/batches"), ("get", f"{run}/series"), ("get", f"{run}/census"),
         ("get", f"{run}/verdict"), ("get", f"{run}/incidents"), ("get", f"{run}/events"),
         ("get", f"{run}/live"), ("get", "/api/v1/compare"), ("get", "/healthz"), ("get", "/readyz"),
-        ("get", "/metrics"),
+        ("get", "/metrics"), ("get", "/api/v1/webhooks"), ("get", "/api/v1/webhooks/{webhook}/deliveries"),
     ):  # fmt: skip
         assert (method, path) in described, path
 
@@ -101,6 +105,9 @@ MODELS: dict[str, Any] = {
     "runs/r1/snapshots": schemas.Snapshots,
     "runs/r1/incidents": schemas.Incidents,
     "compare?before=r1&after=r2": Comparison,
+    "webhooks": webhook_schemas.Webhooks,
+    "webhooks/1": webhook_schemas.Webhook,
+    "webhooks/1/deliveries": webhook_schemas.Deliveries,
 }
 
 

@@ -14,7 +14,7 @@ from jinja2 import nodes
 from starlette.testclient import TestClient
 
 from leakline_server.paths import STATIC, TEMPLATES
-from leakline_server.web import contexts, formats, inventory, sections
+from leakline_server.web import alerts_view, contexts, formats, inventory, sections
 from leakline_server.web.runs_view import parse_query, sparkline
 from leakline_server.web.templating import breakable, environment
 
@@ -22,6 +22,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 PAGES = {
     "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
     "compare.html": contexts.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
+    "alerts.html": alerts_view.AlertsPage,
 }  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from leakline_server.alerts.address import networks
+from leakline_server.alerts.post import TryAgain
 from leakline_server.alerts.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store import webhooks
+from leakline_server.store import webhook_changes, webhooks
 from leakline_server.store.alerts import Alert, add
-from leakline_server.store.engine import writing
+from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.tables import deliveries as delivery_table
 from leakline_server.store.tables import tries as try_table
 from leakline_server.store.tables import webhooks as webhook_table
@@ -55,6 +56,11 @@ def due(engine: Engine, alert: Alert) -> Callable[..., tuple[int, str]]:
         return hook.id, hook.secret
 
     return write
+
+
+def other(alert: Alert, number: int, **changes: Any) -> Alert:
+    """An alert about something else, which therefore replaces nothing."""
+    return replace(alert, id=f"other_{number}", incident_id=None, **changes)
 
 
 def deliverer(engine: Engine, url: str | None = None, **seams: Any) -> Deliverer:
@@ -109,26 +115,187 @@ def test_an_unknown_format_fails_visibly(engine: Engine, due: Any, receiver: Any
     assert "unknown webhook format 'pigeon'" in rows(engine)[0].last_error
 
 
-def test_an_address_that_never_answers_well_is_tried_on_schedule_and_then_fails_visibly(
-    engine: Engine, due: Any, receiver: Any
-) -> None:
-    due(receiver.url)
-    receiver.answers = [500]
-    clock, tried_at = Clock(time.time() + 1), []
-    sending = deliverer(engine, clock=clock)
+def tried_until_settled(engine: Engine, sending: Deliverer, clock: Clock) -> list[float]:
+    """Deliver at every moment at which something is due. Returns the seconds of the tries after the first."""
+    tried_at = []
     started = clock.now
     while rows(engine)[0].state == "pending":
         clock.now = max(rows(engine)[0].due_at, clock.now)
-        tried_at.append(clock.now - started)
+        tried_at.append(round(clock.now - started))
         assert sending.run_once(clock.now)
         assert not sending.run_once(clock.now), "tried again before its time"
-    assert [round(at) for at in tried_at] == [0, 5, 20, 80, 260, 860]
+    return tried_at
+
+
+def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_fifty_failures(
+    engine: Engine, due: Any, receiver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    due(receiver.url)
+    receiver.answers = [500]
+    clock = Clock(time.time() + 1)
+    tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
+    assert tried_at[:8] == [0, 5, 20, 80, 260, 860, 1460, 2060]
+    assert len(tried_at) == 50
     (row,) = rows(engine)
-    assert (row.state, row.tries, row.last_status, row.last_error) == (
-        "failed", 6, 500, "answered 500",
-    )  # fmt: skip
-    assert [t.status for t in rows(engine, try_table)] == [500] * 6
+    assert (row.state, row.tries, row.last_status) == ("failed", 50, 500)
+    assert [t.status for t in rows(engine, try_table)] == [500] * 50
     assert len({r.headers["webhook-id"] for r in receiver.received}) == 1
+    (hook,) = rows(engine, webhook_table)
+    assert not hook.enabled
+    assert hook.disabled_reason.startswith("nothing arrived in 50 tries over 8 hours; the last: ")
+    assert "is disabled: nothing arrived" in caplog.text
+    assert "/alerts" in caplog.text
+
+
+def test_what_is_not_urgent_is_tried_on_the_long_schedule(
+    engine: Engine, receiver: Any, alert: Alert
+) -> None:
+    hook, _ = _second_webhook(engine, receiver.url)
+    receiver.answers = [500]
+    clock = Clock(time.time())
+    with writing(engine) as connection:
+        add(connection, [replace(alert, urgent=False, created_at=clock.now)])
+    tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
+    assert tried_at == [0, 5, 305, 2105, 9305, 27305, 63305, 99305]
+    (row,) = rows(engine)
+    assert (row.webhook_id, row.state, row.tries, row.last_error) == (
+        hook, "failed", 8, "answered 500",
+    )  # fmt: skip
+
+
+def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url, *[other(alert, n) for n in range(3)])
+    receiver.answers = [500]
+    sending, started = deliverer(engine), time.time() + 1
+    for hours in (0, 60, 119):
+        assert sending.run_once(started + hours * 3_600)
+        assert rows(engine, webhook_table)[0].enabled
+    assert sending.run_once(started + 121 * 3_600)
+    (hook,) = rows(engine, webhook_table)
+    assert not hook.enabled
+    assert hook.disabled_reason.startswith("nothing arrived in 4 tries over 121 hours")
+    assert {row.state for row in rows(engine)} == {"failed"}
+
+
+def test_one_arrival_starts_the_count_of_failures_anew(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url, other(alert, 1))
+    receiver.answers = [500, 204, 500]
+    sending, now = deliverer(engine), time.time() + 1
+    sending.run_once(now)
+    (hook,) = rows(engine, webhook_table)
+    assert (hook.failures, hook.failing_since) == (1, now)
+    sending.run_once(now)
+    (hook,) = rows(engine, webhook_table)
+    assert (hook.failures, hook.failing_since) == (0, None)
+    sending.run_once(now + 30)
+    (hook,) = rows(engine, webhook_table)
+    assert (hook.failures, hook.failing_since) == (1, now + 30)
+
+
+def test_a_forecast_whose_time_has_come_is_never_sent(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    now = time.time()
+    due(receiver.url, other(alert, 1, expires_at=now + 1_800))
+    sending = deliverer(engine)
+    assert sending.run_once(now + 1_801)
+    assert not sending.run_once(now + 1_801)
+    assert [r.headers["webhook-id"] for r in receiver.received] == ["msg_1"]
+    assert [row.state for row in rows(engine)] == ["delivered", "expired"]
+
+
+def test_a_forecast_nobody_took_expires_instead_of_waiting_for_a_try_that_comes_too_late(
+    engine: Engine, receiver: Any, alert: Alert
+) -> None:
+    _second_webhook(engine, receiver.url)
+    receiver.answers = [500]
+    clock = Clock(time.time())
+    with writing(engine) as connection:
+        add(connection, [replace(alert, created_at=clock.now, expires_at=clock.now + 300)])
+    tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
+    assert tried_at == [0, 5, 20, 80, 260]
+    (row,) = rows(engine)
+    assert (row.state, row.last_status, row.last_error) == ("expired", 500, "answered 500")
+    assert rows(engine, webhook_table)[0].failures == 5
+
+
+def test_of_an_incident_the_newest_state_goes_out_and_what_waits_is_replaced(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url)
+    receiver.answers = [500, 204]
+    sending, now = deliverer(engine), time.time() + 1
+    sending.run_once(now)
+    with writing(engine) as connection:
+        add(connection, [replace(alert, id="msg_2", event="incident.resolved", created_at=now + 1)])
+    assert [row.state for row in rows(engine)] == ["superseded", "pending"]
+    while sending.run_once(now + 3_600):
+        pass
+    assert [json.loads(r.body)["type"] for r in receiver.received] == [
+        "incident.suspected", "incident.resolved",
+    ]  # fmt: skip
+    assert [row.state for row in rows(engine)] == ["superseded", "delivered"]
+
+
+def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url)
+
+    def tell_more_and_fail(*_: Any) -> Any:
+        newer = replace(alert, id="msg_2", event="incident.confirmed", created_at=time.time())
+        with writing(engine) as connection:
+            add(connection, [newer])
+        return TryAgain("answered 500", 0.1, 500)
+
+    deliverer(engine, post=tell_more_and_fail).run_once(time.time() + 1)
+    assert [row.state for row in rows(engine)] == ["superseded", "pending"]
+    assert [t.status for t in rows(engine, try_table)] == [500]
+
+
+def test_during_a_rotation_a_receiver_with_either_secret_accepts_the_message(
+    engine: Engine, receiver: Any, alert: Alert
+) -> None:
+    hook, old = _second_webhook(engine, receiver.url)
+    new, now = make_secret(), time.time()
+    assert webhook_changes.rotate(engine, hook, new, now) is not None
+    with writing(engine) as connection:
+        add(connection, [replace(alert, created_at=now)])
+    assert deliverer(engine).run_once(now)
+    (received,) = receiver.received
+    for secret in (new, old):
+        assert Verifier(secret).verify(received.body, received.headers)["data"]["title"] == "Leak"
+
+
+def test_a_day_after_a_rotation_only_the_new_secret_signs(
+    engine: Engine, receiver: Any, alert: Alert
+) -> None:
+    hook, old = _second_webhook(engine, receiver.url)
+    new, now = make_secret(), time.time()
+    webhook_changes.rotate(engine, hook, new, now - webhook_changes.ROTATION_SECONDS)
+    with writing(engine) as connection:
+        add(connection, [replace(alert, created_at=now)])
+    assert deliverer(engine).run_once(now)
+    (received,) = receiver.received
+    assert Verifier(new).verify(received.body, received.headers)
+    with pytest.raises(WebhookVerificationError):
+        Verifier(old).verify(received.body, received.headers)
+
+
+def test_what_is_urgent_does_not_wait_behind_what_is_not(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url)
+    sending, now = deliverer(engine), time.time() + 1
+    sending.run_once(now)
+    with writing(engine) as connection:
+        add(connection, [other(alert, n, urgent=n == 3, created_at=now) for n in range(4)])
+    sending.run_once(now)
+    assert receiver.received[-1].headers["webhook-id"] == "other_3"
 
 
 def test_waits_are_spread_so_that_not_all_come_back_at_once(
@@ -152,7 +319,7 @@ def test_a_receiver_that_asks_for_patience_gets_it(engine: Engine, due: Any, rec
 def test_gone_disables_the_webhook_and_nothing_more_is_sent(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
-    due(receiver.url, replace(alert, id="msg_2"))
+    due(receiver.url, other(alert, 2))
     receiver.answers = [410]
     sending = deliverer(engine)
     assert sending.run_once(time.time() + 1)
@@ -220,7 +387,7 @@ def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
         due(dead)
         hook, _ = _second_webhook(engine, receiver.url)
         with writing(engine) as connection:
-            add(connection, [replace(alert, id="msg_2", created_at=time.time())])
+            add(connection, [other(alert, 2, created_at=time.time())])
         sending = deliverer(engine, dead)
         started = time.monotonic()
         sending.start()
@@ -235,20 +402,27 @@ def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
     eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
 
 
-def test_two_servers_on_one_database_send_each_message_once(
+def test_two_servers_on_one_database_make_each_try_once(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
-    due(receiver.url, *[replace(alert, id=f"more_{i}") for i in range(11)])
-    both = [deliverer(engine, receiver.url), deliverer(engine, receiver.url)]
+    messages = 12
+    due(receiver.url, *[other(alert, n) for n in range(messages - 1)])
+    # Each message is refused once, so the claims of both tries are contended.
+    receiver.answers = [*[500] * messages, 204]
+    second = open_engine(engine.url.render_as_string(hide_password=False))
+    both = [deliverer(each, receiver.url) for each in (engine, second)]
     for sending in both:
         sending.start()
     try:
-        eventually(lambda: all(row.state == "delivered" for row in rows(engine)))
+        eventually(lambda: all(row.state == "delivered" for row in rows(engine)), 30)
     finally:
         for sending in both:
             sending.stop()
+        second.dispose()
     ids = [received.headers["webhook-id"] for received in receiver.received]
-    assert len(ids) == len(set(ids)) == 12
+    assert len(set(ids)) == messages
+    assert sorted(ids) == sorted([*set(ids)] * 2)
+    assert len(rows(engine, try_table)) == 2 * messages
 
 
 def test_an_address_that_will_be_refused_is_told_at_the_start(
@@ -325,12 +499,12 @@ def test_a_process_killed_between_send_and_commit_leaves_a_message_that_comes_ag
 
 
 def _second_webhook(engine: Engine, url: str) -> tuple[int, str]:
-    """As a later release will add them: beside that of the environment."""
+    """As people add them: beside that of the environment."""
     secret = make_secret()
     with writing(engine) as connection:
         row = connection.execute(
             webhook_table.insert()
-            .values(url=url, format="standard", secret=secret, source="page", created_at=0.0)
+            .values(url=url, format="standard", secret=secret, source="api", created_at=0.0)
             .returning(webhook_table.c.id)
         ).one()
     return row.id, secret

@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 
 from leakline_server.alerts.signing import make_secret
-from leakline_server.store import deliveries, webhooks
+from leakline_server.store import deliveries, delivery_list, webhook_changes, webhooks
 from leakline_server.store.alerts import Alert, Told, add, told
 from leakline_server.store.deliveries import Try, claim
 from leakline_server.store.engine import writing
+from leakline_server.store.runs import BadCursor
 from leakline_server.store.tables import alerts as alert_table
 from leakline_server.store.tables import deliveries as delivery_table
+from leakline_server.store.tables import incidents as incident_table
+from leakline_server.store.tables import runs as run_table
 from leakline_server.store.tables import tries as try_table
 from leakline_server.store.tables import webhooks as webhook_table
+from leakline_server.workers.deliver import MAX_SENDING_THREADS
 
 NOW = 1_760_000_000.0
 MADE = Try(NOW, 0.1, 500, "answered 500")
@@ -197,7 +202,7 @@ def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
-    write(engine, alert, replace(alert, id="msg_2"))
+    write(engine, alert, replace(alert, id="msg_2", incident_id=None))
     claimed = claim(engine, webhook, NOW, 30)
     assert claimed is not None
     deliveries.failed(engine, claimed, Try(NOW, 0.1, 410, "answered 410 Gone"), disable=True)
@@ -207,5 +212,143 @@ def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
     )
     assert registered.webhook.disabled_reason == "answered 410 Gone"
     assert write(engine, replace(alert, id="msg_3")) == 0
-    webhooks.enable(engine, "https://hook.example/a")
+    webhooks.enable_configured(engine, "https://hook.example/a")
     assert write(engine, replace(alert, id="msg_4")) == 1
+
+
+RUN = {"incident_id": None, "subject": "run"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "replaced"),
+    [
+        ({}, {}, True),
+        (RUN, RUN, True),
+        (RUN, {"incident_id": None, "subject": "oom"}, False),
+        ({"incident_id": None}, {"incident_id": None}, False),
+        ({}, RUN, False),
+        # Several changes told at once: of two incidents, or of one.
+        ({"subject": "digest"}, {"subject": "digest", "incident_id": "i2"}, False),
+        ({}, {"subject": "digest"}, True),
+    ],
+)
+def test_a_newer_state_replaces_what_waits_of_the_same_incident_or_subject(
+    engine: Engine, alert: Alert, earlier: dict[str, Any], later: dict[str, Any], replaced: bool
+) -> None:
+    with writing(engine) as connection:
+        first = connection.execute(select(incident_table)).one()._mapping
+        connection.execute(
+            incident_table.insert().values({**first, "id": "i2", "fingerprint": "f2"})
+        )
+    register(engine)
+    write(engine, replace(alert, **earlier))
+    write(engine, replace(alert, id="msg_2", **later))
+    assert states(engine) == ["superseded" if replaced else "pending", "pending"]
+
+
+def test_a_newer_state_replaces_nothing_that_has_arrived_or_goes_to_another_run(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    with writing(engine) as connection:
+        run = connection.execute(select(run_table)).one()._mapping
+        connection.execute(run_table.insert().values({**run, "id": "r2"}))
+    write(engine, replace(alert, **RUN), replace(alert, id="msg_2", run_id="r2", **RUN))
+    claimed = claim(engine, webhook, NOW, 30)
+    assert claimed is not None
+    deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
+    write(engine, replace(alert, id="msg_3", **RUN))
+    assert states(engine) == ["delivered", "pending", "pending"]
+
+
+def test_a_claim_that_ran_out_is_not_sent_again_when_there_is_a_newer_state(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    write(engine, alert)
+    assert claim(engine, webhook, NOW, 30) is not None
+    write(engine, replace(alert, id="msg_2", created_at=NOW + 1))
+    newest = claim(engine, webhook, NOW + 31, 30)
+    assert newest is not None
+    assert newest.alert_id == "msg_2"
+    assert states(engine) == ["superseded", "claimed"]
+
+
+def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
+    engine: Engine, alert: Alert
+) -> None:
+    hook = webhook_changes.make(
+        engine, "chat", "https://hook.example/b", "standard", make_secret(), NOW
+    )
+    write(engine, alert)
+    claimed = claim(engine, hook.id, NOW, 30)
+    assert claimed is not None
+    assert webhook_changes.remove(engine, hook.id)
+    deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
+    deliveries.try_again(engine, claimed, MADE, NOW + 5)
+    deliveries.failed(engine, claimed, MADE)
+    assert states(engine) == []
+    with engine.connect() as connection:
+        assert connection.execute(select(try_table)).all() == []
+
+
+def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
+    register(engine)
+    for n in range(webhook_changes.MAX_WEBHOOKS):
+        made = webhook_changes.make(
+            engine, "", f"https://{n}.example/", "standard", make_secret(), NOW
+        )
+        assert made.disabled_reason is None
+    with pytest.raises(webhook_changes.TooManyWebhooks):
+        webhook_changes.make(engine, "", "https://x.example/", "standard", make_secret(), NOW)
+    assert len(webhooks.list_webhooks(engine)) == MAX_SENDING_THREADS
+
+
+def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    write(engine, replace(alert, expires_at=NOW + 60))
+    assert claim(engine, webhook, NOW + 61, 30) is None
+    assert states(engine) == ["expired"]
+    (listed,) = delivery_list.list_deliveries(engine, webhook, 10)["items"]
+    again = delivery_list.redeliver(engine, listed["id"], NOW + 100)
+    assert (again["state"], again["alert"]) == ("pending", alert.id)
+    with pytest.raises(delivery_list.StillWaiting):
+        delivery_list.redeliver(engine, listed["id"], NOW + 100)
+    claimed = claim(engine, webhook, NOW + 100, 30)
+    assert claimed is not None
+    assert (claimed.alert_id, claimed.tries) == (alert.id, 1)
+
+
+def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
+    engine: Engine, alert: Alert
+) -> None:
+    webhook = register(engine)
+    more = [replace(alert, id=f"more_{n}", incident_id=None) for n in range(4)]
+    write(engine, alert, *more)
+    for at, status in ((NOW + 1, 500), (NOW + 6.5, 204)):
+        claimed = claim(engine, webhook, at, 30)
+        assert claimed is not None
+        assert claimed.alert_id == alert.id
+        if status == 500:
+            deliveries.try_again(engine, claimed, Try(at, 0.5, 500, "answered 500"), NOW - 1)
+        else:
+            deliveries.delivered(engine, claimed, Try(at, 0.25, 204, None))
+    pages, cursor = [], None
+    while True:
+        found = delivery_list.list_deliveries(engine, webhook, 2, cursor)
+        pages.append([item["alert"] for item in found["items"]])
+        cursor = found["next"]
+        if cursor is None:
+            break
+    assert pages == [["more_3", "more_2"], ["more_1", "more_0"], ["msg_1"]]
+    (item,) = found["items"]
+    assert (item["state"], item["tries"], item["last_status"]) == ("delivered", 2, 204)
+    assert [(t["wait_seconds"], t["status"], t["error"]) for t in item["history"]] == [
+        (1.0, 500, "answered 500"), (5.0, 204, None),
+    ]  # fmt: skip
+    assert delivery_list.list_deliveries(engine, webhook + 1, 2)["items"] == []
+    for wrong in ("", "x", "-1", "9" * 30):
+        with pytest.raises(BadCursor):
+            delivery_list.list_deliveries(engine, webhook, 2, wrong)

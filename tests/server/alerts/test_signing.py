@@ -82,3 +82,20 @@ def test_a_made_secret_is_of_the_specified_size_and_new_each_time() -> None:
     assert check_secret(secret) == secret
     assert len(base64.b64decode(secret.removeprefix("whsec_"))) == 32
     assert make_secret() != secret
+
+
+def test_while_secrets_change_both_sign_and_either_receiver_accepts_it() -> None:
+    old, new = make_secret(), make_secret()
+    headers = signed_headers(new, "msg_1", time.time(), BODY, previous=old)
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    for secret in (old, new):
+        assert Webhook(secret).verify(BODY, headers)["type"] == "incident.confirmed"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(make_secret()).verify(BODY, headers)
+
+
+def test_the_newest_signature_comes_first() -> None:
+    old, new, now = make_secret(), make_secret(), time.time()
+    alone = signed_headers(new, "msg_1", now, BODY)["webhook-signature"]
+    both = signed_headers(new, "msg_1", now, BODY, previous=old)["webhook-signature"]
+    assert both.split(" ")[0] == alone
