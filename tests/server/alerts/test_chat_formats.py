@@ -1,0 +1,251 @@
+"""Chat messages are what the services publish, say everything that matters, and obey no name from a training script."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from leakline_server.alerts.formats import FORMATS
+from leakline_server.alerts.formats.chat import escaped, read, units
+from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+CHAT = ("slack", "discord", "teams")
+EVENTS = (
+    "incident.suspected", "incident.confirmed", "incident.recovered", "incident.resolved", "oom.risk",
+    "contract.violated", "run.silent", "run.killed", "run.finished", "rule.fired", "webhook.test",
+)  # fmt: skip
+SAID = {
+    "where": "evaluate_population/run_episode in rank 0",
+    "what": "16 trading.TradingEnvironment per generation",
+    "how_much": "7.10 GiB per generation (6.90 GiB to 7.30 GiB)",
+    "when": "since generation 1",
+    "forecast": "the limit of 64.00 GiB is reached at generation 9, about 2026-01-01T12:00:00Z",
+}
+ADVICE = "let go of the environments at the end of evaluate_population"
+LINK = "https://leakline.example/runs/r1"
+
+# What would mention people, make links, change the looks of a message or call a function, in one service or another.
+HOSTILE = [
+    "<!channel> wake up", "<!here|x>", "<@U012ABCDEF>", "<#C012AB3CD>", "@everyone", "@here", "<@&123456789012345678>",
+    "<@123456789012345678>", "</leave:123456789012345678>", "<t:0:R>", "<https://evil.example|Open in Leakline>",
+    "[Open in Leakline](https://evil.example)", "![i](https://evil.example/i.png)", "https://evil.example/login",
+    "*bold* **bold** _slanted_ __under__ ~struck~ ~~struck~~ ||hidden||", "`code` ```block```", "> quoted",
+    ">>> quoted",
+    "# heading", "-# small", "- list", ":rotating_light:", "<at>Everyone</at>", "{{DATE(2026-01-01T00:00:00Z)}}",
+    "{{{TIME(2026-01-01T00:00:00Z)}}}", "\\*still bold*", "\\", "&lt;!channel&gt;", "<script>alert(1)</script>",
+    "a\r\n\r\n# b\u202ec\x1b[31m",
+]  # fmt: skip
+
+
+def facts(**more: Any) -> dict[str, Any]:
+    said = {name: {"text": text} for name, text in SAID.items()}
+    head = {"title": "Leak confirmed in erl-trading/before-fix", "summary": "it keeps 16 of them"}
+    return {**head, **said, "advice": [ADVICE], "link": "/runs/r1", **more}
+
+
+def hostile_facts(text: str) -> dict[str, Any]:
+    said = {name: {"text": text} for name in SAID}
+    return {"title": text, "summary": text, **said, "advice": [text] * 20, "link": "/runs/r1"}
+
+
+def message(
+    form: str, told: Mapping[str, Any], event: str = "incident.confirmed",
+    server_url: str = "https://leakline.example",
+) -> dict[str, Any]:  # fmt: skip
+    body = FORMATS[form](Message(event, 1_760_000_000.0, told, server_url))
+    assert len(body) <= MAX_BODY_BYTES
+    found = json.loads(body)
+    must_be_valid(form, found)
+    return dict(found)
+
+
+@cache
+def published(form: str) -> Draft202012Validator:
+    schema = json.loads((DATA / f"{form}_message.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def must_be_valid(form: str, body: Any) -> None:
+    published(form).validate(body)
+    if form == "discord":
+        (embed,) = body["embeds"]
+        told = [embed["title"], embed["description"], embed["footer"]["text"]]
+        told += [text for field in embed["fields"] for text in (field["name"], field["value"])]
+        assert sum(map(units, told)) <= 6_000
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every string in it that is shown."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for entry in value.values():
+            yield from texts(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from texts(entry)
+
+
+def as_shown(form: str, body: Any) -> str:
+    """What a person reads, by the rules of the service for what is escaped."""
+    shown = "\n".join(texts(body))
+    if form == "slack":
+        return shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return re.sub(r"\\([^0-9A-Za-z\s])", r"\1", shown) if form == "discord" else shown
+
+
+@pytest.mark.parametrize("form", CHAT)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_of_a_training_script_stays_text(form: str, text: str) -> None:
+    body = message(form, hostile_facts(text))
+    {"slack": obeys_nothing_in_slack, "discord": obeys_nothing_in_discord, "teams": obeys_nothing_in_teams}[
+        form
+    ](body)  # fmt: skip
+    for link in re.findall(r"https?://[^\s\"\\|)>]+", json.dumps(body, ensure_ascii=False)):
+        assert link.startswith((LINK, "http://adaptivecards.io/")), link
+
+
+def obeys_nothing_in_slack(body: dict[str, Any]) -> None:
+    marked = [t for t in objects(body) if t.get("type") == "mrkdwn"]
+    labels = {"*Where*", "*What*", "*How much*", "*Since when*", "*Forecast*"}
+    assert {t["text"] for t in marked} == labels | {f"<{LINK}|Open in Leakline>"}
+    assert all(t["verbatim"] for t in marked)
+    assert not any(t.get("emoji") for t in objects(body))
+    assert re.findall(r"[<>]", "".join(texts(body))) == ["<", ">"]
+
+
+def obeys_nothing_in_discord(body: dict[str, Any]) -> None:
+    assert body["allowed_mentions"] == {"parse": []}
+    (embed,) = body["embeds"]
+    *fields, link = embed["fields"]
+    assert link["value"] == f"[Open in Leakline]({LINK})"
+    for text in (embed["title"], embed["description"], *(f["value"] for f in fields)):
+        # What a backslash leaves alone has no meaning in Discord's Markdown.
+        left = re.sub(r"\\[^0-9A-Za-z\s]", "", text)
+        assert not re.search(r"[\\*_~`|>#\[\]()<@:-]", left), text
+
+
+def obeys_nothing_in_teams(body: dict[str, Any]) -> None:
+    card = body["attachments"][0]["content"]
+    assert {o["type"] for o in objects(card) if "type" in o} == {
+        "AdaptiveCard", "RichTextBlock", "TextRun", "Action.OpenUrl",
+    }  # fmt: skip
+    assert card["msteams"] == {"width": "Full"}
+    assert [action["url"] for action in card["actions"]] == [LINK]
+    assert card["fallbackText"] == "Leakline: incident.confirmed"
+    assert "{{" not in "".join(texts(card))
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for entry in value.values() if isinstance(value, dict) else value:
+        if isinstance(entry, (dict, list)):
+            yield from objects(entry)
+
+
+@pytest.mark.parametrize("form", CHAT)
+@pytest.mark.parametrize(
+    "text", ["<&>" * 4_000, "*" * 9_000, "\U0001f40d" * 9_000, "界" * 9_000, "{" * 9_000]
+)
+def test_however_long_and_wide_texts_are_the_message_fits_and_keeps_its_link(
+    form: str, text: str
+) -> None:
+    body = message(form, hostile_facts(text))
+    assert LINK in json.dumps(body)
+
+
+@pytest.mark.parametrize("form", CHAT)
+def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape(form: str) -> None:
+    body = message(
+        form,
+        facts(
+            what={"text": "界" * 2_000}, forecast={"text": "&" * 2_000}, advice=["*" * 9_000] * 3
+        ),
+    )
+    shown = as_shown(form, body)
+    assert SAID["where"] in shown
+    assert "&amp…" not in json.dumps(body, ensure_ascii=False)
+    assert not re.search(r"&(?!amp;|lt;|gt;)", "".join(texts(body))) or form != "slack"
+
+
+@pytest.mark.parametrize("form", CHAT)
+@pytest.mark.parametrize("missing", ["title", "summary", *SAID, "advice", "link"])
+def test_what_an_alert_does_not_tell_has_no_line(form: str, missing: str) -> None:
+    told = facts()
+    del told[missing]
+    shown = as_shown(form, message(form, told))
+    assert "None" not in shown
+    if missing in SAID:
+        assert SAID[missing] not in shown
+
+
+@pytest.mark.parametrize("form", CHAT)
+@pytest.mark.parametrize("wrong", [None, 7, [], {}, {"text": None}, [["x"]], True])
+def test_facts_of_another_shape_are_left_out_and_the_message_is_still_one(
+    form: str, wrong: object
+) -> None:
+    message(form, dict.fromkeys(facts(), wrong))
+
+
+@pytest.mark.parametrize("form", CHAT)
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_says_where_what_how_much_since_when_forecast_advice_and_link(
+    form: str, event: str
+) -> None:
+    shown = as_shown(form, message(form, facts(), event))
+    for text in (*SAID.values(), ADVICE, "Leak confirmed in erl-trading/before-fix", event, LINK):
+        assert text in shown
+
+
+@pytest.mark.parametrize("form", CHAT)
+def test_a_message_without_facts_is_the_sentence_of_a_test(form: str) -> None:
+    told = {"title": "Leakline test message", "summary": "Alerts arrive here.", "link": "/"}
+    shown = as_shown(form, message(form, told, "webhook.test", "http://127.0.0.1:8765/"))
+    assert "Alerts arrive here." in shown
+    assert "http://127.0.0.1:8765/" in shown
+
+
+@pytest.mark.parametrize("form", CHAT)
+def test_a_link_ends_where_it_ends(form: str) -> None:
+    body = message(form, facts(link="/runs/a)b>c|d e\u00fc%20"))
+    assert "/runs/a%29b%3Ec%7Cd%20e%C3%BC%20" in "".join(texts(body))
+
+
+def test_a_link_that_no_service_would_take_is_the_front_page() -> None:
+    told = facts(link="/runs/" + "a" * 5_000)
+    assert read(Message("oom.risk", 0.0, told, "https://leakline.example")).link == (
+        "https://leakline.example/"
+    )
+
+
+def test_colours_tell_an_alarm_from_good_news() -> None:
+    def tone(event: str, **more: Any) -> str:
+        return read(Message(event, 0.0, facts(**more), "https://leakline.example")).tone
+
+    assert tone("incident.confirmed") == "alarm"
+    assert tone("incident.resolved") == "good"
+    assert tone("rule.fired", rule={"status": "firing"}) == "warning"
+    assert tone("rule.fired", rule={"status": "resolved"}) == "good"
+    assert tone("run.finished", run={"state": "finished"}) == "neutral"
+    assert tone("run.finished", run={"state": "failed"}) == "warning"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "expected"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("a&b", 7, "a&amp;b"), ("a&b", 6, "a…"), ("", 3, ""),
+     ("\U0001f40d" * 2, 4, "\U0001f40d" * 2), ("\U0001f40d" * 2, 3, "\U0001f40d…")],
+)  # fmt: skip
+def test_what_is_too_long_ends_before_an_escape_that_does_not_fit(
+    text: str, limit: int, expected: str
+) -> None:
+    assert escaped(text, limit, {"&": "&amp;"}) == expected
