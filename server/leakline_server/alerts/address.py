@@ -48,6 +48,8 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "multicast": ("224.0.0.0/4", "ff00::/8"),
     "reserved": ("240.0.0.0/4",),
     "discard": ("100::/64",),
+    # Public by number, and answers every machine of Azure with what is secret of it.
+    "metadata": ("168.63.129.16/32",),
     # These carry an IPv4 address inside, and a gateway would take the call there.
     "translated": ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"),
     "segment-routing": ("5f00::/16",),

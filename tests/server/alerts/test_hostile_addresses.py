@@ -1,0 +1,292 @@
+"""No webhook address leads the server to where only the server can go: everything that connects is watched.
+
+The victim is a real listener on loopback, on IPv4 and IPv6. The stand-in for a public receiver listens on 127.0.0.2 at
+the same port, and only that address is allowed; so a try that is led astray has a live port to arrive at.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from leakline_server.alerts.address import (
+    CheckedAddress,
+    Network,
+    Resolver,
+    networks,
+    resolve_by_system,
+)
+from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.outgoing import Outgoing, send
+from leakline_server.alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
+from leakline_server.alerts.signing import make_secret
+
+STAND_IN = "127.0.0.2"
+ALLOWED = networks(f"{STAND_IN}/32")
+# What names lead to here; everything else has no address.
+NAMES = {
+    "public.example": [STAND_IN], "private.example": ["127.0.0.1"], "both.example": [STAND_IN, "127.0.0.1"],
+    "both-the-other-way.example": ["127.0.0.1", STAND_IN], "six.example": ["::1"],
+    "both-six.example": [STAND_IN, "::1"],
+    "mapped.example": ["::ffff:127.0.0.1"], "nat64.example": ["64:ff9b::7f00:1"], "zone.example": ["fe80::1%lo"],
+    "metadata.google.internal": ["169.254.169.254"], "wireserver.example": ["168.63.129.16"],
+    "any.example": ["0.0.0.0"],
+    "127.0.0.1.nip.example": ["127.0.0.1"], "7f000001.rebind.example": ["127.0.0.1"], "router.example": ["192.168.0.1"],
+    "database": ["10.0.0.7"], "xn--lclhst-0ta3o.example": ["127.0.0.1"], "ten.example": ["10.1.1.1", STAND_IN],
+}  # fmt: skip
+# PORT is the victim's and the stand-in's.
+HOSTILE = [
+    # 127.0.0.1 in every spelling that some resolver takes
+    "http://2130706433:PORT/", "http://017700000001:PORT/", "http://0x7f000001:PORT/", "http://0x7F000001:PORT/",
+    "http://127.1:PORT/", "http://127.0.1:PORT/", "http://127.65793:PORT/", "http://0177.0.0.1:PORT/",
+    "http://0x7f.0.0.1:PORT/", "http://0x7f.1:PORT/", "http://0177.0x0.0.1:PORT/", "http://127.0.0.0x1:PORT/",
+    "http://127.0.0.01:PORT/", "http://00127.0.0.1:PORT/", "http://127.0.0.1.:PORT/", "http://127.0.0.1..:PORT/",
+    "http://0:PORT/", "http://0.0.0.0:PORT/", "http://00000000:PORT/", "http://127.127.127.127:PORT/",
+    "http://4294967296:PORT/", "http://127.0.0.257:PORT/", "http://127%2e0%2e0%2e1:PORT/", "http://%31%32%37.0.0.1:PORT/",
+    "http://①②⑦.⓪.⓪.①:PORT/", "http://１２７.0.0.1:PORT/", "http://١٢٧.0.0.1:PORT/", "http://127。0。0。1:PORT/",
+    "http://127．0．0．1:PORT/", "http://127｡0｡0｡1:PORT/", "http://ⓛocalhost:PORT/", "http://loc\u00adalhost:PORT/",
+    # the same inside IPv6
+    "http://[::1]:PORT/", "http://[::]:PORT/", "http://[0:0:0:0:0:0:0:1]:PORT/", "http://[::ffff:127.0.0.1]:PORT/",
+    "http://[::ffff:7f00:1]:PORT/", "http://[::FFFF:7F00:0001]:PORT/", "http://[::127.0.0.1]:PORT/", "http://[::7f00:1]:PORT/",
+    "http://[2002:7f00:1::]:PORT/", "http://[2002:7f00:1::1]:PORT/", "http://[64:ff9b::127.0.0.1]:PORT/",
+    "http://[64:ff9b::7f00:1]:PORT/", "http://[64:ff9b:1::7f00:1]:PORT/", "http://[::ffff:0:127.0.0.1]:PORT/",
+    "http://[2001:0:7f00:1::]:PORT/", "http://[fe80::1%25lo]:PORT/", "http://[fe80::1%lo]:PORT/", "http://[::1%25lo]:PORT/",
+    "http://[::1]:PORT:PORT/", "http://[::1/", "http://[::1]example:PORT/", "http://[v1.7f]:PORT/", "http://[127.0.0.1]:PORT/",
+    "http://::1:PORT/", "http://[::ffff:169.254.169.254]/",
+    # private, metadata and other special addresses
+    "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/latest/", "http://100.100.100.200/latest/",
+    "http://192.0.0.192/opc/v2/", "http://168.63.129.16/machine?comp=goalstate", "http://metadata.google.internal/",
+    "http://wireserver.example/", "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.1.1/", "http://100.64.0.1/",
+    "http://198.18.0.1/", "http://224.0.0.1/", "http://255.255.255.255/", "http://240.0.0.1/", "http://[fc00::1]/",
+    "http://[ff02::1]/", "http://[2001:db8::1]/",
+    # names
+    "http://localhost:PORT/", "http://LOCALHOST:PORT/", "http://localhost.:PORT/", "http://hook.localhost:PORT/",
+    "http://localhost.localdomain:PORT/", "http://ip6-localhost:PORT/", "http://private.example:PORT/",
+    "http://PRIVATE.example.:PORT/", "http://both.example:PORT/", "http://both-the-other-way.example:PORT/",
+    "http://six.example:PORT/", "http://both-six.example:PORT/", "http://mapped.example:PORT/", "http://nat64.example:PORT/",
+    "http://zone.example:PORT/", "http://any.example:PORT/", "http://127.0.0.1.nip.example:PORT/",
+    "http://7f000001.rebind.example:PORT/", "http://xn--lclhst-0ta3o.example:PORT/", "http://router.example/",
+    "http://database:5432/", "http://ten.example:PORT/", "http://nowhere.example:PORT/",
+    # what a parser may read in two ways
+    "http://public.example:PORT@127.0.0.1:PORT/", "http://127.0.0.1:PORT@public.example:PORT/", "http://u:p@public.example:PORT/",
+    "http://@127.0.0.1:PORT/", "http://public.example\\@127.0.0.1:PORT/", "http://127.0.0.1:PORT\\@public.example/",
+    "http://127.0.0.1:PORT#@public.example/", "http://127.0.0.1:PORT?@public.example/", "http://127.0.0.1:PORT;public.example/",
+    "http://public.example%00.127.0.0.1:PORT/", "http://public.example%2f@127.0.0.1:PORT/", "http:127.0.0.1:PORT/",
+    "http:/127.0.0.1:PORT/", "http:///127.0.0.1:PORT/", "http:////127.0.0.1:PORT/", "//127.0.0.1:PORT/",
+    "127.0.0.1:PORT",
+    "http://127.0.0.1\t:PORT/", "http://127.0.0.1\n:PORT/", " http://127.0.0.1:PORT/", "\x00http://127.0.0.1:PORT/",
+    "http://public.example:PORT\r\nHost: 127.0.0.1:PORT/", "http://public.example:PORT/ HTTP/1.1\r\nX: y",
+    # schemes and ports
+    "file:///etc/passwd", "ftp://127.0.0.1:PORT/", "gopher://127.0.0.1:PORT/_POST", "dict://127.0.0.1:PORT/",
+    "unix:///tmp/s",
+    "ws://127.0.0.1:PORT/", "ldap://127.0.0.1:PORT/", "jar:http://127.0.0.1:PORT!/", "http+unix://%2ftmp%2fs/",
+    "javascript:1",
+    "http://1.1.1.1:22/", "http://1.1.1.1:25/", "http://1.1.1.1:0/", "http://1.1.1.1:65536/", "http://1.1.1.1:-1/",
+    "http://1.1.1.1:８０/", "http://1.1.1.1:+80/", "http://1.1.1.1:0x50/", "http://1.1.1.1:8 0/",
+]  # fmt: skip
+
+
+@dataclass
+class Watched:
+    """``connected`` are all addresses that anything in this process connected to; ``reached`` counts the victim's."""
+
+    port: int
+    stand_in: socket.socket
+    victims: list[socket.socket]
+    connected: list[str] = field(default_factory=list)
+
+    def reached(self) -> int:
+        """Connections that wait at the victim; accepted by the kernel before ``connect`` returns."""
+        count = 0
+        for listener in self.victims:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except BlockingIOError:
+                    break
+                count += 1
+        return count
+
+
+_watching: list[list[str]] = []
+
+
+def _note_connections(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and _watching and isinstance(arguments[1], tuple):
+        _watching[-1].append(str(arguments[1][0]))
+
+
+# An audit hook stays until the process ends, so there is one.
+sys.addaudithook(_note_connections)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    found = _listening()
+    _watching.append(found.connected)
+    yield found
+    _watching.remove(found.connected)
+    for listener in (found.stand_in, *found.victims):
+        listener.close()
+
+
+def _listening() -> Watched:
+    """All at one port, which must be free on each address."""
+    while True:
+        stand_in = socket.create_server((STAND_IN, 0))
+        port = stand_in.getsockname()[1]
+        try:
+            victims = [socket.create_server(("127.0.0.1", port))]
+        except OSError:
+            stand_in.close()
+            continue
+        # Where this machine has no IPv6, nothing can be reached there either.
+        with suppress(OSError):
+            victims.append(socket.create_server(("::1", port), family=socket.AF_INET6))
+        for listener in victims:
+            listener.setblocking(False)
+        return Watched(port, stand_in, victims)
+
+
+def resolve(host: str) -> Sequence[str]:
+    """NAMES, and what this machine calls itself by its own resolver."""
+    if "localhost" in host:
+        return resolve_by_system(host)
+    if host.lower() not in NAMES:
+        raise OSError("Name or service not known")
+    return NAMES[host.lower()]
+
+
+def attempt(
+    url: str, resolver: Resolver = resolve, allowed: Sequence[Network] = ALLOWED
+) -> Outcome:
+    def quickly(to: CheckedAddress, body: bytes, headers: Any) -> Outcome:
+        return post(to, body, headers, connect_seconds=1, total_seconds=2)
+
+    message = Message("incident.confirmed", 0.0, {"link": "/"}, "https://leakline.example")
+    outgoing = Outgoing("msg_1", url, "standard", make_secret(), message)
+    return send(outgoing, allowed, time.time(), resolve=resolver, by=quickly)
+
+
+def answer_once(listener: socket.socket, answer: bytes) -> threading.Thread:
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(5)
+            received = b""
+            while not received.endswith(b"}") and (piece := connection.recv(65_536)):
+                received += piece
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_a_hostile_address_reaches_nothing(url: str, watched: Watched) -> None:
+    outcome = attempt(url.replace("PORT", str(watched.port)))
+    assert isinstance(outcome, (GiveUp, TryAgain))
+    assert outcome.status is None
+    assert watched.connected == []
+    assert watched.reached() == 0
+
+
+def test_there_are_at_least_sixty_of_them_and_none_is_there_twice() -> None:
+    assert len(HOSTILE) == len(set(HOSTILE)) >= 60
+
+
+@pytest.mark.parametrize("ending", ["", "/path"])
+def test_what_watches_would_see_a_connection(watched: Watched, ending: str) -> None:
+    answering = answer_once(watched.stand_in, b"HTTP/1.1 204 No Content\r\n\r\n")
+    outcome = attempt(f"http://public.example:{watched.port}{ending}")
+    answering.join(5)
+    assert isinstance(outcome, Delivered)
+    assert watched.connected == [STAND_IN]
+    socket.create_connection(("127.0.0.1", watched.port)).close()
+    assert watched.reached() == 1
+    assert watched.connected == [STAND_IN, "127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    "later", [["127.0.0.1"], ["::1"], ["127.0.0.1", STAND_IN], ["169.254.169.254"]]
+)
+def test_a_name_that_changes_between_check_and_connection_gains_nothing(
+    watched: Watched, later: list[str]
+) -> None:
+    asked = []
+
+    def rebinding(host: str) -> Sequence[str]:
+        asked.append(host)
+        return [STAND_IN] if len(asked) == 1 else later
+
+    answering = answer_once(watched.stand_in, b"HTTP/1.1 204 No Content\r\n\r\n")
+    first = attempt(f"http://rebind.example:{watched.port}/", rebinding)
+    answering.join(5)
+    again = attempt(f"http://rebind.example:{watched.port}/", rebinding)
+    assert isinstance(first, Delivered)
+    assert isinstance(again, GiveUp)
+    assert asked == ["rebind.example", "rebind.example"]
+    assert watched.connected == [STAND_IN]
+    assert watched.reached() == 0
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "to",
+    ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "http://[::1]:PORT/", "http://localhost:PORT/"],
+)
+def test_a_redirect_to_a_private_address_is_not_followed(
+    watched: Watched, status: int, to: str
+) -> None:
+    where = to.replace("PORT", str(watched.port))
+    headers = f"HTTP/1.1 {status} Go\r\nLocation: {where}\r\nRefresh: 0; url={where}\r\n\r\n"
+    answering = answer_once(watched.stand_in, headers.encode())
+    outcome = attempt(f"http://public.example:{watched.port}/")
+    answering.join(5)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.status == status
+    assert watched.connected == [STAND_IN]
+    assert watched.reached() == 0
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_proxy_of_the_environment_is_not_used(
+    watched: Watched, upper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy"):
+        proxy = f"http://127.0.0.1:{watched.port}"
+        monkeypatch.setenv(name.upper() if upper else name, proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    answering = answer_once(watched.stand_in, b"HTTP/1.1 204 No Content\r\n\r\n")
+    outcome = attempt(f"http://public.example:{watched.port}/")
+    answering.join(5)
+    assert isinstance(outcome, Delivered)
+    assert watched.connected == [STAND_IN]
+    assert watched.reached() == 0
+
+
+def test_a_refused_connection_is_not_tried_at_an_address_nobody_checked(watched: Watched) -> None:
+    watched.stand_in.close()
+    outcome = attempt(f"http://public.example:{watched.port}/")
+    assert isinstance(outcome, TryAgain)
+    assert watched.connected == [STAND_IN]
+    assert watched.reached() == 0
+
+
+def test_an_answer_that_asks_for_another_connection_gets_none(watched: Watched) -> None:
+    headers = f'HTTP/1.1 421 Misdirected\r\nAlt-Svc: h2="127.0.0.1:{watched.port}"; ma=60\r\nContent-Length: 0\r\n\r\n'
+    answering = answer_once(watched.stand_in, headers.encode())
+    assert isinstance(attempt(f"http://public.example:{watched.port}/"), TryAgain)
+    answering.join(5)
+    assert watched.connected == [STAND_IN]
+    assert watched.reached() == 0
