@@ -1,0 +1,314 @@
+"""The receivers of the examples, in Python and in JavaScript, believe only what is signed, fresh and new."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from leakline_server.alerts.address import networks
+from leakline_server.alerts.formats.message import Message
+from leakline_server.alerts.outgoing import Outgoing, send
+from leakline_server.alerts.post import Delivered, Outcome, TryAgain
+from leakline_server.alerts.signing import make_secret, signed_headers
+
+pytestmark = pytest.mark.flow
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "webhook_receiver"
+LOOPBACK = networks("127.0.0.0/8")
+FACTS = {
+    "title": "Leak confirmed in erl-trading/before-fix",
+    "summary": "evaluate keeps 16 \U0001f40d per generation",
+    "where": {"text": "evaluate in rank 0"},
+    "what": {"text": "16 trading.TradingEnvironment per generation"},
+    "how_much": {"text": "7.10 GiB per generation"},
+    "when": {"text": "since generation 1"},
+    "forecast": {"text": "memory is not expected to run out"},
+    "advice": ["let go of the environments", "see the holders"],
+    "link": "/runs/r1",
+}
+PRINTED = [
+    "[incident.confirmed] Leak confirmed in erl-trading/before-fix",
+    "  evaluate keeps 16 \U0001f40d per generation",
+    "  where:      evaluate in rank 0",
+    "  what:       16 trading.TradingEnvironment per generation",
+    "  how much:   7.10 GiB per generation",
+    "  since when: since generation 1",
+    "  forecast:   memory is not expected to run out",
+    "  advice:     let go of the environments",
+    "  advice:     see the holders",
+    "  https://leakline.example/runs/r1",
+]
+BODY = b'{"type":"incident.confirmed","timestamp":"2026-01-01T00:00:00Z","data":{"title":"t","summary":"s","link":"/"}}'
+
+
+@dataclass
+class Receiver:
+    """A running receiver; ``printed`` are its lines on stdout so far, ``said`` those on stderr."""
+
+    process: subprocess.Popen[str]
+    port: int = 0
+    printed: list[str] = field(default_factory=list)
+    said: queue.Queue[str] = field(default_factory=queue.Queue)
+    readers: list[threading.Thread] = field(default_factory=list)
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("POST", "/", body, dict(headers))
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def all_printed(self) -> list[str]:
+        """Everything, after its end."""
+        self.process.terminate()
+        self.process.wait(10)
+        for reader in self.readers:
+            reader.join(10)
+        return self.printed
+
+
+# Secrets, with spaces between -> a receiver that listens.
+Start = Callable[[str], Receiver]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to start one; ``by`` is what its first line says of who checks signatures."""
+
+    command: Sequence[str]
+    by: str
+
+
+def node() -> str:
+    """That of the machine, else the one that Playwright brings."""
+    found = shutil.which("node")
+    if found:
+        return found
+    from playwright._impl._driver import compute_driver_executable
+
+    return str(compute_driver_executable()[0])
+
+
+@pytest.fixture(scope="module")
+def with_the_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with the published package beside it."""
+    if (EXAMPLE / "node_modules" / "standardwebhooks").is_dir():
+        return EXAMPLE
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("the published JavaScript library needs npm, and there is none")
+    folder = tmp_path_factory.mktemp("with_the_library")
+    for name in ("receiver.mjs", "package.json"):
+        shutil.copy(EXAMPLE / name, folder)
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        why = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        pytest.skip(f"npm cannot install standardwebhooks here: {why}")
+    return folder
+
+
+@pytest.fixture(params=["python", "node:crypto", "standardwebhooks"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    if request.param == "python":
+        return Kind([sys.executable, str(EXAMPLE / "receiver.py")], "")
+    if request.param == "standardwebhooks":
+        folder = request.getfixturevalue("with_the_library")
+        return Kind([node(), str(folder / "receiver.mjs")], request.param)
+    # A copy, so that a library installed beside the example is not found.
+    shutil.copy(EXAMPLE / "receiver.mjs", tmp_path)
+    return Kind([node(), str(tmp_path / "receiver.mjs")], request.param)
+
+
+@pytest.fixture
+def start(kind: Kind) -> Iterator[Start]:
+    started: list[Receiver] = []
+
+    def begin(secrets: str) -> Receiver:
+        process = subprocess.Popen(
+            kind.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+            env={**os.environ, "WEBHOOK_SECRET": secrets, "PORT": "0", "PYTHONIOENCODING": "utf-8"},
+        )  # fmt: skip
+        receiver = Receiver(process)
+        started.append(receiver)
+        receiver.readers += [
+            _read(process.stdout, receiver.printed.append),
+            _read(process.stderr, receiver.said.put),
+        ]
+        first = receiver.said.get(timeout=20)
+        assert "listening on http://127.0.0.1:" in first, first
+        assert kind.by in first
+        receiver.port = int(first.split("127.0.0.1:")[1].split("/")[0])
+        return receiver
+
+    yield begin
+    for receiver in started:
+        receiver.process.kill()
+        receiver.process.wait(10)
+        for reader in receiver.readers:
+            reader.join(10)
+
+
+def _read(stream: IO[str] | None, take: Callable[[str], None]) -> threading.Thread:
+    def read() -> None:
+        assert stream is not None
+        for line in stream:
+            take(line.rstrip("\n"))
+        stream.close()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
+
+
+def deliver(
+    receiver: Receiver, secret: str, message_id: str = "msg_1", previous: str | None = None
+) -> Outcome:
+    """By the sender of the server."""
+    message = Message("incident.confirmed", time.time(), FACTS, "https://leakline.example")
+    url = f"http://127.0.0.1:{receiver.port}/"
+    outgoing = Outgoing(message_id, url, "standard", secret, message, previous)
+    return send(outgoing, LOOPBACK, time.time())
+
+
+def refused(outcome: Outcome) -> bool:
+    return isinstance(outcome, TryAgain) and outcome.status == 400
+
+
+def test_what_nobody_signed_with_the_secret_is_refused(start: Start) -> None:
+    receiver = start(make_secret())
+    assert refused(deliver(receiver, make_secret()))
+    assert receiver.post(BODY, {}) == 400
+    assert receiver.all_printed() == []
+
+
+def test_what_was_changed_on_the_way_is_refused(start: Start) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    good = signed_headers(secret, "msg_1", time.time(), BODY)
+    signature = good["webhook-signature"]
+    for body, changed in (
+        (BODY.replace(b"confirmed", b"recovered"), {}),
+        (BODY + b" ", {}),
+        (BODY[:-1], {}),
+        (b"\xff\xfe", {}),
+        (b"", {}),
+        (BODY, {"webhook-id": "msg_2"}),
+        (BODY, {"webhook-timestamp": str(int(time.time()) + 60)}),
+        (BODY, {"webhook-timestamp": "soon"}),
+        (BODY, {"webhook-timestamp": "-1"}),
+        (BODY, {"webhook-signature": signature.replace("v1,", "v2,")}),
+        (BODY, {"webhook-signature": signature.removeprefix("v1,")}),
+        (BODY, {"webhook-signature": signature[:-5]}),
+        (BODY, {"webhook-signature": "v1,"}),
+        (BODY, {"webhook-signature": "v1,!!!"}),
+    ):
+        assert receiver.post(body, {**good, **changed}) == 400, (body, changed)
+    for name in good:
+        assert receiver.post(BODY, {n: v for n, v in good.items() if n != name}) == 400
+    # None of that has spoiled it for the message itself.
+    assert receiver.post(BODY, good) == 204
+    assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /"]
+
+
+@pytest.mark.parametrize("seconds", [-301, -86_400, 301])
+def test_a_message_signed_more_than_five_minutes_from_now_is_refused(
+    start: Start, seconds: int
+) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    # A second is cut off when signing, and the clock goes on before it is checked.
+    at = time.time() + seconds + (2 if seconds > 0 else 0)
+    assert receiver.post(BODY, signed_headers(secret, "msg_1", at, BODY)) == 400
+    assert receiver.post(BODY, signed_headers(secret, "msg_1", time.time() - 290, BODY)) == 204
+    assert len(receiver.all_printed()) == 3
+
+
+def test_a_message_played_back_is_taken_and_printed_once(start: Start) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    recorded = signed_headers(secret, "msg_1", time.time(), BODY)
+    assert [receiver.post(BODY, recorded) for _ in range(3)] == [204, 204, 204]
+    # A later try of the sender is signed anew, and has the same id.
+    assert isinstance(deliver(receiver, secret, "msg_1"), Delivered)
+    assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
+    assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /", *PRINTED]
+
+
+@pytest.mark.parametrize("knows", ["old", "new", "old new", "new old"])
+def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
+    start: Start, knows: str
+) -> None:
+    secret = {"old": make_secret(), "new": make_secret()}
+    receiver = start(" ".join(secret[name] for name in knows.split()))
+    taken = [
+        not refused(deliver(receiver, secret["old"], "before")),
+        not refused(deliver(receiver, secret["new"], "meanwhile", previous=secret["old"])),
+        not refused(deliver(receiver, secret["new"], "after")),
+    ]
+    assert taken == ["old" in knows, True, "new" in knows]
+    assert len(receiver.all_printed()) == sum(taken) * len(PRINTED)
+
+
+def test_a_body_larger_than_any_message_is_not_taken(start: Start) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    body = b'{"type":"' + b"a" * 20_000 + b'"}'
+    assert receiver.post(body, signed_headers(secret, "msg_1", time.time(), body)) == 413
+    assert receiver.all_printed() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"data":[]}',
+        b'{"type":1,"data":{"where":7,"advice":"x"}}',
+        b'{"data":{"advice":{}}}',
+    ],
+)
+def test_a_signed_message_of_another_shape_stops_nothing(start: Start, body: bytes) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    assert receiver.post(body, signed_headers(secret, "msg_1", time.time(), body)) == 204
+    assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
+    assert receiver.all_printed()[-len(PRINTED) :] == PRINTED
+
+
+def test_without_a_secret_it_says_what_to_set(kind: Kind) -> None:
+    done = subprocess.run(
+        kind.command, capture_output=True, text=True, timeout=20, env={**os.environ, "WEBHOOK_SECRET": ""}
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("set WEBHOOK_SECRET")
+
+
+def test_the_test_message_of_the_command_arrives(start: Start, tmp_path: Path) -> None:
+    secret = make_secret()
+    receiver = start(secret)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
+    settings = {
+        "LEAKLINE_WEBHOOK_URL": f"http://127.0.0.1:{receiver.port}/",
+        "LEAKLINE_WEBHOOK_SECRET": secret,
+        "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
+        "LEAKLINE_DATABASE_URL": f"sqlite:///{tmp_path}/leakline.db",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "leakline", "webhook", "test"], capture_output=True, text=True, timeout=60,
+        env={**clean, **settings}, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert receiver.all_printed()[0] == "[webhook.test] Leakline test message"
