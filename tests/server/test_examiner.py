@@ -308,7 +308,8 @@ def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     engine = api.app.state.services.engine
-    assert runs.mark_silent(engine, 4e9) == ["r1"]
+    with writing(engine) as connection:
+        assert [marked["id"] for marked in runs.mark_silent(connection, 4e9)] == ["r1"]
     assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
     run.send(api, 0, 3)
     assert api.get("/api/v1/runs/r1").json()["state"] == "running"

@@ -289,7 +289,7 @@ def _is_whole(chain: Chain, training: Training, verdict: Mapping[str, Any]) -> b
 def _messages(
     chain: Chain, kind: Kind, training: Training, verdict: Mapping[str, Any]
 ) -> list[Message]:
-    """What the receiver got about this run, once what must come has come or had time to come."""
+    """What the receiver got about leaks of this run, once what must come has come or had time to come."""
     status = verdict.get("status")
     expected = kind.leaks and status in RAISED and not training.failure
 
@@ -299,7 +299,10 @@ def _messages(
 
     seconds = WEBHOOK_SECONDS if expected else NO_WEBHOOK_SECONDS
     chain.receiver.wait(training.run, enough, seconds)
-    return [_message(one, training) for one in chain.receiver.of_run(training.run)]
+    received = chain.receiver.of_run(training.run)
+    # That the run has finished, say, is told as well.
+    about_leaks = (one for one in received if one.data("incident", "id") is not None)
+    return [_message(one, training) for one in about_leaks]
 
 
 def _message(received: Received, training: Training) -> Message:

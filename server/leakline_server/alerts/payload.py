@@ -15,10 +15,14 @@ from urllib.parse import quote
 
 from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
-from leakline.analysis.wording import format_bytes, format_count
+from leakline.analysis.wording import capital, format_bytes, format_count
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
+# Of a note before a long summary.
+_LEAST_NOTE: Final = 80
+# The finding that a run is about, worst first.
+_LEAKING: Final = ("confirmed", "suspected")
 
 _WORDS: Final[Mapping[str, str]] = {
     "incident.suspected": "Leak suspected",
@@ -26,6 +30,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "incident.recovered": "Leak recovered",
     "incident.resolved": "Leak resolved",
     "contract.violated": "Declared count violated",
+    "oom.risk": "Memory may run out",
+    "run.silent": "Run silent",
+    "run.killed": "Run killed",
+    "run.finished": "Run finished",
 }
 _ENDS: Final[Mapping[str, str]] = {
     "incident.recovered": "; the growth has stopped",
@@ -46,23 +54,70 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRun:
-    """The run whose incidents changed. ``at`` is Unix seconds of the verdict."""
+    """A run and what was said of it. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
+
+    ``reason`` says why it ended, where anybody said so.
+    """
 
     id: str
     project: str
     name: str
     verdict: Verdict
     at: float
+    state: str = "running"
+    attempt: int = 1
+    reason: str = ""
+    began_at: float = 0.0
+    last_seen_at: float = 0.0
+    ended_at: float | None = None
 
 
 def incident_facts(
     event: str, incident_id: str, finding: Finding, run: ExaminedRun
 ) -> dict[str, Any]:
     """Plain JSON: where, what, how_much, when, forecast, advice and link of one finding. Bytes and generations."""
+    summary = finding_sentence(finding, run.verdict.unit) + _ENDS.get(event, "")
+    incident = {
+        "id": incident_id,
+        "fingerprint": finding.fingerprint,
+        "status": finding.status,
+        "confidence": finding.confidence,
+    }
+    advice = list(finding.advice)
+    return _facts(_title(event, run), summary, run, finding, advice) | {"incident": plain(incident)}
+
+
+def run_facts(
+    event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
+) -> dict[str, Any]:
+    """The same of a run, filled from its worst finding; what nobody knows has an empty text."""
+    worst = next(
+        (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None
+    )
+    advice = [*advice, *(worst.advice if worst is not None else ())]
+    return _facts(title or _title(event, run), summary, run, worst, advice)
+
+
+def noted(facts: dict[str, Any], note: str) -> dict[str, Any]:
+    """The facts with a sentence before the summary; a long note is cut, the summary never."""
+    summary = facts["summary"]
+    room = max(_LEAST_NOTE, MAX_TEXT_CHARACTERS - len(summary) - 2)
+    note = _clean(capital(note))
+    note = note if len(note) <= room else note[: room - 1] + "…"
+    return {**facts, "summary": f"{note}. {summary}"}
+
+
+def _title(event: str, run: ExaminedRun) -> str:
+    return f"{_WORDS.get(event, event)} in {run.project}/{run.name}"
+
+
+def _facts(
+    title: str, summary: str, run: ExaminedRun, finding: Finding | None, advice: Sequence[str]
+) -> dict[str, Any]:
     unit = run.verdict.unit
     facts = {
-        "title": f"{_WORDS.get(event, event)} in {run.project}/{run.name}",
-        "summary": finding_sentence(finding, unit) + _ENDS.get(event, ""),
+        "title": title,
+        "summary": summary,
         "run": {
             "id": run.id,
             "project": run.project,
@@ -70,7 +125,34 @@ def incident_facts(
             "unit": unit,
             "generations": run.verdict.generations,
             "status": run.verdict.status,
+            "state": run.state,
+            "attempt": run.attempt,
         },
+        **_of_finding(finding, run),
+        "forecast": {
+            "text": forecast_text(run.verdict.oom, unit),
+            **to_json(run.verdict.oom),
+        },
+        "advice": list(advice),
+        "evidence": list(finding.evidence) if finding is not None else [],
+        "link": f"/runs/{quote(run.id, safe='')}",
+    }
+    return {key: plain(value) for key, value in facts.items()}
+
+
+def _of_finding(finding: Finding | None, run: ExaminedRun) -> dict[str, Any]:
+    """Where, what, how much and since when."""
+    unit, when = run.verdict.unit, {"told_at": iso(run.at)}
+    if finding is None:
+        growth = run.verdict.growth_bytes_per_generation
+        how_much = _how_much(growth, unit) if growth is not None else ""
+        return {
+            "where": {"text": ""},
+            "what": {"text": "", "kind": None, "suspects": []},
+            "how_much": {"text": how_much, "growth_bytes_per_generation": to_json(growth)},
+            "when": {"text": "", "started_at_generation": None, **when},
+        }
+    return {
         "where": {
             "text": _where(finding),
             "phase": finding.phase,
@@ -92,23 +174,9 @@ def incident_facts(
         "when": {
             "text": _since(finding.started_at_generation, unit) or "since an unknown start",
             "started_at_generation": to_json(finding.started_at_generation),
-            "told_at": iso(run.at),
+            **when,
         },
-        "forecast": {
-            "text": _forecast(run.verdict.oom, unit),
-            **to_json(run.verdict.oom),
-        },
-        "advice": list(finding.advice),
-        "evidence": list(finding.evidence),
-        "incident": {
-            "id": incident_id,
-            "fingerprint": finding.fingerprint,
-            "status": finding.status,
-            "confidence": finding.confidence,
-        },
-        "link": f"/runs/{quote(run.id, safe='')}",
     }
-    return {key: _plain(value) for key, value in facts.items()}
 
 
 def iso(at: float) -> str:
@@ -137,7 +205,7 @@ def _since(start: Interval | None, unit: str) -> str:
     return "" if start is None else f"since {unit} {start.estimate:.0f}"
 
 
-def _forecast(oom: OomForecast, unit: str) -> str:
+def forecast_text(oom: OomForecast, unit: str) -> str:
     if oom.risk == "none" or oom.generation is None:
         return "memory is not expected to run out"
     limit = f" of {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
@@ -145,14 +213,14 @@ def _forecast(oom: OomForecast, unit: str) -> str:
     return f"the limit{limit} is reached at {unit} {oom.generation.estimate:.0f}{at}"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same JSON with every string cut and cleaned, and every list at its bound."""
     if isinstance(value, str):
         return _clean(value)
     if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(entry) for entry in value[:MAX_LIST_ENTRIES]]
+        return [plain(entry) for entry in value[:MAX_LIST_ENTRIES]]
     # JSON has no infinity.
     return None if isinstance(value, float) and not isfinite(value) else value
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from .superseding import supersede
 from .tables import alerts, deliveries, webhooks
+
+# The subject of an alert that tells several changes of its incident at once.
+DIGEST: Final = "digest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,8 @@ class Alert:
     """That something mattered. ``id`` is the ``webhook-id`` of every message about it; times are Unix seconds.
 
     ``payload`` holds the facts as plain JSON, without the address of the server: links are paths. ``subject`` says
-    what it is about where that is no incident: ``oom``, ``run``, ``rule 5``. After ``expires_at`` nobody needs it.
+    what it is about where that is no incident: ``oom``, ``run``, ``rule 5``; of an incident it is DIGEST or empty.
+    After ``expires_at`` nobody needs it.
     """
 
     id: str
@@ -33,30 +38,62 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
+class Telling:
+    """One alert of the past. ``at`` is Unix seconds; ``digest`` when it stood for several changes."""
+
+    event: str
+    at: float
+    digest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
-    """What was told of an incident: the last event, and how many."""
+    """What was told of an incident or a subject: the last event, how many, and which, in order."""
 
     event: str | None = None
     count: int = 0
+    tellings: tuple[Telling, ...] = ()
+
+    def since(self, at: float) -> Told:
+        """As if nothing had been told at or before ``at``; the count goes on."""
+        later = tuple(telling for telling in self.tellings if telling.at > at)
+        return Told(later[-1].event if later else None, self.count, later)
 
 
 def told(connection: Connection, run_id: str) -> dict[str, Told]:
-    """Incident id -> what was told of it, for one run."""
+    """What was told of one run, by incident id, and by subject where an alert has no incident."""
     query = (
-        select(alerts.c.incident_id, alerts.c.event)
-        .where(alerts.c.run_id == run_id, alerts.c.incident_id.is_not(None))
+        select(alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at)
+        .where(alerts.c.run_id == run_id)
         .order_by(alerts.c.created_at)
     )
-    found: dict[str, Told] = {}
-    for incident_id, event in connection.execute(query):
-        found[incident_id] = Told(event, found.get(incident_id, Told()).count + 1)
+    found: dict[str, list[Telling]] = {}
+    for row in connection.execute(query):
+        telling = Telling(row.event, row.created_at, row.subject == DIGEST)
+        found.setdefault(row.incident_id or row.subject, []).append(telling)
+    return {what: Told(all_[-1].event, len(all_), tuple(all_)) for what, all_ in found.items()}
+
+
+def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str, Any] | None:
+    """The facts of what was last told of a subject; None when nothing was."""
+    query = (
+        select(alerts.c.payload)
+        .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
+        .order_by(alerts.c.created_at.desc())
+        .limit(1)
+    )
+    text = connection.execute(query).scalar()
+    if text is None:
+        return None
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
     """Write alerts and one due delivery for each enabled webhook; the caller commits. Returns the number of deliveries.
 
-    An alert whose id is there already was told by another process: it and its deliveries are left as they are.
+    An alert whose id is there already was told by another process: it and its deliveries are left as they are. What
+    still waits of an earlier state of the same thing is superseded.
     """
     if not new:
         return 0
@@ -89,6 +126,7 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
     ]
     if due:
         connection.execute(insert(deliveries), due)
+        supersede(connection, [row["id"] for row in written])
     return len(due)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from leakline.analysis.fingerprint import goes_on_as, shares_names
 from leakline.analysis.results import Finding, Verdict, to_json
 
+from .acknowledgements import go_with
 from .runs import iso
 from .tables import incidents, runs
 
@@ -24,12 +25,16 @@ _STANDING: Final = _LEAKING | {"watch"}
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """An incident whose status moved. ``before`` is None for a new one, ``after`` when its finding is gone."""
+    """An incident whose status moved. ``before`` is None for a new one, ``after`` when its finding is gone.
+
+    ``still_seconds``: how long its status had stood before.
+    """
 
     incident_id: str
     finding: Finding
     before: str | None
     after: str | None
+    still_seconds: float = 0.0
 
 
 def save(
@@ -53,6 +58,31 @@ def save(
     return changes
 
 
+def unmoved(
+    connection: Connection, run_id: str, changes: Sequence[IncidentChange], now: float
+) -> list[IncidentChange]:
+    """The other incidents of the run, as they stand: what was not told of them may have to be told now."""
+    moved = {change.incident_id for change in changes}
+    rows = connection.execute(select(incidents).where(incidents.c.run_id == run_id)).all()
+    return [
+        IncidentChange(
+            row.id,
+            msgspec.json.decode(row.finding, type=Finding),
+            row.status,
+            None if row.status == RESOLVED else row.status,
+            now - row.changed_at,
+        )
+        for row in rows
+        if row.id not in moved
+    ]
+
+
+def verdict_of(connection: Connection, run_id: str, unit: str) -> Verdict:
+    """The last verdict of a run; of one that was never examined, that there is nothing to say."""
+    stored = connection.execute(select(runs.c.verdict).where(runs.c.id == run_id)).scalar()
+    return _first(run_id, unit) if stored is None else msgspec.json.decode(stored, type=Verdict)
+
+
 def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """The verdict as the contract has it; None when there is no such run."""
     with engine.connect() as connection:
@@ -69,9 +99,13 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
     """What is said of a run before anything was examined."""
-    said = f"nothing to say yet: no {unit} has ended"
-    found: dict[str, Any] = to_json(Verdict(run_id, unit, 0, "learning", said, None, None))
+    found: dict[str, Any] = to_json(_first(run_id, unit))
     return found
+
+
+def _first(run_id: str, unit: str) -> Verdict:
+    said = f"nothing to say yet: no {unit} has ended"
+    return Verdict(run_id, unit, 0, "learning", said, None, None)
 
 
 def list_incidents(engine: Engine, run_id: str | None = None) -> list[dict[str, Any]]:
@@ -129,7 +163,8 @@ def _save_incidents(connection: Connection, verdict: Verdict, now: float) -> lis
                     update(incidents).where(incidents.c.id == row.id).values(**values)
                 )
         if before != finding.status:
-            changes.append(IncidentChange(number, finding, before, finding.status))
+            still = 0.0 if row is None else now - row.changed_at
+            changes.append(IncidentChange(number, finding, before, finding.status, still))
     changes += [_resolve(connection, row, now) for row in stored.values() if row.status != RESOLVED]
     return changes
 
@@ -150,6 +185,7 @@ def _named_anew(connection: Connection, stored: dict[str, Any], verdict: Verdict
         if row is not None:
             del gone[row.id]
             _exchange(connection, row, known, finding.fingerprint)
+            go_with(connection, verdict.run, row.fingerprint, finding.fingerprint)
             stored[row.fingerprint] = known
             stored[finding.fingerprint] = row
     return {name: row for name, row in stored.items() if row is not None}
@@ -191,7 +227,7 @@ def _resolve(connection: Connection, row: Any, now: float) -> IncidentChange:
         update(incidents).where(incidents.c.id == row.id).values(status=RESOLVED, changed_at=now)
     )
     finding = msgspec.json.decode(row.finding, type=Finding)
-    return IncidentChange(row.id, finding, row.status, None)
+    return IncidentChange(row.id, finding, row.status, None, now - row.changed_at)
 
 
 def _values(finding: Finding, verdict: Verdict) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, or_, select, update
 
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
@@ -164,15 +164,27 @@ def unexamined(engine: Engine, since: float, limit: int) -> list[str]:
         return list(connection.scalars(query))
 
 
-def mark_silent(engine: Engine, before: float) -> list[str]:
-    """Mark running runs that were not heard since ``before``; the next batch makes them running again."""
-    quiet = and_(runs.c.state == "running", runs.c.last_seen_at < before)
+def anybody_silent(engine: Engine, before: float) -> bool:
+    """Whether `mark_silent` has anything to do."""
     with engine.connect() as connection:
-        if connection.execute(select(runs.c.id).where(quiet).limit(1)).first() is None:
-            return []
-    with writing(engine) as connection:
-        statement = update(runs).where(quiet).values(state="silent", revision=runs.c.revision + 1)
-        return list(connection.scalars(statement.returning(runs.c.id)))
+        return (
+            connection.execute(select(runs.c.id).where(_quiet(before)).limit(1)).first() is not None
+        )
+
+
+def mark_silent(connection: Connection, before: float) -> list[dict[str, Any]]:
+    """Mark running runs that were not heard since ``before``; the next batch makes them running again.
+
+    The caller commits. Returns the RunSummary of each.
+    """
+    statement = (
+        update(runs).where(_quiet(before)).values(state="silent", revision=runs.c.revision + 1)
+    )
+    return [summary(row) for row in connection.execute(statement.returning(runs))]
+
+
+def _quiet(before: float) -> ColumnElement[bool]:
+    return and_(runs.c.state == "running", runs.c.last_seen_at < before)
 
 
 def summary(row: Row[Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@
           │             └─ chunks     one row per segment and series (see codec.py)
           ├─ series                   the names, numbered
           ├─ details                  events, large objects, censuses and holders, packed per batch
-          └─ incidents ── alerts ── deliveries ── tries
-    webhooks, settings
+          ├─ incidents ── alerts ── deliveries ── tries
+          └─ rule_states              what a rule last said of the run
+    acknowledgements, rules, webhooks, settings
 
 Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
 table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
@@ -221,9 +222,14 @@ alerts = Table(
     Column("id", Text, primary_key=True),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("incident_id", ForeignKey("incidents.id", ondelete="CASCADE")),
+    # What it is about where that is no incident: "oom", "run", "rule 5".
+    Column("subject", Text, nullable=False, server_default=""),
     Column("event", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("payload", Text, nullable=False),
+    Column("urgent", Boolean, nullable=False, server_default=text("true")),
+    # After this it is of no use to anybody, such as a forecast whose time has come.
+    Column("expires_at", Double),
     # What was told of a run's incidents, in order.
     Index("ix_alerts_run_id", "run_id", "created_at"),
 )
@@ -232,13 +238,78 @@ webhooks = Table(
     "webhooks",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False, server_default=""),
     Column("url", Text, nullable=False),
     Column("format", Text, nullable=False),
     Column("secret", Text, nullable=False),
+    # After a rotation both secrets sign, until then.
+    Column("previous_secret", Text),
+    Column("previous_until", Double),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("source", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("disabled_reason", Text),
+    # Tries since the last one that arrived, and when the first of them failed.
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("failing_since", Double),
+)
+
+acknowledgements = Table(
+    "acknowledgements",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    # Of a leak in a project, over all its runs.
+    Column("project", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # acknowledged, ignored, closed
+    Column("reason", Text, nullable=False),
+    # How bad it was then: what is worse is told all the same.
+    Column("status", Text, nullable=False),
+    Column("priority", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    # Taken back before it expired.
+    Column("ended_at", Double),
+    Index("ix_acknowledgements_project", "project", "fingerprint"),
+)
+
+rules = Table(
+    "rules",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False),
+    # Of one project or one run; of all where both are null.
+    Column("project", Text),
+    Column("run", Text),
+    Column("series", Text, nullable=False),
+    Column("measure", Text, nullable=False),  # value, rate, forecast
+    Column("above", Double),
+    Column("below", Double),
+    # Generations in a row before it fires, and before it is over.
+    Column("hold", Integer, nullable=False),
+    Column("grace", Integer, nullable=False),
+    # What to do when it fires.
+    Column("advice", Text, nullable=False, server_default=""),
+    Column("source", Text, nullable=False),  # api, page, file
+    Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("created_at", Double, nullable=False),
+)
+
+rule_states = Table(
+    "rule_states",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("rule_id", ForeignKey("rules.id", ondelete="CASCADE"), nullable=False),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("firing", Boolean, nullable=False),
+    # Where that changed last, and the reading there.
+    Column("generation", BigInteger),
+    Column("value", Double),
+    # Of a forecast, which no history gives again: since when it says the opposite.
+    Column("since", BigInteger),
+    Column("changed_at", Double, nullable=False),
+    UniqueConstraint("rule_id", "run_id"),
+    Index("ix_rule_states_run_id", "run_id"),
 )
 
 deliveries = Table(

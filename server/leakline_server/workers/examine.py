@@ -5,7 +5,8 @@
 3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
 4. Wake whoever waits for the run or for deliveries.
 
-Besides, runs that said nothing for a while are marked silent; the next batch makes them running again.
+Besides, runs that said nothing for a while are marked silent, which is told too; the next batch makes them running
+again.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leakline import analysis
+from leakline.analysis.history import RunHistory
 from leakline.analysis.kept import Kept
 from leakline.analysis.results import Verdict, to_json
 
-from ..alerts.payload import ExaminedRun
-from ..alerts.rules import alerts_for
 from ..figures import ExaminerFigures
 from ..store import alerts, findings, runs
 from ..store.codec import CorruptChunk
 from ..store.engine import DATABASE_ERRORS, Engine, writing
-from ..store.history import NoSuchRun, load_history_at
+from ..store.history import NoSuchRun, load_for_examination
+from . import telling
 
 # One run is examined at most this often, and at most these shares of one core go into it and into all of them.
 MIN_INTERVAL_SECONDS: Final = 0.5
@@ -70,7 +71,8 @@ class Examiner:
         self._waiting: dict[str, None] = {}
         # Run id -> when it may be examined again.
         self._not_before: dict[str, float] = {}
-        self._next_silence_check = 0.0
+        # A server that was not there has heard nobody: it listens for as long before it calls a run silent.
+        self._next_silence_check = clock() + silent_after_seconds
         self._rest_until = 0.0
         # By run, the one examined last at the end. The thread's alone.
         self._kept: dict[str, Kept] = {}
@@ -116,12 +118,12 @@ class Examiner:
 
     def examine(self, run_id: str) -> Verdict:
         """Examine a run now. Raises NoSuchRun."""
-        history, _ = load_history_at(self._engine, run_id)
+        history = load_for_examination(self._engine, run_id)
         verdict = analysis.examine(history, self._kept_of(run_id))
         run = runs.get_summary(self._engine, run_id)
         if run is None:
             raise NoSuchRun(run_id)
-        delivered = self._save(run, verdict)
+        delivered = self._save(run, verdict, history)
         self._wakes.run(run_id)
         if run["state"] == "running":
             self._wakes.verdict(verdict)
@@ -139,16 +141,13 @@ class Examiner:
             del self._kept[next(iter(self._kept))]
         return kept
 
-    def _save(self, run: dict[str, Any], verdict: Verdict) -> int:
+    def _save(self, run: dict[str, Any], verdict: Verdict, history: RunHistory) -> int:
         """One transaction: from its end, an alert exists whatever happens to this process."""
         now = self._now()
         with writing(self._engine) as connection:
             changes = findings.save(connection, verdict, to_json(verdict), now)
-            if not changes:
-                return 0
-            examined = ExaminedRun(run["id"], run["project"], run["name"], verdict, now)
-            told = alerts.told(connection, run["id"])
-            return alerts.add(connection, alerts_for(changes, told, examined))
+            examined = telling.examined_run(connection, run, verdict, now)
+            return alerts.add(connection, telling.alerts_of(connection, history, changes, examined))
 
     def _next(self) -> tuple[str | None, float]:
         now = self._clock()
@@ -177,10 +176,19 @@ class Examiner:
             log.error("could not look for runs not yet examined: %s", error)
 
     def _mark_silent(self) -> None:
+        now = self._now()
+        before = now - self._silent_after
         try:
-            silent = runs.mark_silent(self._engine, self._now() - self._silent_after)
+            if not runs.anybody_silent(self._engine, before):
+                return
+            with writing(self._engine) as connection:
+                silent = runs.mark_silent(connection, before)
+                new = [telling.alert_of_silence(connection, run, now) for run in silent]
+                delivered = alerts.add(connection, new)
         except DATABASE_ERRORS as error:
             log.error("could not look for silent runs: %s", error)
             return
-        for run_id in silent:
-            self._wakes.run(run_id)
+        for run in silent:
+            self._wakes.run(run["id"])
+        if delivered:
+            self._wakes.deliveries()

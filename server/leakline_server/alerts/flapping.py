@@ -1,0 +1,74 @@
+"""An incident that opens and ends again and again is told once as a digest. Pure.
+
+A turn is a telling after which the incident is open and was not, or the other way round. Of a change that has to be
+told:
+
+    turns told within the hour, this one with them   told last    its status has stood    it is told
+    up to 4                                          a change     -                       as it is
+    more than 4                                      a change     -                       as a digest
+    -                                                a digest     for less than an hour   not at all
+    -                                                a digest     for an hour or more     as it is
+
+The one exception: an incident that is confirmed for the first time is told even then, as another digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from ..store.alerts import Telling, Told
+from .events import CERTAIN, OPEN
+
+HOUR_SECONDS: Final = 3600.0
+MAX_TURNS: Final = 4
+# A digest was told: what comes is told when the status has stood for so long.
+STILL_SECONDS: Final = 3600.0
+
+Way = Literal["change", "digest"]
+
+
+def way_to_tell(event: str, told: Told, at: float, still_seconds: float) -> Way | None:
+    """How ``event`` is told at ``at``, or None. ``still_seconds``: how long the status stood before."""
+    if is_quiet(told) and still_seconds < STILL_SECONDS:
+        first = event in CERTAIN and not any(t.event in CERTAIN for t in told.tellings)
+        return "digest" if first else None
+    opened, closed = _turns(_within_the_hour(event, told.tellings, at))
+    return "digest" if opened + closed > MAX_TURNS else "change"
+
+
+def is_quiet(told: Told) -> bool:
+    """Whether a digest was told last, so that a status that has stood for long may have to be told now."""
+    return bool(told.tellings) and told.tellings[-1].digest
+
+
+def digest_sentence(event: str, told: Told, at: float) -> str:
+    """``flapping: opened 3 times and closed 2 times in 20 minutes; ...``"""
+    recent = _within_the_hour(event, told.tellings, at)
+    opened, closed = _turns(recent)
+    minutes = max(1, round((at - recent[0].at) / 60))
+    return (
+        f"flapping: opened {_times(opened)} and closed {_times(closed)} in {minutes} "
+        f"minute{'' if minutes == 1 else 's'}; told again when it has stood for an hour"
+    )
+
+
+def _within_the_hour(event: str, tellings: Iterable[Telling], at: float) -> Sequence[Telling]:
+    recent = [telling for telling in tellings if telling.at > at - HOUR_SECONDS]
+    return [*recent, Telling(event, at)]
+
+
+def _turns(tellings: Sequence[Telling]) -> tuple[int, int]:
+    """(how often it opened, how often it closed): what follows its own kind is no turn. The first is one."""
+    opened = closed = 0
+    was_open: bool | None = None
+    for telling in tellings:
+        is_open = telling.event in OPEN
+        if is_open is not was_open:
+            opened, closed = opened + is_open, closed + (not is_open)
+        was_open = is_open
+    return opened, closed
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

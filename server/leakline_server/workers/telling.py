@@ -1,0 +1,87 @@
+"""What has to be told of a run that was examined, or that fell silent: reads what was told and said, asks the rules.
+
+All within the transaction of the verdict; the caller writes the alerts and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from leakline.analysis.history import RunHistory
+from leakline.analysis.results import Verdict
+
+from ..alerts.flapping import is_quiet
+from ..alerts.lifecycle import OOM, OomTold, end_alert, oom_alert, oom_told, silent_alert
+from ..alerts.payload import ExaminedRun
+from ..alerts.rules import alerts_for
+from ..alerts.thresholds import alerts_of_rules
+from ..store import acknowledgements, alerts, findings
+from ..store.alerts import Alert, Told
+from ..store.engine import Connection
+from ..store.findings import IncidentChange
+
+
+def examined_run(
+    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
+) -> ExaminedRun:
+    """``run`` is its RunSummary, ``now`` in Unix seconds."""
+    return ExaminedRun(
+        run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
+        began_at=acknowledgements.began_at(connection, run["id"]),
+        last_seen_at=_unix(run["last_seen_at"]),
+        ended_at=None if run["ended_at"] is None else _unix(run["ended_at"]),
+    )  # fmt: skip
+
+
+def alerts_of(
+    connection: Connection,
+    history: RunHistory,
+    changes: Sequence[IncidentChange],
+    examined: ExaminedRun,
+) -> list[Alert]:
+    """Of the incidents that changed, of the run itself, and of what people set rules for."""
+    told = alerts.told(connection, examined.id)
+    return [
+        *_of_incidents(connection, changes, told, examined),
+        *_of_run(connection, told, examined),
+        *alerts_of_rules(connection, history, examined),
+    ]
+
+
+def alert_of_silence(connection: Connection, run: Mapping[str, Any], now: float) -> Alert:
+    verdict = findings.verdict_of(connection, run["id"], run["unit"])
+    return silent_alert(examined_run(connection, run, verdict, now))
+
+
+def _of_incidents(
+    connection: Connection,
+    changes: Sequence[IncidentChange],
+    told: Mapping[str, Told],
+    examined: ExaminedRun,
+) -> list[Alert]:
+    """What has to be told of changes now, and of earlier ones that were kept back then."""
+    said = acknowledgements.of_run(connection, examined.project, examined.id)
+    if said or any(map(is_quiet, told.values())):
+        changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
+    return alerts_for(changes, told, examined, said)
+
+
+def _of_run(connection: Connection, told: Mapping[str, Told], examined: ExaminedRun) -> list[Alert]:
+    """Its end, and that its memory runs out."""
+    found = (end_alert(examined), oom_alert(examined, _oom_told(connection, told, examined)))
+    return [alert for alert in found if alert is not None]
+
+
+def _oom_told(
+    connection: Connection, told: Mapping[str, Told], examined: ExaminedRun
+) -> OomTold | None:
+    facts = alerts.last_payload(connection, examined.id, OOM) if OOM in told else None
+    if facts is None:
+        return None
+    return oom_told(facts, told[OOM].tellings[-1].at, told[OOM].count)
+
+
+def _unix(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()

@@ -1,0 +1,217 @@
+"""What is told of a run besides its leaks, how often, and until when it is of use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leakline.analysis.results import (
+    Finding,
+    Interval,
+    Moment,
+    OomForecast,
+    Suspect,
+    Verdict,
+)
+from leakline_server.alerts.lifecycle import (
+    DAY_SECONDS,
+    OomTold,
+    end_alert,
+    oom_alert,
+    oom_told,
+    silent_alert,
+)
+from leakline_server.alerts.payload import ExaminedRun
+
+GIB = 2**30
+FINDING = Finding(
+    fingerprint="f1", status="confirmed", kind="objects", phase="evaluate_population", phase_share=0.97,
+    suspects=(Suspect("trading.TradingEnvironment", "type", 16.0, 7.1 * GIB),),
+    growth_bytes_per_generation=Interval(7.1 * GIB, 6.9 * GIB, 7.3 * GIB),
+    started_at_generation=Interval(1, 1, 2), confidence=0.99,
+)  # fmt: skip
+VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
+RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, 1_760_000_000.0)
+NOW = RUN.at
+# NOW is 2025-10-09T08:53:20Z.
+IN_TEN_MINUTES = "2025-10-09T09:03:20Z"
+KEYS = {
+    "title",
+    "summary",
+    "run",
+    "where",
+    "what",
+    "how_much",
+    "when",
+    "forecast",
+    "advice",
+    "link",
+}
+
+
+def at_risk(risk: Any, at: str | None = IN_TEN_MINUTES, **more: Any) -> ExaminedRun:
+    moment = None if at is None else Moment(at, at, at)
+    oom = OomForecast(risk, 64 * GIB, "cgroup", Interval(31, 30, 33), moment)
+    return replace(RUN, verdict=replace(VERDICT, findings=(FINDING,), oom=oom), **more)
+
+
+def told(risk: str, ago: float = 60.0, attempt: int = 1) -> OomTold:
+    return OomTold(risk, attempt, NOW - ago, 1)
+
+
+@pytest.mark.parametrize("risk", ["none", "low"])
+def test_no_risk_or_a_low_one_is_not_told(risk: str) -> None:
+    assert oom_alert(at_risk(risk), None) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "risk", "is_told"),
+    [
+        (None, "high", True),
+        (None, "critical", True),
+        (told("high"), "high", False),
+        (told("high"), "critical", True),
+        (told("critical"), "critical", False),
+        # It swings between the two: the worse was told.
+        (told("critical"), "high", False),
+        (told("high", DAY_SECONDS - 1), "high", False),
+        (told("high", DAY_SECONDS), "high", True),
+        (told("critical", DAY_SECONDS), "critical", True),
+        # What was told of an attempt before says nothing of this one.
+        (told("critical", attempt=0), "high", True),
+    ],
+)
+def test_a_risk_is_told_when_it_rises_and_once_a_day(
+    before: OomTold | None, risk: str, is_told: bool
+) -> None:
+    assert (oom_alert(at_risk(risk), before) is not None) == is_told
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "silent"])
+def test_the_forecast_of_a_run_that_does_not_go_on_is_not_told(state: str) -> None:
+    assert oom_alert(at_risk("critical", state=state), None) is None
+
+
+def test_a_forecast_says_what_brings_it_about_and_expires_when_its_time_has_come() -> None:
+    alert = oom_alert(at_risk("high"), None)
+    assert alert is not None
+    assert (alert.event, alert.subject, alert.urgent) == ("oom.risk", "oom", True)
+    assert alert.incident_id is None
+    assert alert.expires_at == NOW + 600
+    facts = json.loads(json.dumps(alert.payload, allow_nan=False))
+    assert set(facts) >= KEYS
+    assert facts["summary"].startswith(
+        "Risk high: the limit of 64.00 GiB is reached at generation 31"
+    )
+    assert facts["where"]["phase"] == "evaluate_population"
+    assert facts["what"]["suspects"][0]["name"] == "trading.TradingEnvironment"
+    assert facts["forecast"]["risk"] == "high"
+    assert facts["advice"]
+
+
+def test_a_forecast_for_the_next_seconds_lives_long_enough_to_arrive() -> None:
+    alert = oom_alert(at_risk("critical", "2025-10-09T08:53:21Z"), None)
+    assert alert is not None and alert.expires_at == NOW + 60
+
+
+def test_a_forecast_without_a_time_does_not_expire() -> None:
+    alert = oom_alert(at_risk("high", None), None)
+    assert alert is not None and alert.expires_at is None
+
+
+def test_what_was_told_last_is_read_from_its_facts() -> None:
+    alert = oom_alert(at_risk("high", attempt=2), None)
+    assert alert is not None
+    assert oom_told(alert.payload, NOW, 3) == OomTold("high", 2, NOW, 3)
+
+
+def test_the_same_risk_examined_twice_has_one_id_and_the_next_has_another() -> None:
+    first, again, risen, next_day = (
+        oom_alert(run, before)
+        for run, before in (
+            (at_risk("high"), None),
+            (at_risk("high", at=None), None),
+            (at_risk("critical"), told("high")),
+            (at_risk("high"), told("high", DAY_SECONDS)),
+        )
+    )
+    assert first and again and risen and next_day
+    assert first.id == again.id
+    assert len({first.id, risen.id, next_day.id}) == 3
+
+
+def ended(state: str, **more: Any) -> ExaminedRun:
+    return replace(RUN, state=state, ended_at=NOW - 1, **more)
+
+
+@pytest.mark.parametrize("state", ["running", "silent"])
+def test_a_run_that_has_not_ended_is_not_told(state: str) -> None:
+    assert end_alert(replace(RUN, state=state)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "urgent"),
+    [("killed", "run.killed", True), ("finished", "run.finished", False), ("failed", "run.finished", False)],
+)  # fmt: skip
+def test_an_end_is_told_with_its_reason(state: str, event: str, urgent: bool) -> None:
+    alert = end_alert(ended(state, reason="SIGTERM\n<b>"))
+    assert alert is not None
+    assert (alert.event, alert.subject, alert.urgent) == (event, "run", urgent)
+    assert alert.expires_at is None
+    assert set(alert.payload) >= KEYS
+    assert alert.payload["title"] == f"Run {state}: erl-trading/before-fix"
+    assert alert.payload["summary"].startswith(
+        f"{state.capitalize()} (SIGTERM <b>) after 25 generations."
+    )
+
+
+def test_each_end_is_told_once_in_an_attempt() -> None:
+    alerts = [
+        end_alert(ended("killed")),
+        end_alert(replace(ended("killed"), at=NOW + 900)),
+        end_alert(ended("finished")),
+        end_alert(ended("killed", attempt=2)),
+        end_alert(replace(ended("killed"), id="r2")),
+    ]
+    assert len({alert.id for alert in alerts if alert is not None}) == 4
+
+
+def test_an_end_of_long_ago_that_arrives_now_is_no_news() -> None:
+    assert end_alert(replace(RUN, state="finished", ended_at=NOW - DAY_SECONDS - 1)) is None
+
+
+def test_silence_is_told_again_after_the_run_has_spoken() -> None:
+    quiet = replace(RUN, state="silent", last_seen_at=NOW - 61)
+    first, again = silent_alert(quiet), silent_alert(replace(quiet, at=NOW + 60))
+    later = silent_alert(replace(quiet, last_seen_at=NOW - 60))
+    assert first.id == again.id != later.id
+    assert (first.event, first.urgent) == ("run.silent", True)
+    assert first.payload["summary"].startswith(
+        "Nothing heard for 61 seconds, after 25 generations."
+    )
+    assert first.payload["advice"]
+
+
+def test_silence_before_memory_would_run_out_says_so() -> None:
+    near = at_risk("critical", state="silent", last_seen_at=NOW - 600)
+    assert (
+        "10 minutes, after 25 generations. Its memory was about to run out."
+        in (silent_alert(near).payload["summary"])
+    )
+
+
+def test_a_run_of_which_nothing_is_known_has_all_facts_with_empty_texts() -> None:
+    nothing = Verdict("r1", "generation", 0, "learning", "nothing to say yet", None, None)
+    facts = silent_alert(replace(RUN, verdict=nothing, state="silent")).payload
+    assert set(facts) >= KEYS
+    assert [facts[key]["text"] for key in ("where", "what", "how_much", "when")] == [""] * 4
+
+
+def test_a_run_with_two_leaks_is_told_with_the_worst() -> None:
+    suspected = replace(FINDING, status="suspected", phase="train")
+    verdict = replace(VERDICT, findings=(suspected, FINDING))
+    facts = silent_alert(replace(RUN, verdict=verdict, state="silent")).payload
+    assert facts["where"]["phase"] == "evaluate_population"
