@@ -5,7 +5,6 @@ Three tables: by what grows and what holds it, by the kind of memory, and by cou
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Final
 from ..snapshot import CYCLIC_GARBAGE
 from .attribution import holds
 from .candidates import Family
+from .cleanups import vain_cleanup
 from .counts import LOOK_BACK, count_growth
 from .facts import FIGURE
 from .history import RunHistory
@@ -319,7 +319,8 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
         if (not kinds or finding.kind in kinds) and _rises(lane, series)
         for line in lines
     ]
-    more += _useless_cleanups(history)
+    vain = vain_cleanup(finding, history.events)
+    more += [vain.told] if vain is not None else []
     known = finding.advice
     if finding.kind == "children" and _rises(lane, _CHILDREN):
         # There are more of them, which says nothing of each.
@@ -332,17 +333,3 @@ def _rises(lane: Lane, series: str) -> bool:
     if not lane.has(series) or not lane.generations:
         return False
     return count_growth(*lane.points(series, newest=LOOK_BACK), lane.generations[0]) is not None
-
-
-def _useless_cleanups(history: RunHistory) -> list[str]:
-    """A cleanup that ran several times and never freed anything does not reach what grows."""
-    freed: dict[str, list[float]] = {}
-    for event in history.events:
-        size = event.data.get("freed_bytes") if event.kind == "cleanup" else None
-        if isinstance(size, (int, float)) and not isinstance(size, bool) and math.isfinite(size):
-            freed.setdefault(event.name, []).append(size)
-    vain = [name for name, sizes in freed.items() if len(sizes) > 1 and max(sizes) <= 0]
-    return [
-        f"The cleanup {name} ran {len(freed[name])} times and freed nothing: it does not reach what grows."
-        for name in vain[:1]
-    ]

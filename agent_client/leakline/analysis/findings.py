@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from .advice import advice_for
 from .attribution import Cause, holds
 from .candidates import Candidate
+from .cleanups import deeper, is_deeper
 from .contracts import expected_text
 from .ladder import ACTIVE, Standing
+from .priority import one_worse, priority
 from .results import SEVERITY, Finding, Interval, Status, Suspect
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import format_bytes, format_change, format_count, ordinal, short_name
 
 _MAX_SUSPECTS: Final = 8
-# Defaults of the priority classes, bytes per generation.
-CRITICAL_BYTES: Final = 5e9
-MAJOR_BYTES: Final = 1e9
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -35,7 +34,7 @@ def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Findin
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
-    return Finding(
+    finding = Finding(
         fingerprint=standing.fingerprint,
         status=standing.status,
         kind="count_contract" if only_contract(a) else cause.kind,
@@ -51,6 +50,9 @@ def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Findin
         priority=priority(cause.rate.estimate),
         process=a.process if several else None,
     )
+    if finding.status in ACTIVE and a.scale.is_material(cause.rate.estimate, a.window):
+        return deeper(finding, study.history.events)
+    return finding
 
 
 def only_contract(a: Assessed) -> bool:
@@ -59,12 +61,6 @@ def only_contract(a: Assessed) -> bool:
     if owner is None or owner.violation is None or "counts" in a.witnesses:
         return False
     return not (owner.growth.slope > 0 and a.cause.rate.estimate > 0)
-
-
-def priority(rate: float) -> Literal["critical", "major", "minor"]:
-    if rate >= CRITICAL_BYTES:
-        return "critical"
-    return "major" if rate >= MAJOR_BYTES else "minor"
 
 
 def _rounded(share: float | None) -> float | None:
@@ -193,7 +189,7 @@ def _memory_lines(a: Assessed, in_a_row: int) -> list[str]:
     found = [f"Memory grows by {format_change(rate.estimate)} per generation ({spread}, 90 %)."]
     if a.rise.window:
         times = "once" if in_a_row == 1 else f"{in_a_row} times in a row"
-        found.append(f"The rise holds over {a.rise.window} generations, seen {times}.")
+        found.append(f"The rise holds over {a.rise.generations} generations, seen {times}.")
     return found
 
 
@@ -264,7 +260,12 @@ def _merge(a: Finding, b: Finding) -> Finding:
     worse = max(a, b, key=lambda f: SEVERITY.index(f.status))
     x, y = a.growth_bytes_per_generation, b.growth_bytes_per_generation
     total = Interval(x.estimate + y.estimate, x.low + y.low, x.high + y.high)
+    grade = priority(total.estimate)
+    if is_deeper(a) or is_deeper(b):
+        grade = one_worse(grade)
     return replace(
-        worse, growth_bytes_per_generation=total, priority=priority(total.estimate),
+        worse,
+        growth_bytes_per_generation=total,
+        priority=grade,
         process=f"{a.process}, {b.process}",
-    )  # fmt: skip
+    )
