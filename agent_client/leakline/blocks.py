@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from .cleanups import Before
 from .phases import Frame
 
 P = ParamSpec("P")
@@ -21,8 +22,8 @@ class Measuring(Protocol):
     def _enter_phase(self, name: str) -> Frame | None: ...
     def _exit_phase(self, frame: Frame, error: BaseException | None) -> None: ...
     def _end_generation(self, error: BaseException | None) -> None: ...
-    def _before_cleanup(self) -> tuple[int, float]: ...
-    def _after_cleanup(self, name: str, before_bytes: int, started: float) -> None: ...
+    def _before_cleanup(self) -> Before | None: ...
+    def _after_cleanup(self, name: str, before: Before | None) -> None: ...
 
 
 class _Block:
@@ -129,7 +130,7 @@ class Cleanup(_Block):
 
     def __init__(self, run: Measuring, name: str) -> None:
         super().__init__(run, name)
-        self._before: list[tuple[int, float]] = []
+        self._before: list[Before | None] = []
 
     def __enter__(self) -> Cleanup:
         self._before.append(self._run._before_cleanup())
@@ -141,8 +142,7 @@ class Cleanup(_Block):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        before_bytes, started = self._before.pop()
-        self._run._after_cleanup(self._name, before_bytes, started)
+        self._run._after_cleanup(self._name, self._before.pop())
 
 
 class Generation:

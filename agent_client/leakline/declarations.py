@@ -1,17 +1,20 @@
 """What a training script declares: checked arguments -> the data of declaring events. Pure.
 
-`expect`, `track`, `gauge` and `fix` raise BadArgument at once; the data of the others is made of what they are given.
+`expect`, `track`, `gauge`, `fix` and `register_cleanup` raise BadArgument at once; the data of the others is made of
+what they are given.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, SupportsFloat
 
+from .cleanups import Registered, When
 from .errors import BadArgument
 from .probes.names import type_name
 from .settings import checked_name, checked_type, plain_json, unicode_text
@@ -61,6 +64,50 @@ def generation_number(number: object) -> int:
     if abs(whole) > LARGEST_INTEGER:
         raise OverflowError(f"a generation's number of {whole.bit_length()} bits")
     return whole
+
+
+def registered(name: object, function: object, on_request: object, when: object) -> Registered:
+    """A cleanup as `register_cleanup` was given it."""
+    checked, condition = checked_name(name, "name"), _condition(when)
+    if not isinstance(on_request, bool):
+        raise BadArgument("on_request", on_request, "must be True or False")
+    if condition is None and not on_request:
+        raise BadArgument("when", when, "must be given where on_request is False")
+    return Registered(checked, _plain_function(function), on_request, condition)
+
+
+def counted_class(series: str) -> list[str]:
+    """The class whose count a series is, so that it is counted also before it grows."""
+    name = series.removeprefix("type.").removesuffix(".count")
+    return [name] if series == f"type.{name}.count" else []
+
+
+def _plain_function(function: object) -> Callable[[], object]:
+    takes_nothing = callable(function) and not inspect.iscoroutinefunction(function)
+    if takes_nothing and callable(function):
+        try:
+            inspect.signature(function).bind()
+        except TypeError:
+            takes_nothing = False
+        except ValueError:
+            # A function in C that does not say what it takes.
+            pass
+    if not takes_nothing or not callable(function):
+        raise BadArgument(
+            "function", f"<{type(function).__name__}>", "must be a plain function that needs no arguments"
+        )  # fmt: skip
+    return function
+
+
+def _condition(when: object) -> When | None:
+    if when is None or (isinstance(when, str) and when in ("suspected", "confirmed")):
+        return when
+    if isinstance(when, (tuple, list)) and len(when) == 2:
+        return checked_name(when[0], "when"), finite_number(when[1], "when")
+    why = (
+        'must be "suspected", "confirmed", or a series and a number, such as ("gauge.tensors", 500)'
+    )
+    raise BadArgument("when", when, why)
 
 
 def note_data(text: object, link: object) -> dict[str, Any]:

@@ -28,8 +28,9 @@ MEMORY_RISE_BEFORE_HOLDERS: Final = 16
 # Or by this part of what was there after the first rise: a thousand arrays come and go by some dozens.
 LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
+_TENSOR: Final = "torch.Tensor"
 # Of libraries, but rarely made for their own sake.
-_HOLDS_MEMORY: Final = frozenset({"torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
+_HOLDS_MEMORY: Final = frozenset({_TENSOR, "torch.nn.parameter.Parameter", "numpy.ndarray"})
 # Entries of caches: what they hold is searched for under its own name.
 _NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
@@ -219,6 +220,11 @@ class TypeGrowth:
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
         return self._counts.read_names(names)
+
+    def told_counts(self) -> dict[str, int]:
+        """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
+        names = (_TENSOR, *self._asked, *self._growing)
+        return self._counts.read_names(names, frozenset(self._growing))
 
     def classes_of(self, name: str) -> list[type]:
         """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""

@@ -27,6 +27,8 @@ class Guard:
         self.what, self.count = what, 0
         # Since it last went well.
         self.count_in_a_row = 0
+        # The type of the newest failure, by name.
+        self.newest = ""
 
     def __enter__(self) -> None:
         return None
@@ -43,6 +45,7 @@ class Guard:
             return False
         self.count += 1
         self.count_in_a_row += 1
+        self.newest = type(error).__name__
         text = _text(error)
         if self.count == 1:
             logger.warning(

@@ -273,6 +273,11 @@ class Loop:
     def read_private_bytes(self) -> int:
         return self.sampler.read_private_bytes()
 
+    def counts(self) -> dict[str, int]:
+        """Live instances by type, of the classes that are followed and of tensors."""
+        with self._lock:
+            return self.sampler.counts()
+
     def _hand_over(
         self,
         kind: str,

@@ -1,8 +1,9 @@
-"""What people and the server ask of a run: a fixed list of looks, no code. Put from any thread, taken at phase ends.
+"""What people and the server ask of a run: a fixed list, no code. Put from any thread, taken at phase ends.
 
-A request, as the answer to a batch carries it: ``{"id": str, "kind": "find_holders", "type": str}`` or
-``{"id": str, "kind": "census"}``; ``"asked_by": "person"`` goes before the share of time that measuring may take, and
-never beyond the longest pause. What came of it travels as an event of kind ``mark`` named ``find_holders
+A request, as the answer to a batch carries it: ``{"id": str, "kind": "find_holders", "type": str}``,
+``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs what the program has registered for
+that; ``"asked_by": "person"`` goes before the share of time that measuring may take, and never beyond the longest
+pause. What came of it travels as an event of kind ``mark`` named ``find_holders
 pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; what was found travels as it always does.
 """
 
@@ -13,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-KINDS: Final = ("find_holders", "census")
+KINDS: Final = ("find_holders", "census", "cleanup")
 WAITING_LIMIT: Final = 16
 # Ids remembered: the server sends a request with every answer until it has seen what came of it.
 KNOWN_LIMIT: Final = 256
@@ -64,6 +65,8 @@ class RequestBox:
         self._refuse = refuse
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Request, int]] = deque()
+        # Not looks of ours: they wait by themselves, for the program's own function.
+        self._cleanups: list[Request] = []
         self._answers: list[Answer] = []
         self._known: dict[str, None] = {}
         # Malformed, of an unknown kind, or more than there is room for.
@@ -105,8 +108,25 @@ class RequestBox:
             else:
                 self._answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
 
-    def refusals(self) -> list[Answer]:
-        """Answers to what will not be looked at; once each."""
+    @property
+    def asks_for_cleanup(self) -> bool:
+        return bool(self._cleanups)
+
+    def take_cleanups(self) -> list[Request]:
+        """All requests to clean up that wait."""
+        if not self._cleanups:
+            return []
+        with self._lock:
+            taken, self._cleanups = self._cleanups, []
+        return taken
+
+    def answer(self, request: Request, outcome: str) -> None:
+        """What came of a request that was served elsewhere."""
+        with self._lock:
+            self._answers.append(Answer(request, outcome))
+
+    def answers(self) -> list[Answer]:
+        """Of what was refused, or served elsewhere; once each."""
         if not self._answers:
             return []
         with self._lock:
@@ -123,7 +143,9 @@ class RequestBox:
             self._add(request)
 
     def _add(self, request: Request) -> None:
-        if len(self._waiting) < WAITING_LIMIT:
+        if request.kind == "cleanup" and len(self._cleanups) < WAITING_LIMIT:
+            self._cleanups.append(request)
+        elif request.kind != "cleanup" and len(self._waiting) < WAITING_LIMIT:
             self._waiting.append((request, 0))
         else:
             self.ignored += 1

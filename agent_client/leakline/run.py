@@ -7,12 +7,12 @@ and what a run becomes when it has finished or finds itself in a forked child.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from . import declarations, endings, notices
+from . import callbacks, declarations, endings, notices
 from .blocks import Cleanup, Generation, Phase
+from .cleanups import Before
 from .guard import Guard
 from .loop import Loop
 from .phases import RESERVED_PHASES, Frame
@@ -45,8 +45,8 @@ def init(
     ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
     process after each reading, so that no peak is too short to be seen. Arguments win over ``LEAKLINE_*`` variables.
 
-    Raises BadArgument, with the name, the value and where it came from; nothing after init raises it but
-    `expect`, `track` and `gauge`.
+    Raises BadArgument, with the name, the value and where it came from; after init only calls that declare
+    something raise it.
     """
     global _active
     settings = resolve(
@@ -112,6 +112,7 @@ class Run:
             with self._guard:
                 self._loop.start_generation(declarations.generation_number(number))
             self._call_back()
+            self._clean_up()
         return Generation(self)
 
     def episode(self, number: int) -> Generation:
@@ -168,6 +169,31 @@ class Run:
     def cleanup(self, name: str) -> Cleanup:
         """Measure what a cleanup frees: ``with run.cleanup("agent"): ...``, also as a decorator."""
         return Cleanup(self, name)
+
+    def register_cleanup(
+        self,
+        name: str,
+        function: Callable[[], object],
+        *,
+        on_request: bool = True,
+        when: str | tuple[str, float] | None = None,
+    ) -> None:
+        """Let ``function()`` be called between two phases, on the training thread, and tell what it freed.
+
+        ``on_request``: a person may ask for it on the run's page; never while the run is quiet. ``when``: by itself,
+        from a verdict on ("suspected" or "confirmed"), or while a series is above a number: ("gauge.tensors", 500).
+        While that lasts it runs again 8 generations later, then 16, then 32. An exception of it is told, and ends
+        there. Once more with the same name replaces it. Raises BadArgument.
+        """
+        if self._loop is not None:
+            cleanup = declarations.registered(name, function, on_request, when)
+            self._chain.cleanups.check_room(cleanup.name)
+            with self._guard:
+                self._chain.cleanups.register(cleanup)
+                if isinstance(cleanup.when, tuple):
+                    self._loop.watch(declarations.counted_class(cleanup.when[0]))
+                elif cleanup.when is not None:
+                    self._follow_verdict()
 
     def find_holders(self, target: type | str) -> None:
         """At the next phase end look for what keeps instances of a class (or of its name) alive. Raises BadArgument."""
@@ -231,14 +257,19 @@ class Run:
                 self._loop.note("fix", _clean(name), data)
                 self._loop.watch(declarations.promised_classes(data))
 
-    def on(self, status: str, callback: Callable[[Any], object]) -> None:
-        """Call ``callback(verdict)`` in this process when the verdict reaches ``status`` (or a worse one).
+    def on(self, event: str, callback: Callable[[Any], object]) -> None:
+        """Call ``callback(verdict)`` in this process when the verdict changes so.
 
-        It runs at the end of a generation, on the training thread; its exceptions are the caller's.
+        ``event``: a status of the run ("suspected": that or a worse one), or an event as alerts name them:
+        "incident.suspected", "incident.confirmed", "incident.recovered", "oom.risk", "contract.violated", which are
+        of one finding or forecast. Once per change, at the end of a generation, on the training thread; its
+        exceptions are the caller's. Raises BadArgument for any other name.
         """
         if self._loop is not None:
+            callbacks.check(event, callback)
             with self._guard:
-                self._chain.verdicts.add(status, callback, self._chain.recorded())
+                self._follow_verdict()
+                self._chain.verdicts.add(event, callback)
 
     def report(self) -> str:
         """Snapshot, trend, growth and large objects with the verdict, as text; empty when there is nothing."""
@@ -271,10 +302,13 @@ class Run:
         return None
 
     def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
-        if self._loop is not None:
+        loop = self._loop
+        if loop is not None:
             self._told = None if error is None else id(error)
             with self._guard:
-                self._loop.exit_phase(frame, error)
+                loop.exit_phase(frame, error)
+            if error is None and not frame.foreign and loop.phase is None:
+                self._clean_up()
 
     def _end_generation(self, error: BaseException | None) -> None:
         if self._loop is not None:
@@ -282,31 +316,36 @@ class Run:
             with self._guard:
                 self._loop.end_generation(error)
             self._call_back()
+            if error is None:
+                self._clean_up()
 
     def _call_back(self) -> None:
         """Tell the user's functions of a changed verdict. Their exceptions are theirs."""
-        due: list[tuple[Callable[[Any], object], Any]] = []
         with self._guard:
-            due = self._chain.verdicts.due()
-        for callback, verdict in due:
+            self._chain.verdicts.examine()
+        for callback, verdict in self._chain.verdicts.due():
             callback(verdict)
 
-    def _before_cleanup(self) -> tuple[int, float]:
+    def _clean_up(self) -> None:
+        """Run the registered cleanups that are due: between two phases of the training thread."""
         if self._loop is not None:
             with self._guard:
-                return self._loop.read_private_bytes(), time.perf_counter()
-        return 0, 0.0
+                self._chain.cleanups.run_due()
 
-    def _after_cleanup(self, name: str, before_bytes: int, started: float) -> None:
+    def _follow_verdict(self) -> None:
+        if not self._chain.verdicts.follows:
+            self._chain.verdicts.follow(self._chain.recorded())
+
+    def _before_cleanup(self) -> Before | None:
         if self._loop is not None:
             with self._guard:
-                seconds = time.perf_counter() - started
-                after_bytes = self._loop.read_private_bytes()
-                data = {
-                    "before_bytes": before_bytes, "after_bytes": after_bytes,
-                    "freed_bytes": before_bytes - after_bytes, "seconds": round(seconds, 6),
-                }  # fmt: skip
-                self._loop.note("cleanup", _clean(name), data)
+                return self._chain.cleanups.begin()
+        return None
+
+    def _after_cleanup(self, name: str, before: Before | None) -> None:
+        if self._loop is not None and before is not None:
+            with self._guard:
+                self._chain.cleanups.end(_clean(name), before)
 
     def _ends_because(self, state: str, reason: str, error: BaseException | None = None) -> None:
         """The process is about to end for this reason."""

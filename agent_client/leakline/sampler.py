@@ -140,6 +140,11 @@ class Sampler:
         """Private bytes of the process, without what a look beside the training thread holds for itself just now."""
         return read_private_bytes() - self._looks.bytes_beside
 
+    def counts(self) -> dict[str, int]:
+        """Instances by full name, of the classes that are told and of tensors."""
+        with self._looks.turn:
+            return self._types.told_counts()
+
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
         if kind == "finish":
@@ -176,7 +181,7 @@ class Sampler:
                 self._requests.put_back(request, times)
             elif outcome:
                 measured.answers += (Answer(request, outcome),)
-        measured.answers += tuple(self._requests.refusals())
+        measured.answers += tuple(self._requests.answers())
 
     def look(self) -> None:
         """Note how high memory is now, for the peak of the next snapshot."""

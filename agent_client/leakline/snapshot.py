@@ -47,7 +47,7 @@ CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 # events so that a run without a server loses none of them.
 EVENT_KINDS: Final = (
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix", "band",
-    "budget", "collection",
+    "budget", "collection", "register_cleanup",
 )  # fmt: skip
 
 Number = int | float
@@ -69,7 +69,9 @@ class ProcessIdentity:
 class Event:
     """Something that happened, at the moment of the snapshot with this sequence number.
 
-    ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds};
+    ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}, and of a
+    registered one {because, counts: type -> [before, after]} and where it failed {error}, the type of the exception;
+    ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
     ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};

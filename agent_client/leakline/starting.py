@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .background import BackgroundFold
 from .budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from .callbacks import VerdictWatch
+from .cleanups import Cleanups
 from .delivery import Delivery
 from .environment import read_environment
 from .guard import logger
@@ -66,7 +67,10 @@ class Chain:
         )  # fmt: skip
         self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
         self.verdicts = VerdictWatch(self.header, process, governor)
-        self.loop.listeners.append(self.verdicts.see)
+        self.cleanups = Cleanups(
+            self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
+        )
+        self.loop.listeners += [self.verdicts.see, self.cleanups.see]
         if settings.sample_seconds:
             fold = BackgroundFold(sampler, self.loop.background, settings.sample_seconds)
         self.loop.watch(settings.watch)
@@ -110,6 +114,7 @@ class Chain:
         """Let go of what the program gave."""
         self.loop.sampler.forget()
         self.verdicts.forget()
+        self.cleanups.forget()
 
     def say_goodbye(self) -> None:
         if self._quiet or self.spool_path is None:

@@ -46,7 +46,7 @@ def test_a_request_is_taken_once_however_often_it_is_sent() -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        {"id": "1", "kind": "run", "code": "import os"}, {"id": "1", "kind": "cleanup"}, {"kind": "census"},
+        {"id": "1", "kind": "run", "code": "import os"}, {"kind": "cleanup"}, {"kind": "census"},
         {"id": "", "kind": "census"}, {"id": 7, "kind": "census"}, {"id": "1", "kind": "find_holders"},
         {"id": "1", "kind": "find_holders", "type": "x" * 1000}, {"id": "1", "kind": "find_holders", "type": "a\nb"},
         {"id": "1", "kind": "find_holders", "type": ["a"]}, {"id": "1", "kind": ["census"]}, "census", None, 5, [],
@@ -80,8 +80,8 @@ def test_what_finds_no_room_for_long_is_refused() -> None:
         assert told == times
         box.put_back(request, told)
     assert box.take() == []
-    assert [a.text for a in box.refusals()] == ["find_holders a.B: refused: no room in the budget"]
-    assert box.refusals() == []
+    assert [a.text for a in box.answers()] == ["find_holders a.B: refused: no room in the budget"]
+    assert box.answers() == []
 
 
 def test_an_answer_names_the_request_of_the_server() -> None:

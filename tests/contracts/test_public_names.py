@@ -12,7 +12,7 @@ PUBLIC = {"init", "current", "Run", "LeaklineError", "BadArgument", "__version__
 
 RUN_CALLS = {
     "generation", "episode", "epoch", "step", "phase", "snapshot", "expect", "track", "gauge", "cleanup",
-    "mark", "note", "band", "budget", "fix", "report", "finish", "on",
+    "register_cleanup", "mark", "note", "band", "budget", "fix", "report", "finish", "on",
     "find_holders", "census",
 }  # fmt: skip
 
