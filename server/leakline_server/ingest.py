@@ -271,6 +271,8 @@ def _check_event(i: int, event: wire.Event) -> None:
     after = event.data.get("after")
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
+    if event.kind == "cleanup":
+        _check_counts(i, event.data.get("counts"))
     promises = event.data.get("promises")
     if event.kind == "fix" and not (promises is None or isinstance(promises, dict)):
         raise InvalidField(f"events[{i}].data.promises", promises, "must be an object")
@@ -278,6 +280,20 @@ def _check_event(i: int, event: wire.Event) -> None:
         if isinstance(value, (int, float)) and not 0 <= value <= wire.MAX_INTEGER:
             where = f"events[{i}].data.promises.{name}"
             raise InvalidField(where, value, "must be a number of bytes or a count")
+
+
+def _check_counts(i: int, counts: Any) -> None:
+    """Of types, before and after a cleanup."""
+    allows = _Number("counts").allows
+    right = counts is None or (
+        isinstance(counts, dict)
+        and all(
+            isinstance(p, list) and len(p) == 2 and all(map(allows, p)) for p in counts.values()
+        )
+    )
+    if not right:
+        where = f"events[{i}].data.counts"
+        raise InvalidField(where, counts, "must be counts by type: {type: [before, after]}")
 
 
 def deeper_than(thing: Any, depth: int) -> bool:

@@ -1,4 +1,5 @@
-"""What the training processes are asked to look at: by people, and by the examiner for what nobody holds yet.
+"""What the training processes are asked for: looks, by people and by the examiner for what nobody holds yet, and by
+people the cleanup that a program has registered.
 
 In memory alone: a request that a restart loses is asked again by whoever still wants it. It goes with every answer to
 a batch of its process until a batch tells what came of it, so it may be told twice; the client looks once. All calls
@@ -34,7 +35,7 @@ _RANK: Final = re.compile(r"rank (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``type`` is empty for a census."""
+    """``kind`` is find_holders, census or cleanup; ``type`` is for the first alone."""
 
     id: str
     kind: str

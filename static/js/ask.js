@@ -1,4 +1,4 @@
-// Buttons that ask the training to look: `data-ask` is the kind, `data-type` the class. What came of it is an event.
+// Buttons that ask the training to look or to clean up: `data-ask` is the kind, `data-type` the class. What came of it is an event.
 // The words about it stand beside the button and are read out; the button is drawn anew whenever its part is.
 
 const DRAWN_ANEW = '[data-part="head"], [data-part="findings"]';
@@ -44,7 +44,7 @@ class Asking {
       const told = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
       if (answer.ok && told) {
         this.waiting.set(key, told.id);
-        this.say(key, "Waiting for the training: it looks at its next phase end.");
+        this.say(key, "Waiting for the training, until its next phase end.");
       } else this.say(key, `Not asked: ${told?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;

@@ -19,7 +19,7 @@ TrainForReal = Callable[..., RealTraining]
 Open = Callable[..., Page]
 PATIENCE_MS = 30_000
 KINDS = ("census", "find_holders")
-WAITING = "Waiting for the training: it looks at its next phase end."
+WAITING = "Waiting for the training, until its next phase end."
 AGENT = "__main__.Agent"
 
 

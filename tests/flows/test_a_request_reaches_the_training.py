@@ -1,4 +1,4 @@
-"""Somebody asks on the server, and a training in another process looks: the answer comes back as any other reading."""
+"""Somebody asks on the server, and a training in another process looks, or cleans up: the answer comes back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Trainer:
         self.population = [Agent() for _ in range(40)]
 
 trainer = Trainer()
-run = leakline.init(project="asked", quiet=True)
+run = leakline.init(project="asked", watch=[Agent])
+if "REGISTERED" in os.environ:
+    run.register_cleanup("population", trainer.population.clear)
 done, generation = threading.Event(), 0
 threading.Thread(target=lambda: (os.read(0, 1), done.set()), daemon=True).start()
 while not done.wait(0.02):
@@ -47,10 +49,11 @@ def start(server: Any, tmp_path: Path) -> Iterator[Start]:
         script = tmp_path / "train.py"
         script.write_text(TRAINING)
         outside = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
+        ours = {"LEAKLINE_SERVER": server.address, "LEAKLINE_RUN_ID": run, "LEAKLINE_QUIET": "1"}
         started.append(
             subprocess.Popen(
                 [sys.executable, str(script)], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**outside, "LEAKLINE_SERVER": server.address, "LEAKLINE_RUN_ID": run, **environment},
+                env={**outside, **ours, **environment},
             )
         )  # fmt: skip
         return started[-1]
@@ -107,3 +110,35 @@ def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: St
     eventually(lambda: outcomes(server, "asked-refused") == {number: "refused"}, 60.0)
     assert server.get("/runs/asked-refused/holders")["items"] == []
     assert process.communicate("x", timeout=60)[1] == ""
+
+
+def test_a_cleanup_runs_and_what_it_freed_comes_back(
+    server: Any, eventually: Any, start: Start
+) -> None:
+    process = start("asked-cleanup", LEAKLINE_QUIET="0", REGISTERED="1")
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        found = server.get("/runs/asked-cleanup/events")["items"]
+        return [event for event in found if event["kind"] == kind]
+
+    eventually(has_begun(server, "asked-cleanup"), 60.0)
+    eventually(lambda: told("register_cleanup"), 60.0)
+    number = asked(server, "asked-cleanup", kind="cleanup")
+    eventually(lambda: outcomes(server, "asked-cleanup") == {number: "done"}, 60.0)
+    (cleaned,) = told("cleanup")
+    assert (cleaned["name"], cleaned["data"]["because"]) == ("population", "it was asked for")
+    assert cleaned["data"]["counts"]["__main__.Agent"] == [40, 0]
+    process.communicate("x", timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_training_that_registered_no_cleanup_refuses_it(
+    server: Any, eventually: Any, start: Start
+) -> None:
+    process = start("asked-nothing", LEAKLINE_QUIET="0")
+    eventually(has_begun(server, "asked-nothing"), 60.0)
+    number = asked(server, "asked-nothing", kind="cleanup")
+    refused = {number: "refused: no cleanup is registered for it"}
+    eventually(lambda: outcomes(server, "asked-nothing") == refused, 60.0)
+    process.communicate("x", timeout=60)
+    assert process.returncode == 0

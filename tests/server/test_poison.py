@@ -65,6 +65,10 @@ def test_a_float_beyond_exact_numbers_is_named(
         ("cleanup", {"before_bytes": -1}, "before_bytes"),
         ("cleanup", {"freed_bytes": "much"}, "freed_bytes"),
         ("cleanup", {"seconds": True}, "seconds"),
+        ("cleanup", {"counts": [1, 2]}, "counts"),
+        ("cleanup", {"counts": {"app.Agent": [1]}}, "counts"),
+        ("cleanup", {"counts": {"app.Agent": [1, -1]}}, "counts"),
+        ("cleanup", {"counts": {"app.Agent": {"before": 1, "after": 0}}}, "counts"),
     ],
 )
 def test_a_wrong_number_of_an_event_is_named(

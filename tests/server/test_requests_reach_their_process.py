@@ -168,7 +168,8 @@ def test_a_person_asks_and_the_next_batch_brings_it(api: TestClient, make_run: A
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"kind": "cleanup"}, "kind"), ({"kind": "run", "code": "1"}, "kind"), ({"kind": "find_holders"}, "type"),
+        ({"kind": "run", "code": "1"}, "kind"), ({"kind": "find_holders"}, "type"),
+        ({"kind": "cleanup", "type": ENV}, "type"),
         ({"kind": "census", "type": ENV}, "type"), ({"kind": "find_holders", "type": "a\nb"}, "type"),
         ({"kind": "find_holders", "type": "x" * 257}, "type"), ({"kind": "census", "rank": -1}, "rank"),
         ({"kind": "census", "rank": "0"}, "rank"), ({"kind": "census", "code": "import os"}, "code"), ({}, "kind"),
@@ -238,3 +239,73 @@ def test_the_page_offers_to_ask_while_the_run_goes_on(
     assert f'data-type="{ENV}"' in found
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert "data-ask" not in api.get("/runs/r1", headers={"accept": "text/html"}).text
+
+
+def test_a_cleanup_is_asked_of_the_process(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    asked = ask(api, {"kind": "cleanup"})
+    assert asked.status_code == 202
+    number = asked.json()["id"]
+    sent = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 1)).json()
+    assert sent["requests"] == [{"id": number, "kind": "cleanup", "asked_by": "person"}]
+
+
+def test_the_page_offers_a_cleanup_only_where_one_is_registered_for_it(
+    api: TestClient, make_run: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+
+    def page(*declared: tuple[str, bool, Any]) -> str:
+        wire = run.wire(len(sent), 1)
+        wire["events"] = [
+            {"sequence": len(sent), "time": 1.0, "kind": "register_cleanup", "name": name,
+             "data": {"on_request": on_request, "when": when}}
+            for name, on_request, when in declared
+        ]  # fmt: skip
+        assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+        sent.append(wire)
+        return api.get("/runs/r1", headers={"accept": "text/html"}).text
+
+    sent: list[Any] = []
+    assert 'data-ask="cleanup"' not in page()
+    found = page(("agent<b>", False, "confirmed"))
+    assert 'data-ask="cleanup"' not in found
+    assert "registered: from confirmed on" in found
+    assert "agent&lt;b&gt;" in found
+    found = page(("agent<b>", True, None), ("pool", True, ["gauge.<i>", 500]))
+    assert 'data-ask="cleanup"' in found
+    assert "registered: on request, while gauge.&lt;i&gt; is above 500" in found
+    assert 'data-ask="cleanup"' not in page(("agent<b>", False, None), ("pool", False, None))
+    assert 'data-ask="cleanup"' in page(("pool", True, None))
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    assert "data-ask" not in api.get("/runs/r1", headers={"accept": "text/html"}).text
+
+
+def test_the_page_tells_what_a_registered_cleanup_freed_and_what_failed(
+    api: TestClient, make_run: Any
+) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, 1)
+    told = {
+        "freed_bytes": 2**20, "seconds": 0.5, "because": "gauge.<i> is 612, above 500",
+        "counts": {"app.Agent<b>": [17, 2], "app.Kept": [3, 3], "app.New": [0, 4]},
+    }  # fmt: skip
+    failed = {
+        "freed_bytes": 0,
+        "seconds": 0.5,
+        "because": "it was asked for",
+        "error": "Value<i>Error",
+    }
+    wire["events"] = [
+        {"sequence": 0, "time": 1.0, "kind": "cleanup", "name": "agent", "data": data} for data in (told, failed)
+    ]  # fmt: skip
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    page = api.get("/runs/r1", headers={"accept": "text/html"}).text
+    assert (
+        "freed 1.00 MiB in 0.50 s; app.Agent&lt;b&gt; 17 → 2; it ran because gauge.&lt;i&gt; is 612, above 500"
+        in page
+    )
+    assert "failed with Value&lt;i&gt;Error; freed nothing in 0.50 s" in page

@@ -27,7 +27,7 @@ Value = Integer | float | None
 Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]
 EventKind = Literal[
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix",
-    "band", "budget", "collection",
+    "band", "budget", "collection", "register_cleanup",
 ]  # fmt: skip
 
 

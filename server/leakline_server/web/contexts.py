@@ -207,6 +207,7 @@ class RunHead:
     fragments_href: str
     live_href: str
     requests_href: str
+    offers_cleanup: bool
     revision: int
     json_href: str
 

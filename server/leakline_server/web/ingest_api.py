@@ -131,14 +131,14 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
             "accepted": {"type": "integer", "description": "snapshots that were new"},
             "requests": {
                 "type": "array",
-                "description": "what this process is asked to look at, until an event of kind mark tells the outcome "
+                "description": "what this process is asked for, until an event of kind mark tells the outcome "
                 'with {"request": id} as its data; a client may ignore it',
                 "items": {
                     "type": "object",
                     "required": ["id", "kind", "asked_by"],
                     "properties": {
                         "id": {"type": "string"},
-                        "kind": {"type": "string", "enum": ["find_holders", "census"]},
+                        "kind": {"type": "string", "enum": ["find_holders", "census", "cleanup"]},
                         "type": {
                             "type": "string",
                             "description": "full name of a class, for find_holders",

@@ -5,7 +5,7 @@ They read the JSON shapes of the API, so page and API cannot tell different thin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.results import ExpectationRow
@@ -59,7 +59,11 @@ def holders(found: Sequence[Json]) -> Section | None:
     return Section("holders", "Who keeps it alive", how, table=table(heads, rows), short="Holders")
 
 
-_SHOWN_EVENTS: Final = ("mark", "note", "cleanup", "exception", "warning", "fix", "collection")
+_SHOWN_EVENTS: Final = (
+    "mark", "note", "cleanup", "register_cleanup", "exception", "warning", "fix", "collection",
+)  # fmt: skip
+# Of one cleanup.
+_COUNTS_SHOWN: Final = 3
 
 
 def events(found: Sequence[Json], unit: str) -> Section | None:
@@ -74,7 +78,7 @@ def events(found: Sequence[Json], unit: str) -> Section | None:
 
 
 def _event_row(event: Json) -> list[Field]:
-    write = {"cleanup": _cleanup, "collection": _collection}.get(event["kind"], _other_event)
+    write = _WRITTEN.get(event["kind"], _other_event)
     return [
         place(event["generation"]),
         at(event["time"]),
@@ -107,9 +111,42 @@ def _cleanup(data: Json) -> Cell:
     if freed is None:
         return Cell(formats.NOT_MEASURED, absent=True)
     took = f" in {formats.seconds(seconds)}" if seconds is not None else ""
-    if freed <= 0:
-        return rated(f"freed nothing{took}", "watch")
-    return Cell(f"freed {formats.size(freed)}{took}")
+    size = "nothing" if freed <= 0 else formats.size(freed)
+    told = f"freed {size}{took}{_counts(data)}"
+    if data.get("error"):
+        return rated(f"failed with {data['error']}; {told}", "watch")
+    if data.get("because"):
+        told += f"; it ran because {data['because']}"
+    return rated(told, "watch") if freed <= 0 else Cell(told)
+
+
+def _counts(data: Json) -> str:
+    """Types of which there are fewer now, those that lost most first."""
+    pairs = (data.get("counts") or {}).items()
+    fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
+    told = [
+        f"{name} {formats.count(before)} → {formats.count(after)}"
+        for change, name, before, after in fewer[:_COUNTS_SHOWN]
+        if change < 0
+    ]
+    return f"; {', '.join(told)}" if told else ""
+
+
+def _registered(data: Json) -> Cell:
+    when = data.get("when")
+    if isinstance(when, list) and len(when) == 2:
+        when = f"while {when[0]} is above {when[1]}"
+    elif when:
+        when = f"from {when} on"
+    ways = [way for way in ("on request" if data.get("on_request") else "", when) if way]
+    return Cell(f"registered: {', '.join(ways) or 'not now'}")
+
+
+_WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
+    "cleanup": _cleanup,
+    "collection": _collection,
+    "register_cleanup": _registered,
+}
 
 
 def _number(data: Json, name: str) -> float | None:

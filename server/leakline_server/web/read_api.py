@@ -121,7 +121,7 @@ def change_run(
 @router.post(
     "/runs/{run}/requests",
     tags=["runs"],
-    summary="Ask a running process to look",
+    summary="Ask a running process to look, or to clean up",
     response_model=None,
     openapi_extra=described(schemas.NewRequest),
     responses={202: {"model": schemas.WaitingRequest, "description": "asked"}, **_WRITE_ERRORS},
@@ -132,13 +132,13 @@ def ask_run(
     """At its next phase end, in its own time and within its longest pause; it may refuse."""
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
-            "type", body.type, "find_holders needs the name of a class, census has none"
+            "type", body.type, "find_holders needs the name of a class, the others have none"
         )
     summary = _found(run, runs.get_summary(use.engine, run))
     if summary["state"] not in _LISTENING:
         raise Conflict(
             "run_has_ended",
-            f"run {run} is {summary['state']}: no process is there to look",
+            f"run {run} is {summary['state']}: no process is there to ask",
             {"run": run, "state": summary["state"]},
         )
     asked = use.requests.ask(run, body.kind, body.type or "", body.rank)

@@ -107,9 +107,16 @@ def _head(data: RunData) -> RunHead:
         fragments_href=f"{address}/fragments",
         live_href=f"/api/v1{address}/live",
         requests_href=f"/api/v1{address}/requests",
+        offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
         json_href=f"/api/v1{address}/verdict",
     )
+
+
+def _offers_cleanup(events: Sequence[Json]) -> bool:
+    """Whether the program has registered a cleanup that it may be asked for; the newest word of each counts."""
+    words = {e["name"]: e["data"] for e in events if e["kind"] == "register_cleanup"}
+    return any(word.get("on_request") is True for word in words.values())
 
 
 def _unix(iso: str) -> float:

@@ -71,11 +71,12 @@ class Note(Strict):
 
 
 class NewRequest(Strict):
-    """`find_holders` looks for what keeps the instances of `type` alive, `census` counts all objects."""
+    """`find_holders` looks for what keeps the instances of `type` alive, `census` counts all objects, `cleanup` runs
+    what the program has registered and allowed to be asked for."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    kind: Literal["find_holders", "census"]
+    kind: Literal["find_holders", "census", "cleanup"]
     type: Name | None = None
     rank: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
