@@ -81,7 +81,7 @@ def _whole(value: object) -> int | None:
 
 
 def _checked(band: Band, lane: Lane, history: RunHistory, several: bool) -> BandCheck:
-    readings = dict(zip(lane.generations, _readings(lane, band.series), strict=True))
+    readings = dict(zip(lane.generations, readings_of(lane, band.series), strict=True))
     ended = [g for g in lane.generations if band.holds(g)]
     known = [(g, float(v)) for g in ended if (v := readings[g]) is not None]
     outside = [BandDeviation(g, v, band.off_by(v)) for g, v in known if band.off_by(v) != 0]
@@ -100,7 +100,7 @@ def _checked(band: Band, lane: Lane, history: RunHistory, several: bool) -> Band
     )  # fmt: skip
 
 
-def _readings(lane: Lane, series: str) -> Sequence[Value]:
+def readings_of(lane: Lane, series: str) -> Sequence[Value]:
     """One reading per generation, as read: at its end, or where this series is read most."""
     if not series.endswith(_PEAK):
         return lane.readings(series)

@@ -1,0 +1,174 @@
+"""What people write of a rule, in the API, on the page or in a file: taken as meant, or refused by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline_server.alerts.presets import PRESETS, SETS
+from leakline_server.alerts.rule_fields import FIELDS, WrongField, changed_rule, new_rules
+from leakline_server.alerts.rules_file import read_rules
+from leakline_server.config import WrongSettings, from_environment
+from leakline_server.store.rules import Rule, Terms
+
+
+def one(**given: Any) -> Terms:
+    (rule,) = new_rules({"series": "gauge.queue", "above": 50, **given})
+    return rule
+
+
+def test_a_series_and_a_limit_make_a_rule() -> None:
+    assert one() == Terms("gauge.queue above 50", "gauge.queue", above=50.0)
+    assert one(measure="rate", below=-1).name == "rate of gauge.queue above 50 or below -1"
+    (left,) = new_rules({"measure": "forecast", "below": 5})
+    assert (left.name, left.series) == ("Less than 5 left until the limit", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "number"),
+    [("20 GB", 20e9), ("500 MiB", 500 * 2**20), ("1.5GB", 1.5e9), ("-3", -3.0), ("0.25", 0.25), (7, 7.0)],
+)  # fmt: skip
+def test_a_limit_is_a_number_or_a_size(limit: Any, number: float) -> None:
+    assert one(above=limit).above == number
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"above": None}, "above"),
+    ({"above": "lots"}, "above"),
+    ({"above": "nan"}, "above"),
+    ({"above": "1e999"}, "above"),
+    ({"above": True}, "above"),
+    ({"above": 10**400}, "above"),
+    ({"above": float("inf")}, "above"),
+    ({"above": [1]}, "above"),
+    ({"above": 1, "below": 2}, "above"),
+    ({"series": ""}, "series"),
+    ({"series": None}, "series"),
+    ({"series": "a\nb"}, "series"),
+    ({"series": "x" * 513}, "series"),
+    ({"name": 5}, "name"),
+    ({"name": "\x1b[31m"}, "name"),
+    ({"project": "x" * 257}, "project"),
+    ({"measure": "mean"}, "measure"),
+    ({"measure": []}, "measure"),
+    ({"hold": 0}, "hold"),
+    ({"hold": True}, "hold"),
+    ({"hold": 1.0}, "hold"),
+    ({"grace": 129}, "grace"),
+    ({"grace": "3"}, "grace"),
+    ({"enabled": 1}, "enabled"),
+    ({"advice": "x" * 1001}, "advice"),
+    ({"abov": 1}, "abov"),
+    ({"preset": "tensor"}, "preset"),
+    ({"preset": ["tensors"]}, "preset"),
+    ({"measure": "forecast"}, "series"),
+    ({"measure": "forecast", "series": None}, "below"),
+    ({"measure": "forecast", "series": None, "above": None, "below": 0}, "below"),
+]
+
+
+@pytest.mark.parametrize(("given", "field"), WRONG, ids=str)
+def test_what_makes_no_rule_is_refused_with_its_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(WrongField) as caught:
+        one(**given)
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+
+
+def test_advice_of_several_lines_is_one() -> None:
+    assert one(advice="first\n  then").advice == "first then"
+
+
+@pytest.mark.parametrize("name", [*SETS, *PRESETS])
+def test_every_preset_makes_its_rules(name: str) -> None:
+    rules = new_rules({"preset": name, "project": "erl"})
+    assert [rule.name for rule in rules] == [
+        PRESETS[each].name for each in (SETS[name].names if name in SETS else (name,))
+    ]
+    for rule in rules:
+        assert rule.project == "erl"
+        assert rule.advice
+        # What a preset says could have been written by hand.
+        assert new_rules({field: getattr(rule, field) for field in FIELDS}) == [rule]
+
+
+def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
+    (high,) = new_rules(
+        {"preset": "tensors.high", "series": "tfjs.tensors", "above": 300, "hold": 2}
+    )
+    assert (high.series, high.above, high.hold) == ("tfjs.tensors", 300.0, 2)
+    named = new_rules({"preset": "tensors", "name": "mine"})
+    assert [rule.name for rule in named] == [
+        "mine: Tensors elevated", "mine: Tensors high", "mine: Tensors critical",
+    ]  # fmt: skip
+    with pytest.raises(WrongField, match=r"tensors\.high"):
+        new_rules({"preset": "tensors", "above": 5})
+
+
+def test_a_change_leaves_the_rest_as_it_is() -> None:
+    rule = Rule(
+        "queue", "gauge.queue", above=50.0, project="erl", id=1, source="api", created_at=0.0
+    )
+    assert changed_rule(rule, {"above": 60, "project": None}) == Terms(
+        "queue", "gauge.queue", above=60.0
+    )
+    with pytest.raises(WrongField) as caught:
+        changed_rule(rule, {"above": None})
+    assert caught.value.field == "above"
+
+
+def read(tmp_path: Path, text: str | bytes) -> tuple[Terms, ...]:
+    path = tmp_path / "rules.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_rules(path)
+
+
+def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        '[[rule]]\nname = "Host"\nseries = "process.rss_bytes"\nabove = "50 GB"\n'
+        '[[rule]]\npreset = "tensors"\n[[rule]]\npreset = "gpu.memory"\nabove = "10 GB"\nenabled = false\n',
+    )
+    assert [rule.name for rule in found] == [
+        "Host", "Tensors elevated", "Tensors high", "Tensors critical", "GPU memory",
+    ]  # fmt: skip
+    assert (found[0].above, found[-1].above, found[-1].enabled) == (50e9, 10e9, False)
+    assert read(tmp_path, "# none yet\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[rule]\n", "is not TOML"),
+        (b"\xff", "is not TOML"),
+        ('rule = "x"', r"begun with \[\[rule\]\]"),
+        ("rule = [1]", "rule 1: must be a table"),
+        ('[[rules]]\nname = "x"', r"'rules' is nothing .* \[\[rule\]\]"),
+        ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
+        ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = "lots"', r"rule 1 'x\\ny': above='lots' must"),
+        ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is nothing a rule has"),
+        ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is that of a rule"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_in_one_line_that_names_rule_and_field(
+    tmp_path: Path, text: str | bytes, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_too_large_is_named_with_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_RULES=.*nothing\.toml.*cannot be read"):
+        from_environment({"LEAKLINE_RULES": str(tmp_path / "nothing.toml")})
+    with pytest.raises(ValueError, match="more than"):
+        read(tmp_path, "#" * 1_000_001)
+    with pytest.raises(ValueError, match="has 600 rules"):
+        read(
+            tmp_path,
+            "".join(f'[[rule]]\nname = "r{n}"\nseries = "a"\nabove = 1\n' for n in range(600)),
+        )
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_rules(tmp_path)

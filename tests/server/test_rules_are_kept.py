@@ -1,0 +1,255 @@
+"""Rules and what they said are rows: a restart, a second server and a repeated batch tell nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select
+
+from leakline.analysis.history import ProcessHistory, RunHistory
+from leakline.analysis.results import Verdict
+from leakline_server.alerts.payload import ExaminedRun
+from leakline_server.alerts.presets import PRESETS, SETS
+from leakline_server.alerts.thresholds import alerts_of_rules
+from leakline_server.store import alerts, rules
+from leakline_server.store.alerts import Alert
+from leakline_server.store.engine import Engine, writing
+from leakline_server.store.rules import SameRule, Terms, TooManyRules
+from leakline_server.store.tables import alerts as alert_rows
+from leakline_server.store.tables import rule_states, runs
+
+NOW = 1_760_000_000.0
+QUEUE = Terms("Queue", "gauge.queue", above=50.0)
+
+
+def make_run(engine: Engine, run_id: str = "r1", project: str = "erl", name: str = "fix") -> None:
+    with writing(engine) as connection:
+        connection.execute(
+            insert(runs).values(
+                id=run_id, project=project, name=name, unit="generation", state="running",
+                started_at=NOW, created_at=NOW, last_seen_at=NOW,
+            )
+        )  # fmt: skip
+
+
+def look(
+    engine: Engine, values: Sequence[float | None], run_id: str = "r1", project: str = "erl",
+    name: str = "fix", series: str = "gauge.queue", at: float = NOW,
+) -> list[Alert]:  # fmt: skip
+    """One examination, committed; the alerts that were not there before."""
+    rows = len(values)
+    history = RunHistory(run_id, processes=(ProcessHistory(
+        "p", 0, "main", 1, range(rows), [NOW + i for i in range(rows)], [float(i) for i in range(rows)],
+        list(range(rows)), [None] * rows, [""] * rows, ["generation_end"] * rows, {series: list(values)},
+    ),))  # fmt: skip
+    verdict = Verdict(run_id, "generation", rows, "ok", "…", None, None)
+    with writing(engine) as connection:
+        found = alerts_of_rules(
+            connection, history, ExaminedRun(run_id, project, name, verdict, at)
+        )
+        known = set(connection.scalars(select(alert_rows.c.id)))
+        alerts.add(connection, found)
+    return [alert for alert in found if alert.id not in known]
+
+
+def titles(found: Sequence[Alert]) -> list[str]:
+    return [alert.payload["title"].split(" in ")[0] for alert in found]
+
+
+def add(engine: Engine, *terms: Terms, source: Any = "api") -> list[int]:
+    return [rule.id for rule in rules.add_rules(engine, terms, source, NOW)]
+
+
+def count_states(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(rule_states)) or 0
+
+
+def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None:
+    make_run(engine)
+    (number,) = add(engine, QUEUE)
+    values = [1.0, 60, 70, 60, 1, 1, 1, 1, 1, 60]
+    told = [a for upto in range(1, 11) for _ in range(2) for a in look(engine, values[:upto])]
+    assert titles(told) == ["Rule fired: Queue", "Rule over: Queue", "Rule fired: Queue"]
+    assert {alert.subject for alert in told} == {f"rule {number}"}
+    assert {alert.event for alert in told} == {"rule.fired"}
+    assert [alert.urgent for alert in told] == [True, False, True]
+    assert len({alert.id for alert in told}) == 3
+
+
+def test_two_servers_that_look_at_once_give_the_same_alert(engine: Engine) -> None:
+    """The one that was examined first is written; the other finds it there."""
+    make_run(engine)
+    add(engine, QUEUE)
+    assert look(engine, [1.0]) == []
+    with engine.connect() as connection:
+        of_other = look_without_commit(connection)
+        connection.rollback()
+    (mine,) = look(engine, [1.0, 60.0], at=NOW + 5)
+    assert [alert.id for alert in of_other] == [mine.id]
+
+
+def look_without_commit(connection: Any) -> list[Alert]:
+    history = RunHistory("r1", processes=(ProcessHistory(
+        "p", 0, "main", 1, [0, 1], [NOW, NOW], [0.0, 1.0], [0, 1], [None] * 2, [""] * 2,
+        ["generation_end"] * 2, {"gauge.queue": [1.0, 60.0]},
+    ),))  # fmt: skip
+    verdict = Verdict("r1", "generation", 2, "ok", "…", None, None)
+    return alerts_of_rules(connection, history, ExaminedRun("r1", "erl", "fix", verdict, NOW))
+
+
+@pytest.mark.parametrize(
+    ("project", "run", "fires"),
+    [
+        (None, None, True),
+        ("erl", None, True),
+        ("other", None, False),
+        (None, "r1", True),
+        (None, "fix", True),
+        (None, "r2", False),
+        ("erl", "fix", True),
+        ("other", "fix", False),
+    ],
+)
+def test_a_rule_concerns_the_runs_that_it_names(
+    engine: Engine, project: str | None, run: str | None, fires: bool
+) -> None:
+    make_run(engine)
+    add(engine, Terms("Queue", "gauge.queue", above=50.0, project=project, run=run))
+    assert bool(look(engine, [60.0])) is fires
+
+
+def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
+    make_run(engine)
+    make_run(engine, "r2", name="other")
+    add(engine, QUEUE)
+    assert titles(look(engine, [60.0])) == ["Rule fired: Queue"]
+    assert titles(look(engine, [60.0], "r2", name="other")) == ["Rule fired: Queue"]
+    assert look(engine, [60.0, 60.0]) == []
+
+
+def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> None:
+    make_run(engine)
+    numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+
+    def tensors(*values: float) -> list[Alert]:
+        return look(engine, values, series="tensors.count")
+
+    (jump,) = tensors(90, 4038)
+    assert jump.payload["title"].startswith("Rule fired: Tensors critical")
+    assert "Fired as well: Tensors elevated, Tensors high." in jump.payload["evidence"]
+    assert jump.subject == f"rule {numbers[2]}"
+    assert tensors(90, 4038, 300, 300) == []
+    (over,) = tensors(90, 4038, 300, 300, 300)
+    assert titles([over]) == ["Rule over: Tensors critical"]
+    assert len(over.payload["evidence"]) == 1
+    (rest,) = tensors(90, 4038, 300, 300, 300, 87, 87, 87)
+    assert titles([rest]) == ["Rule over: Tensors high"]
+    assert "Over as well: Tensors elevated." in rest.payload["evidence"]
+
+
+def test_steps_that_are_passed_one_by_one_are_told_one_by_one(engine: Engine) -> None:
+    make_run(engine)
+    add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+    values = [99.0, 100, 200, 201, 500, 501]
+    told = [look(engine, values[:upto], series="tensors.count") for upto in range(1, 7)]
+    assert [titles(each) for each in told] == [
+        [], ["Rule fired: Tensors elevated"], [], ["Rule fired: Tensors high"], [],
+        ["Rule fired: Tensors critical"],
+    ]  # fmt: skip
+
+
+def test_a_paused_rule_says_nothing_and_a_resumed_one_starts_anew(engine: Engine) -> None:
+    make_run(engine)
+    (number,) = add(engine, QUEUE)
+    assert look(engine, [60.0])
+    rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=50.0, enabled=False))
+    assert count_states(engine) == 0
+    assert look(engine, [60.0, 60.0]) == []
+    rules.change_rule(engine, number, QUEUE)
+    assert titles(look(engine, [60.0, 1, 60])) == []  # it has fired there before
+    assert titles(look(engine, [60.0, 1, 60, 1, 1, 1])) == ["Rule over: Queue"]
+
+
+def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
+    make_run(engine)
+    (number,) = add(engine, QUEUE)
+    assert look(engine, [60.0])
+    rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
+    assert titles(look(engine, [60.0, 60.0])) == ["Rule over: Queue"]
+    rules.change_rule(engine, number, Terms("Queue", "gauge.other", above=100.0))
+    assert count_states(engine) == 0
+    assert rules.change_rule(engine, 999, QUEUE) is None
+
+
+def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
+    make_run(engine)
+    (number,) = add(engine, QUEUE)
+    look(engine, [60.0])
+    assert rules.remove_rule(engine, number)
+    assert not rules.remove_rule(engine, number)
+    assert count_states(engine) == 0
+    assert rules.get_rule(engine, number) is None
+    assert look(engine, [60.0, 60.0]) == []
+
+
+def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> None:
+    make_run(engine)
+    (number,) = add(engine, QUEUE)
+    assert rules.firing(engine, [number]) == {}
+    look(engine, [1.0, 60.0])
+    ((found,),) = rules.firing(engine, [number]).values()
+    assert (found.run, found.project, found.generation, found.value) == ("r1", "erl", 1, 60.0)
+    with writing(engine) as connection:
+        connection.execute(runs.update().values(state="finished"))
+    assert rules.firing(engine, [number]) == {}
+
+
+def test_the_same_rule_is_not_kept_twice_and_all_or_none_are_added(engine: Engine) -> None:
+    add(engine, QUEUE)
+    other = Terms("Other", "gauge.queue", above=50.0)
+    with pytest.raises(SameRule):
+        add(engine, other, QUEUE)
+    assert [rule.name for rule in rules.list_rules(engine)] == ["Queue"]
+    (second,) = add(engine, other)
+    with pytest.raises(SameRule):
+        rules.change_rule(engine, second, QUEUE)
+    add(engine, Terms("Queue", "gauge.queue", above=50.0, project="erl"))
+
+
+def test_there_is_a_bound_to_rules(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MAX_RULES", 2)
+    many = [Terms(f"r{n}", "s", above=1.0) for n in range(3)]
+    with pytest.raises(TooManyRules):
+        add(engine, *many)
+    with pytest.raises(TooManyRules):
+        rules.take_file(engine, many, NOW)
+    assert rules.list_rules(engine) == []
+
+
+def test_rules_of_the_file_keep_their_numbers_by_name(engine: Engine) -> None:
+    make_run(engine)
+    (own,) = add(engine, Terms("Mine", "gauge.queue", above=1e9))
+    rules.take_file(engine, [QUEUE, Terms("Gone", "s", above=1.0)], NOW)
+    by_name = {rule.name: rule for rule in rules.list_rules(engine)}
+    look(engine, [60.0])
+    changed = Terms("Queue", "gauge.queue", above=40.0, advice="bound it")
+    rules.take_file(engine, [changed, Terms("New", "s", above=1.0)], NOW)
+    after = {rule.name: rule for rule in rules.list_rules(engine)}
+    assert set(after) == {"Mine", "Queue", "New"}
+    assert after["Queue"].id == by_name["Queue"].id and after["Mine"].id == own
+    queue = after["Queue"]
+    assert (queue.above, queue.advice, queue.source) == (40.0, "bound it", "file")
+    # What it said of the run is kept: nothing is told again.
+    assert look(engine, [60.0, 60.0]) == []
+    rules.take_file(engine, [], NOW)
+    assert [rule.name for rule in rules.list_rules(engine)] == ["Mine"]
+
+
+def test_a_run_that_no_rule_concerns_is_not_even_locked(engine: Engine) -> None:
+    make_run(engine)
+    add(engine, Terms("Queue", "gauge.queue", above=50.0, project="other"))
+    assert look(engine, [60.0]) == []
+    assert count_states(engine) == 0
