@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,8 +14,10 @@ from leakline.errors import LeaklineError
 
 from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS
+from .alerts.rules_file import read_rules
 from .alerts.signing import check_secret
 from .store.engine import Synchronous
+from .store.rules import Terms
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -46,6 +49,8 @@ class Config:
     webhook_format: str = "standard"
     webhook_allow: tuple[Network, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    # Those of the file; none is there without it.
+    rules: tuple[Terms, ...] = ()
     # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
     silent_after_seconds: float = 60.0
 
@@ -123,6 +128,10 @@ def _webhook_url(text: str) -> str:
     return text
 
 
+def _rules(text: str) -> tuple[Terms, ...]:
+    return read_rules(Path(text))
+
+
 def _networks(text: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(part) for part in _list(text))
 
@@ -146,4 +155,5 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),
     "LEAKLINE_WEBHOOK_ALLOW": ("webhook_allow", _networks),
     "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _list),
+    "LEAKLINE_RULES": ("rules", _rules),
 }

@@ -21,6 +21,7 @@ from .app import create_app
 from .config import Config, is_loopback
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl
 from .store.migrate import NewerDatabase
+from .store.rules import TooManyRules
 from .web.services import Services
 
 BACKLOG: Final = 1024
@@ -39,7 +40,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     config = replace(config, port=listening.getsockname()[1])
     try:
         app = create_app(config)
-    except (BadDatabaseUrl, NewerDatabase) as error:
+    except (BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
         reason = str(getattr(error, "orig", error)).strip().splitlines()[0]

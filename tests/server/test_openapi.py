@@ -15,7 +15,7 @@ from leakline_server.alerts.signing import make_secret
 from leakline_server.errors import RequestRefused
 from leakline_server.store import webhook_changes
 from leakline_server.store.wire import Batch
-from leakline_server.web import schemas, webhook_schemas
+from leakline_server.web import rule_schemas, schemas, webhook_schemas
 from leakline_server.web.ingest_api import PATH
 
 
@@ -26,6 +26,7 @@ def api(shared_api: TestClient, make_run: Any) -> TestClient:
         run.create(shared_api)
         run.send(shared_api, 0, 60)
     engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    shared_api.post("/api/v1/rules", json={"series": "gauge.queue", "above": 5})
     webhook_changes.make(engine, "chat", "http://127.0.0.1:9/", "standard", make_secret(), 0.0)
     return shared_api
 
@@ -48,7 +49,9 @@ def test_every_route_of_the_contract_is_described(spec: dict[str, Any]) -> None:
         ("post", "/api/v1/runs"), ("get", "/api/v1/runs"), ("get", run), ("patch", run),
         ("post", f"{run}/batches"), ("get", f"{run}/series"), ("get", f"{run}/census"),
         ("get", f"{run}/verdict"), ("get", f"{run}/incidents"), ("get", f"{run}/events"),
-        ("get", f"{run}/live"), ("get", "/api/v1/compare"), ("get", "/healthz"), ("get", "/readyz"),
+        ("get", f"{run}/live"), ("get", "/api/v1/compare"), ("get", "/api/v1/rules"),
+        ("post", "/api/v1/rules"), ("patch", "/api/v1/rules/{rule}"), ("delete", "/api/v1/rules/{rule}"),
+        ("get", "/healthz"), ("get", "/readyz"),
         ("get", "/metrics"), ("get", "/api/v1/webhooks"), ("get", "/api/v1/webhooks/{webhook}/deliveries"),
     ):  # fmt: skip
         assert (method, path) in described, path
@@ -105,6 +108,8 @@ MODELS: dict[str, Any] = {
     "runs/r1/snapshots": schemas.Snapshots,
     "runs/r1/incidents": schemas.Incidents,
     "compare?before=r1&after=r2": Comparison,
+    "rules": rule_schemas.Rules,
+    "rules/presets": rule_schemas.Presets,
     "webhooks": webhook_schemas.Webhooks,
     "webhooks/1": webhook_schemas.Webhook,
     "webhooks/1/deliveries": webhook_schemas.Deliveries,

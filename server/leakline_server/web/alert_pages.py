@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from ..errors import RequestRefused
 from ..store import delivery_list, webhook_changes, webhooks
-from . import webhook_actions
+from . import rule_actions, webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
 from .forms import Form
+from .rules_view import RulesSection
 from .services import Services, Use
 from .templating import render
 
@@ -26,7 +27,7 @@ Id = Annotated[int, Path(ge=1, le=2**62)]
 @router.head("/alerts")
 @router.get("/alerts")
 def show_alerts(use: Use) -> Response:
-    return _page(use)
+    return alerts_response(use)
 
 
 @router.post("/alerts/webhooks")
@@ -40,7 +41,7 @@ def add_webhook(form: Form, use: Use) -> Response:
         made = webhook_actions.make(use, sent.name, sent.url, sent.format)
     except RequestRefused as error:
         wrong = NewWebhook(sent.name, sent.url, sent.format, error.message)
-        return _page(use, form=wrong, status=error.status)
+        return alerts_response(use, form=wrong, status=error.status)
     said = (
         f"{_label(made)} gets every alert from now on. Its messages are signed with this secret, which is shown only "
         "this once; the receiver needs it:"
@@ -88,12 +89,14 @@ def redeliver(delivery: Id, use: Use) -> Response:
     return _back("deliveries")
 
 
-def _page(
+def alerts_response(
     use: Services,
     notice: Notice | None = None,
     form: NewWebhook | None = None,
     status: int = 200,
+    rules: RulesSection | None = None,
 ) -> Response:
+    """The page; ``rules`` is its section of rules where that shows a form that was refused."""
     # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
     found = delivery_list.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     trials = webhook_changes.last_trials(use.engine)
@@ -103,12 +106,15 @@ def _page(
     ]
     known = {hook["id"] for hook in hooks}
     items = [item for item in found["items"] if item["webhook"] in known]
-    page = alerts_page(hooks, items, more=found["next"] is not None, notice=notice, form=form)
+    page = alerts_page(
+        hooks, items, rules or rule_actions.section(use),
+        more=found["next"] is not None, notice=notice, form=form,
+    )  # fmt: skip
     return render("alerts.html", page, status)
 
 
 def _with_secret(use: Services, notice: Notice) -> Response:
-    response = _page(use, notice)
+    response = alerts_response(use, notice)
     response.headers["Cache-Control"] = "no-store"
     return response
 

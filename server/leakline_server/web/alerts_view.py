@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ..alerts.formats import FORMATS
 from ..store.webhooks import NO_LONGER_CONFIGURED
 from . import formats
+from .rules_view import RulesSection
 
 Json = Mapping[str, Any]
 
@@ -100,6 +101,7 @@ class AlertsPage:
 
     title: str
     notice: Notice | None
+    rules: RulesSection
     hooks: tuple[HookRow, ...]
     form: NewWebhook
     choices: tuple[FormatChoice, ...]
@@ -110,6 +112,7 @@ class AlertsPage:
 def alerts_page(
     hooks: Sequence[Json],
     deliveries: Sequence[Json],
+    rules: RulesSection,
     *,
     more: bool,
     notice: Notice | None = None,
@@ -121,6 +124,7 @@ def alerts_page(
     return AlertsPage(
         title="Alerts",
         notice=notice,
+        rules=rules,
         hooks=tuple(map(_hook, hooks)),
         form=form,
         choices=tuple(_choice(name, form.format) for name in FORMATS),
