@@ -9,10 +9,11 @@ from sqlalchemy import func, select, update
 from starlette.testclient import TestClient
 
 from leakline.analysis.history import history_from_batches
+from leakline.analysis.thinning import thinned
 from leakline.snapshot import header_from_wire
 from leakline_server.store import sealing
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.history import load_history
+from leakline_server.store.history import load_for_examination, load_history
 from leakline_server.store.tables import batches, chunks, segments
 
 LATER = 4e9
@@ -169,5 +170,38 @@ def test_the_history_is_the_one_the_offline_report_builds(
             assert getattr(mine, name) == getattr(theirs, name), name
     for name in ("unit", "total", "phases", "expectations", "capacities", "ended"):
         assert getattr(found, name) == getattr(expected, name), name
-    for name in ("events", "holders", "censuses"):
+    for name in ("events", "holders"):
         assert sorted(map(repr, getattr(found, name))) == sorted(map(repr, getattr(expected, name)))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_of_a_very_long_run_an_examination_reads_what_the_analysis_would(
+    sealed: bool, api: TestClient, run: Any
+) -> None:
+    run.extra["once"] = lambda i: 1 if i == 3 * 302 else None
+    run.send(api, 0, 3 * 1_000, size=200)
+    engine = engine_of(api)
+    if sealed:
+        assert seal_everything(engine) == 0
+    whole, part = load_history(engine, "r1"), load_for_examination(engine, "r1")
+    assert part == thinned(whole)
+    (process,) = part.processes
+    assert "once" in whole.processes[0].series
+    assert "once" not in process.series
+    assert process.left_out.generations == set(range(1_000)) - set(process.generation)
+
+
+def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
+    run.send(api, 0, 3 * 1_000, size=200)
+    event = {
+        "sequence": 3_000,
+        "time": 1.0,
+        "kind": "budget",
+        "name": "run",
+        "data": {"leak_bytes": 1},
+    }
+    wire = run.wire(3_000, 1)
+    wire["events"] = [event]
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    engine = engine_of(api)
+    assert load_for_examination(engine, "r1") == load_history(engine, "r1")

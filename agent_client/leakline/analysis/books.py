@@ -91,8 +91,8 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def phase_executions(lane: Lane) -> dict[str, int]:
-    """How often each phase path ran, by the recorded counts or the snapshots after it."""
-    found: dict[str, int] = {}
+    """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
+    found = dict.fromkeys(lane.left_out.phases, 1)
     for kind, phase in zip(lane.kind, lane.phase, strict=True):
         if kind == "phase_end" and phase:
             found[phase] = found.get(phase, 0) + 1

@@ -70,7 +70,8 @@ def _is_phase(history: RunHistory, name: str) -> bool:
 
 
 def _phases_seen(history: RunHistory) -> set[str]:
-    return {path for process in history.processes for path in set(process.phase) if path}
+    seen = (set(process.phase) | process.left_out.phases for process in history.processes)
+    return {path for paths in seen for path in paths if path}
 
 
 def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list[Assessed]:

@@ -69,13 +69,14 @@ class Rise:
 
     ``window`` is the longest stretch (in readings) over which all tests see lasting growth, 0 when none does;
     ``strict`` the same with the stricter test for saturation. ``visible`` is a rise that matters and has not
-    passed: too short, or slowing down.
+    passed: too short, or slowing down. ``generations`` are those from the first reading of ``window`` to the last.
     """
 
     window: int = 0
     strict: int = 0
     slope: Slope | None = None
     visible: bool = False
+    generations: int = 0
 
 
 def lasting_rise(
@@ -97,7 +98,9 @@ def lasting_rise(
         if passed[1]:
             strict = length
             break
-    return Rise(window, strict, slope, bool(window) or _visible(x, y, scale, bounded))
+    generations = round(x[-1] - x[n - window]) + 1 if window else 0
+    visible = bool(window) or _visible(x, y, scale, bounded)
+    return Rise(window, strict, slope, visible, generations)
 
 
 def _test(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..snapshot import Batch, Census, Event, Holder, RunHeader, Snapshot
+from ..snapshot import Batch, Event, Holder, RunHeader, Snapshot
 
 Value = int | float | None
 # No count and no size is larger.
@@ -42,8 +42,19 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is not read of a very long process: these generations, and the phases that ran in them."""
+
+    generations: frozenset[int] = frozenset()
+    phases: frozenset[str] = frozenset()
+
+
+NOTHING_LEFT_OUT: Final = LeftOut()
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessHistory:
-    """All snapshots of one process instance in sequence order.
+    """All snapshots of one process instance in sequence order, but for what is left out.
 
     Every list has one entry per snapshot; ``series`` values are None where nothing was measured.
     """
@@ -60,6 +71,7 @@ class ProcessHistory:
     label: Sequence[str]
     kind: Sequence[str]
     series: Mapping[str, Sequence[Value]]
+    left_out: LeftOut = NOTHING_LEFT_OUT
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -80,7 +92,6 @@ class RunHistory:
     processes: tuple[ProcessHistory, ...] = ()
     events: tuple[Event, ...] = ()
     holders: tuple[Holder, ...] = ()
-    censuses: tuple[Census, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     capacities: Mapping[str, int | None] = field(default_factory=dict)
     environment: Mapping[str, object] = field(default_factory=dict)
@@ -118,7 +129,6 @@ def history_from_batches(
     processes: list[ProcessHistory] = []
     events: list[Event] = []
     holders: list[Holder] = []
-    censuses: list[Census] = []
     for instance, rows in by_instance.items():
         snapshots = [rows[sequence] for sequence in sorted(rows)]
         names = dict.fromkeys(name for s in snapshots for name in s.samples)
@@ -136,8 +146,6 @@ def history_from_batches(
         for s in snapshots:
             events.extend(s.events)
             holders.extend(s.holders)
-            if s.census is not None:
-                censuses.append(s.census)
     events.sort(key=lambda event: event.time)
     return RunHistory(
         run=header.id,
@@ -147,7 +155,6 @@ def history_from_batches(
         processes=tuple(processes),
         events=tuple(events),
         holders=tuple(holders),
-        censuses=tuple(censuses),
         expectations=declared_expectations(events),
         capacities=declared_capacities(events),
         environment=header.environment,

@@ -13,7 +13,7 @@ from .channels import bridged_for_good
 from .facts import GROWTHS
 from .garbage import garbage_types
 from .known import Known
-from .ladder import CONFIRMATIONS, moments_of
+from .ladder import CONFIRMATIONS, moments_in
 from .score import grid
 from .series import END, STEPS, Lane
 from .study import LaneStudy
@@ -88,7 +88,7 @@ def _kept(study: LaneStudy) -> _OfLane | None:
         return None
     counted = frozenset(study.facts.count_series)
     beginning = _Beginning(upto, rows, _stamp(lane, upto, rows), dict(lane.places), counted)
-    moments = {m for m in moments_of(len(lane)) if m <= upto}
+    moments = {m for m in moments_in(lane) if m <= upto}
     bridged = bridged_for_good(lane, upto)
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
     asked = {m for m in (*asked, *(m for m, _ in grid(len(lane)))) if m <= bridged}

@@ -13,7 +13,8 @@ from typing import Final, cast
 from .assess import moment_of
 from .fingerprint import fingerprint_of
 from .results import Status
-from .study import Assessed, LaneStudy, Moment
+from .series import Lane
+from .study import RATE_WINDOW, Assessed, LaneStudy, Moment
 
 MIN_GENERATIONS: Final = 5
 _WATCH: Final = 8
@@ -65,13 +66,22 @@ def moments_of(generations: int) -> list[int]:
     return sorted({*old, *recent})
 
 
+def moments_in(lane: Lane) -> list[int]:
+    """Those of a lane: where generations are left out, what was booked and counted in them is not known."""
+    found = moments_of(len(lane))
+    if not lane.whole_from:
+        return found
+    told = [upto for upto in found if upto > lane.whole_from + RATE_WINDOW]
+    return told if len(told) >= _DENSE else found[-_DENSE:]
+
+
 def walk(
     study: LaneStudy, moments: Sequence[int] | None = None
 ) -> tuple[Moment | None, list[Standing]]:
     """The newest moment and where every cause stands after all moments."""
     remembered: dict[str, _Memory] = {}
     newest: Moment | None = None
-    for upto in moments if moments is not None else moments_of(len(study.lane)):
+    for upto in moments if moments is not None else moments_in(study.lane):
         newest = moment_of(study, upto)
         step(study, newest, remembered)
     if newest is None:

@@ -7,6 +7,8 @@ jump is taken out, so that memory freed by a crash is not taken for a release.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +17,9 @@ from operator import le
 from statistics import median
 from typing import Final, TypeVar
 
-from .history import ProcessHistory, RunHistory, Value
+from .history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
 from .known import Known
+from .thinning import generations_of
 
 T = TypeVar("T")
 
@@ -52,6 +55,7 @@ class Lane:
     baseline_row: int | None
     # generation -> position on the axis
     position: Mapping[int, int]
+    left_out: LeftOut = NOTHING_LEFT_OUT
     # Of the rows up to the end of a generation alone.
     known: Known = field(default_factory=Known, compare=False)
     # series -> where in a generation it is read
@@ -61,6 +65,12 @@ class Lane:
 
     def __len__(self) -> int:
         return len(self.generations)
+
+    @cached_property
+    def whole_from(self) -> int:
+        """The position from which on no generation is left out."""
+        newest = max(self.left_out.generations, default=None)
+        return 0 if newest is None else bisect_left(self.generations, newest)
 
     def has(self, name: str) -> bool:
         return name in self.series
@@ -313,16 +323,24 @@ def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
         name, attempts[-1].instance, kind, phase, column([a.time for a in attempts]), generation,
         {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
         segments, generations, tuple(ends[g] for g in generations), baseline,
-        {g: i for i, g in enumerate(generations)},
+        {g: i for i, g in enumerate(generations)}, _left_out(attempts),
     )  # fmt: skip
 
 
+def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
+    """Of all attempts together; what a later one repeats is there."""
+    generations, phases, repeated = set[int](), set[str](), math.inf
+    for attempt in reversed(attempts):
+        generations |= {g for g in attempt.left_out.generations if g < repeated}
+        phases |= attempt.left_out.phases
+        repeated = min(
+            repeated, min((g for g in _generations(attempt) if g is not None), default=repeated)
+        )
+    return LeftOut(frozenset(generations), frozenset(phases)) if generations else NOTHING_LEFT_OUT
+
+
 def _generations(process: ProcessHistory) -> Sequence[int | None]:
-    """The generation of each snapshot; minutes since the start for a program that declares none."""
-    if any(g is not None for g in process.generation):
-        return process.generation
-    start = process.monotonic[0]
-    return [int((moment - start) // 60) for moment in process.monotonic]
+    return generations_of(process.generation, process.monotonic)
 
 
 def _rows_that_count(

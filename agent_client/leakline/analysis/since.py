@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final
@@ -40,11 +40,9 @@ class Since:
         self._since = since
         # (study, its newest moment, position of the first generation that counts)
         self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
-        own = {g for s, _, first in self._lanes for g in s.lane.generations[first:]}
+        own = {g for s, _, first in self._lanes for g in _ended(s.lane, first)}
         self.generations = len(own)
-        self.complete = _complete(
-            sorted({g for s, _, _ in self._lanes for g in s.lane.generations})
-        )
+        self.complete = _complete(sorted({g for s, _, _ in self._lanes for g in _ended(s.lane)}))
 
     @property
     def long_enough(self) -> bool:
@@ -124,6 +122,13 @@ class Since:
 def _first_position(lane: Lane, since: float) -> int:
     rows = enumerate(lane.end_rows)
     return next((at for at, row in rows if lane.time[row] >= since), len(lane))
+
+
+def _ended(lane: Lane, first: int = 0) -> Iterator[int]:
+    """Generations from the one at a position on, also those that are not read."""
+    read = lane.generations[first:]
+    yield from read
+    yield from (g for g in lane.left_out.generations if read and (g > read[0] or not first))
 
 
 def _complete(generations: Sequence[int]) -> int:

@@ -21,7 +21,8 @@ from .series import Lane
 from .shape import stands_out
 from .trend import NO_GROWTH, Slope, fit_hinge, floor_slope
 
-_RATE_WINDOW: Final = 256
+# Generations that a rate rests on at most, and what is attributed with it.
+RATE_WINDOW: Final = 256
 # Below this share of the later slope the stretch before a bend counts as flat.
 _BENDS: Final = 0.5
 # Readings before a bend in which another can be told.
@@ -208,4 +209,4 @@ def position_of(lane: Lane, generation: float | None, upto: int) -> int:
         first = min(upto // 4, 4)
     else:
         first = next((i for i, g in enumerate(lane.generations) if g >= generation), 0)
-    return max(0, min(first, upto - 2), upto - _RATE_WINDOW)
+    return max(0, min(first, upto - 2), upto - RATE_WINDOW)

@@ -23,6 +23,7 @@ from .series import lanes_of, top_level
 from .settling import settled
 from .study import LaneStudy, Moment
 from .summary import summary_sentence
+from .thinning import PLANS, thinned
 from .trend import theil_sen
 from .wording import format_bytes, format_change, format_count
 
@@ -40,30 +41,46 @@ def examine(history: RunHistory, kept: Kept | None = None) -> Verdict:
     1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
     merged; 3. the worst of them, or what else is known, is the status of the run.
     """
-    studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+    read = thinned(history)
+    studies = _studies(read)
+    # What is planned and promised is held against every generation there is.
+    every = studies if read is history or not _is_planned(history) else _studies(history)
     if kept is None:
-        return _verdict(history, studies)
+        return _verdict(read, studies, every)
     for study in studies:
         kept.give(study)
-    verdict = _verdict(history, studies)
+    verdict = _verdict(read, studies, every)
     kept.take(studies)
     return verdict
 
 
-def _verdict(history: RunHistory, studies: Sequence[LaneStudy]) -> Verdict:
+def _studies(history: RunHistory) -> list[LaneStudy]:
+    return [LaneStudy(history, lane) for lane in lanes_of(history)]
+
+
+def _is_planned(history: RunHistory) -> bool:
+    return any(event.kind in PLANS for event in history.events)
+
+
+def _verdict(
+    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy]
+) -> Verdict:
     walks = [walk(study) for study in studies]
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
-    generations = len({g for study in studies for g in study.lane.generations})
+    lanes = [study.lane for study in studies]
+    generations = len(
+        {g for lane in lanes for g in (*lane.generations, *lane.left_out.generations)}
+    )
     if not told:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
             f"Learning: no {history.unit} seen yet", None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
-            fixes=check_promises(history, [(s, None) for s in studies]),
-            bands=check_bands(history, [s.lane for s in studies]),
-            budgets=check_budgets(history, studies),
+            fixes=check_promises(history, [(s, None) for s in every]),
+            bands=check_bands(history, [s.lane for s in every]),
+            budgets=check_budgets(history, every),
         )  # fmt: skip
         unread = [(s, None) for s in studies]
         return replace(verdict, checklist=check_list(history, verdict, unread))
@@ -83,9 +100,9 @@ def _verdict(history: RunHistory, studies: Sequence[LaneStudy]) -> Verdict:
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
         _ruled_out(history, told, findings), _forecast(told, growing),
-        check_promises(history, [(s, m) for s, (m, _) in zip(studies, walks, strict=True)]),
-        bands=check_bands(history, [s.lane for s in studies]),
-        budgets=check_budgets(history, studies),
+        check_promises(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
+        bands=check_bands(history, [s.lane for s in every]),
+        budgets=check_budgets(history, every),
         settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
         forecast_score=score_of([s for s, _, _ in told], history.unit),
     )  # fmt: skip

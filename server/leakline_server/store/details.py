@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, select
 
 from leakline.analysis.history import declared_expectations as expectations_of
-from leakline.snapshot import Census, Event, Holder
+from leakline.snapshot import Event, Holder
 
 from . import wire
 from .codec import decompress
@@ -32,10 +32,6 @@ def load_events(connection: Connection, run_id: str) -> list[Event]:
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
     ]
     return sorted(events, key=lambda event: event.time)
-
-
-def load_censuses(connection: Connection, run_id: str) -> list[Census]:
-    return [census_of(c) for _, c in _load(connection, run_id, "census")]
 
 
 def load_holders(connection: Connection, run_id: str) -> list[Holder]:
@@ -95,12 +91,6 @@ def declared_expectations(connection: Connection, run_id: str) -> list[dict[str,
         {"type": e.type, "low": e.low, "high": e.high, "after": e.after}
         for e in expectations_of(load_events(connection, run_id))
     ]
-
-
-def census_of(census: wire.Census) -> Census:
-    return Census(
-        census.sequence, census.mode, census.coverage, census.objects, tuple(census.types)
-    )
 
 
 def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[dict[str, Any]]:

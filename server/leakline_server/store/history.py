@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 from sqlalchemy import Connection, Engine, Row, select
 
 from leakline.analysis.history import (
@@ -13,6 +15,7 @@ from leakline.analysis.history import (
     declared_capacities,
     declared_expectations,
 )
+from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_read
 
 from .columns import (
     COLUMNS,
@@ -23,14 +26,19 @@ from .columns import (
     PHASE,
     SEQUENCE,
     TIME,
+    Block,
+    Stretch,
     read,
     reading,
     series_ids,
     stretches,
 )
-from .details import load_censuses, load_events, load_holders
+from .details import load_events, load_holders
 from .runs import ENDED
 from .tables import processes, runs
+
+# Of a process that is read in part.
+SERIES_AT_ONCE: Final = 16
 
 
 class NoSuchRun(LookupError):
@@ -51,8 +59,15 @@ def revision(engine: Engine, run_id: str) -> int:
     return int(found.revision)
 
 
-def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
-    """The history, and the revision of the run that it shows."""
+def load_for_examination(engine: Engine, run_id: str) -> RunHistory:
+    """As much as an examination reads; of very long processes that is a part. Raises NoSuchRun."""
+    return load_history_at(engine, run_id, in_part=True)[0]
+
+
+def load_history_at(
+    engine: Engine, run_id: str, *, in_part: bool = False
+) -> tuple[RunHistory, int]:
+    """The history, and the revision of the run that it shows. Raises NoSuchRun."""
     with reading(engine) as connection:
         run = connection.execute(select(runs).where(runs.c.id == run_id)).first()
         if run is None:
@@ -64,6 +79,7 @@ def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
             .order_by(processes.c.rank, processes.c.attempt, processes.c.id)
         ).all()
         events = load_events(connection, run_id)
+        in_part = in_part and not any(event.kind in PLANS for event in events)
         history = RunHistory(
             run=run_id,
             unit=run.unit,
@@ -71,11 +87,10 @@ def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
             phases=tuple(msgspec.json.decode(run.phases)),
             # A process that has said hello and no more has no history.
             processes=tuple(
-                found for row in rows if len(found := _process(connection, row, numbered))
+                found for row in rows if len(found := _process(connection, row, numbered, in_part))
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
-            censuses=tuple(load_censuses(connection, run_id)),
             expectations=declared_expectations(events),
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),
@@ -84,23 +99,60 @@ def load_history_at(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     return history, int(run.revision)
 
 
-def _process(connection: Connection, row: Row[Any], numbered: dict[str, int]) -> ProcessHistory:
+def _process(
+    connection: Connection, row: Row[Any], numbered: dict[str, int], in_part: bool
+) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
-    block = read(connection, row.id, (*COLUMNS, *names), names, stretches(connection, row.id))
-    columns = {number: column.to_list() for number, column in block.columns.items()}
-    series: dict[str, Any] = {}
+    stored = stretches(connection, row.id)
+    if in_part and sum(stretch.count for stretch in stored) > WHOLE:
+        fixed = read(connection, row.id, COLUMNS, names, stored)
+        found = _rows_to_read(fixed)
+        if found is not None:
+            return _in_part(connection, row, names, stored, fixed, found)
+    block = read(connection, row.id, (*COLUMNS, *names), names, stored)
+    return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
+
+
+def _rows_to_read(fixed: Block) -> Thinned | None:
+    generation, monotonic = fixed.numbers(GENERATION), fixed.numbers(MONOTONIC)
+    return rows_to_read(generation.to_list(), monotonic.to_list(), fixed.texts(PHASE).to_list())
+
+
+def _in_part(
+    connection: Connection, row: Row[Any], names: Mapping[int, str], stored: Sequence[Stretch],
+    fixed: Block, found: Thinned,
+) -> ProcessHistory:  # fmt: skip
+    """A few series at a time: all of them whole may be more than this server should hold for one run."""
+    rows = np.array(found.rows, dtype=np.int64)
+    numbers, series = list(names), dict[str, Any]()
+    for first in range(0, len(numbers), SERIES_AT_ONCE):
+        some = {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
+        series |= _series(read(connection, row.id, some, names, stored).take(rows), some)
+    return ProcessHistory(
+        *_identity(row), **_fixed(fixed.take(rows)), series=series, left_out=found.left_out
+    )
+
+
+def _identity(row: Row[Any]) -> tuple[str, int, str, int]:
+    return row.instance, row.rank, row.role, row.attempt
+
+
+def _fixed(block: Block) -> dict[str, Any]:
+    """What every snapshot has, by the names of `ProcessHistory`."""
+    named = {
+        "sequence": SEQUENCE, "time": TIME, "monotonic": MONOTONIC, "generation": GENERATION,
+        "phase": PHASE, "kind": KIND,
+    }  # fmt: skip
+    found: dict[str, Any] = {name: block.columns[n].to_list() for name, n in named.items()}
+    found["label"] = [label or "" for label in block.columns[LABEL].to_list()]
+    return found
+
+
+def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for number, name in names.items():
         column = block.numbers(number)
         # A series of another process of the run: here it has never been measured.
         if column.present is None or column.present.any():
-            series[name] = columns[number]
-    plain: dict[str, Any] = {
-        "sequence": columns[SEQUENCE],
-        "time": columns[TIME],
-        "monotonic": columns[MONOTONIC],
-        "generation": columns[GENERATION],
-        "phase": columns[PHASE],
-        "label": [label or "" for label in columns[LABEL]],
-        "kind": columns[KIND],
-    }
-    return ProcessHistory(row.instance, row.rank, row.role, row.attempt, **plain, series=series)
+            found[name] = column.to_list()
+    return found

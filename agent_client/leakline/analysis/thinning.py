@@ -1,0 +1,89 @@
+"""Which snapshots of a very long process a look reads: every one of the newest generations, of older ones fewer.
+
+So a look at a run of 100,000 generations costs what one at 700 costs. What is read depends on the snapshots alone,
+never on when somebody looked, and changes only once in so many generations, so that looks can rest on earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .history import LeftOut, ProcessHistory, RunHistory
+
+# What a program loads and builds up at first; baselines are taken from it.
+_FIRST: Final = 16
+# The newest, at least: what is attributed and judged step by step lies in them.
+_NEWEST: Final = 384
+# They grow by so many before older ones are thinned again.
+_BLOCK: Final = 128
+# Of the older ones, every second, fourth, .. so that no more than these are left.
+_OLDER: Final = 256
+# Shorter processes are read whole; so are those of fewer snapshots, whatever they say of their generations.
+WHOLE: Final = _NEWEST + _BLOCK + _OLDER
+# Events that hold every generation of a run to something.
+PLANS: Final = frozenset({"band", "budget", "fix"})
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """The rows to read, in order, and what is left out with the others."""
+
+    rows: Sequence[int]
+    left_out: LeftOut
+
+
+def thinned(history: RunHistory) -> RunHistory:
+    """The run with its long processes thinned; the same object where none is."""
+    processes = tuple(_thinned(process) for process in history.processes)
+    if all(a is b for a, b in zip(processes, history.processes, strict=True)):
+        return history
+    return replace(history, processes=processes)
+
+
+def rows_to_read(
+    generation: Sequence[int | None],
+    monotonic: Sequence[float],
+    phase: Sequence[str | None],
+) -> Thinned | None:
+    """None where all are read. One entry per snapshot of a process; ``monotonic`` in seconds."""
+    if len(generation) <= WHOLE:
+        return None
+    of_rows = generations_of(generation, monotonic)
+    generations = sorted({g for g in of_rows if g is not None})
+    if len(generations) <= WHOLE:
+        return None
+    newest = (len(generations) - _NEWEST) // _BLOCK * _BLOCK
+    step = 1
+    while newest // step > _OLDER:
+        step *= 2
+    out = {g for i, g in enumerate(generations[_FIRST : newest - 1], _FIRST) if (i + 1) % step}
+    rows = [row for row, g in enumerate(of_rows) if g not in out]
+    phases = {p for p, g in zip(phase, of_rows, strict=True) if p and g in out}
+    return Thinned(rows, LeftOut(frozenset(out), frozenset(phases)))
+
+
+def generations_of(
+    generation: Sequence[int | None], monotonic: Sequence[float]
+) -> Sequence[int | None]:
+    """The generation of each snapshot; minutes since the start for a program that declares none."""
+    if any(g is not None for g in generation):
+        return generation
+    start = monotonic[0]
+    return [int((moment - start) // 60) for moment in monotonic]
+
+
+def _thinned(process: ProcessHistory) -> ProcessHistory:
+    if process.left_out.generations:
+        return process
+    found = rows_to_read(process.generation, process.monotonic, process.phase)
+    if found is None:
+        return process
+    columns = ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
+    picked = {name: [getattr(process, name)[row] for row in found.rows] for name in columns}
+    series = {name: [column[row] for row in found.rows] for name, column in process.series.items()}
+    measured = {
+        name: column for name, column in series.items() if any(v is not None for v in column)
+    }
+    return replace(process, **picked, series=measured, left_out=found.left_out)
