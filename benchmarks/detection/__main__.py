@@ -8,6 +8,7 @@
     FRESH=1                           beside the public seeds fresh ones, and the difference; FRESH=WORD repeats them
     JOBS=2                            processes that share the work (default: all cores)
     SOAK=1000                         generations of the long run whose looks are timed; 0 for none
+    RECORDED=FOLDER                   beside all that, memory of real machines: its .csv files, see recorded.py
     BENCH_ARGS="--json FILE --markdown FILE"        every run for programs, all tables for documents
 
 Every detector is asked after every generation of every run, as in a run watched live. The runs are made up and the same
@@ -21,6 +22,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from benchmarks.printing import options as read_options
@@ -29,9 +31,11 @@ from .evaluate import Outcome, outcomes
 from .figure import Figure
 from .figures import figures
 from .generators import FAMILIES, PUBLIC, Family, draws, fresh_word
+from .recorded import NoReadings, recorded_figures, recorded_runs
 from .soak import soak, soak_figures
 from .tables import (
     FIGURES_TITLE,
+    RECORDED_TITLE,
     SOAK_TITLE,
     Table,
     by_family,
@@ -59,6 +63,10 @@ def main() -> int:
     if watched:
         tables.append((SOAK_TITLE, figure_table(watched, [])))
         found += watched
+    real = _recorded()
+    if real:
+        tables.append((RECORDED_TITLE, figure_table(real, [])))
+        found += real
     for name, table in tables:
         print("\n" + text_table(name, table), flush=True)
     if options.json is not None:
@@ -119,6 +127,16 @@ def _soaked() -> list[Figure]:
     """By itself, when nothing else of ours takes a core."""
     generations = 0 if os.environ.get("SOAK") == "0" else _number("SOAK") or _SOAK
     return soak_figures(soak(generations)) if generations else []
+
+
+def _recorded() -> list[Figure]:
+    folder = os.environ.get("RECORDED")
+    if not folder:
+        return []
+    try:
+        return recorded_figures(list(recorded_runs(Path(folder))))
+    except (OSError, NoReadings) as error:
+        raise SystemExit(f"bench-detection: RECORDED: {error}") from None
 
 
 def _families() -> list[Family]:

@@ -96,10 +96,11 @@ def outcomes(draws: Iterable[Draw], jobs: int | None = None) -> Iterator[Outcome
 
 def evaluated(draw: Draw) -> Outcome:
     case = drawn(draw)
-    return _leaking(case, draw.number) if case.leak else _healthy(case, draw.number)
+    return _leaking(case, draw.number) if case.leak else healthy(case, draw.number)
 
 
-def _healthy(case: Case, number: int) -> Outcome:
+def healthy(case: Case, number: int) -> Outcome:
+    """A run that does not leak: every alarm is a false one."""
     baselines, strongest = _baselines(case, 0)
     seen = looks(case)
     unsaid = looks(case, declared=False) if case.capacities else seen

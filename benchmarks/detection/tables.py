@@ -21,6 +21,7 @@ LEAKING_TITLE: Final = "leaking runs: share found, with its 95 % lower bound whe
 ACCURACY_TITLE: Final = "leaking runs: how soon, how close"
 FIGURES_TITLE: Final = "figures"
 SOAK_TITLE: Final = "one long run, looked at after each generation"
+RECORDED_TITLE: Final = "memory of real machines"
 
 
 def by_family(outcomes: Sequence[Outcome]) -> list[tuple[str, Table]]:

@@ -23,6 +23,7 @@ from benchmarks.detection.figures import figures
 from benchmarks.detection.generators import FAMILIES, HEALTHY, LEAKING, PUBLIC, Draw, drawn
 from benchmarks.detection.histories import Recording
 from benchmarks.detection.online import looks
+from benchmarks.detection.recorded import recorded_figures, recorded_runs
 from benchmarks.detection.shares import Share
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +127,30 @@ def test_others_are_compared_where_they_find_as_many(ours: int, theirs: int, rat
     ]  # fmt: skip
     found = [f for f in figures([*healthy, *leaks]) if "finds as many" in f.name]
     assert [f.value for f in found] == [ratio] * 5
+
+
+def test_memory_of_real_machines_is_read_from_files_and_cut_into_runs(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    calm = [40 + rng.gauss(0, 1) for _ in range(310)]
+    rising = [40 + 0.5 * i + rng.gauss(0, 1) for i in range(150)]
+    lines = ["timestamp,value", *(f"2014-05-27 12:{i % 60:02d},{v}" for i, v in enumerate(calm))]
+    (tmp_path / "calm.csv").write_text("\n".join([*lines, "later,0.0", "lost,"]))
+    (tmp_path / "rising.csv").write_text("\n".join(map(str, rising)))
+    runs = list(recorded_runs(tmp_path))
+    assert [(run.family, run.number, run.readings) for run in runs] == [
+        ("calm", 0, 150), ("calm", 1, 150), ("rising", 0, 150),
+    ]  # fmt: skip
+    suspected, confirmed, *others = recorded_figures(runs)
+    assert [run.family for run in runs if run.suspected is not None] == ["rising"]
+    assert (suspected.code, suspected.value, confirmed.value) == ("A4", 1 / 3, 1 / 3)
+    assert "is not <= 1.0 %" in suspected.failure()
+    assert len(others) == 5
+
+
+def test_a_folder_without_series_is_named() -> None:
+    ended = _bench(FAMILIES="flat", SOAK="0", RECORDED="nowhere")
+    assert (ended.returncode, ended.stdout.count("bench-detection")) == (1, 0)
+    assert ended.stderr.strip() == "bench-detection: RECORDED: nowhere holds no .csv file"
 
 
 def test_an_unknown_family_is_named() -> None:
