@@ -36,8 +36,7 @@ HEAP_PARTS: Final = PARTS[:3]
 
 def main() -> int:
     options = read_options("client", __doc__, "all rows")
-    heaps = [int(size) for size in os.environ.get("HEAPS", "100000,1000000,5000000").split(",")]
-    parts = _parts()
+    heaps, parts = _heaps(), _parts()
     print(_machine())
     rows: list[Row] = []
     for size in heaps:
@@ -53,6 +52,16 @@ def main() -> int:
         tables = [markdown_table(table, mine) for table, mine in _by_table(rows)]
         options.markdown.write_text("\n".join((_machine(), "", *tables)))
     return _check(rows) if os.environ.get("CHECK") else 0
+
+
+def _heaps() -> list[int]:
+    asked = os.environ.get("HEAPS") or "100000,1000000,5000000"
+    try:
+        return [int(size) for size in asked.split(",")]
+    except ValueError:
+        raise SystemExit(
+            f"bench-client: HEAPS={asked}: give whole numbers of objects, such as 100000"
+        ) from None
 
 
 def _heap(objects: int, parts: list[str]) -> Iterator[Row]:
