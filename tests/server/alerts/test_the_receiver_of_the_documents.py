@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from leakline_server.alerts import events
 from leakline_server.alerts.address import check, networks
+from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.message import Message
 from leakline_server.alerts.outgoing import Outgoing, send
 from leakline_server.alerts.post import Delivered, Outcome, TryAgain
-from leakline_server.alerts.rules import CONFIRMED, RECOVERED, RESOLVED, SUSPECTED, VIOLATED
 from leakline_server.alerts.signing import make_secret
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "webhooks.md"
@@ -57,10 +58,15 @@ def test_the_receiver_takes_what_is_signed_once_and_refuses_the_rest(tmp_path: P
     assert printed == "incident.confirmed evaluate keeps 16 https://leakline.example/runs/r1\n"
 
 
-def test_every_event_is_in_the_document() -> None:
+def test_every_event_and_every_format_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
-    for event in (SUSPECTED, CONFIRMED, RECOVERED, RESOLVED, VIOLATED):
-        assert f"`{event}`" in text
+    told = {value for value in vars(events).values() if isinstance(value, str) and "." in value}
+    named = {
+        value for value in told if re.fullmatch(r"(incident|oom|contract|run|rule)\.[a-z]+", value)
+    }
+    assert len(named) == 10
+    for word in (*named, *FORMATS):
+        assert f"| `{word}` |" in text
 
 
 def test_the_address_of_the_example_would_be_called() -> None:
