@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from jsonschema import Draft202012Validator
 from standardwebhooks import Webhook as Verifier
 
 from leakline.delivery import request_json
@@ -25,6 +26,7 @@ from leakline_server.alerts.signing import make_secret
 
 pytestmark = pytest.mark.flow
 
+DATA: Final = Path(__file__).resolve().parents[1] / "data"
 MIB: Final = 2**20
 GENERATIONS: Final = 12
 URGENT: Final = ("incident.suspected", "incident.confirmed", "contract.violated", "oom.risk")
@@ -277,3 +279,23 @@ def test_an_address_that_never_answers_delays_no_other_by_more_than_a_second(
         waits = [one.at - told_at[one.id] for one in received]
         assert max(waits) <= 1, waits
     assert 1 <= hanging < len(told[0])
+
+
+def test_each_chat_service_gets_the_alert_as_it_publishes(
+    serve: Callable[..., Server], receive: Callable[..., Receiver]
+) -> None:
+    server = serve()
+    forms = {form: receive() for form in ("slack", "discord", "teams")}
+    secrets = {
+        form: server.call("POST", "/webhooks", {"url": one.url, "format": form})["secret"]
+        for form, one in forms.items()
+    }
+    train(server, "r1")
+    for form, receiver in forms.items():
+        (one, *_) = receiver.wait_for(len, 30)
+        body = one.verified(secrets[form])
+        schema = json.loads((DATA / f"{form}_message.schema.json").read_text())
+        Draft202012Validator(schema).validate(body)
+        said = one.body.decode()
+        for text in ("evaluate", "TradingEnvironment", "100.00 MiB", f"{server.address}/runs/r1"):
+            assert text in said, (form, text)
