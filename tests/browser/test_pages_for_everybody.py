@@ -18,6 +18,7 @@ PAGES = (
     "/runs/wide-leak",
     "/compare?before=wide-leak&after=wide-fix",
     "/compare",
+    "/alerts",
     "/?q=nothing-like-this",
 )
 

@@ -26,9 +26,9 @@ SERIES: Final = (
     "figures.open", "tfjs.tensors", "generation.seconds", "phase.*.bytes", "phase.*.seconds", "client.seconds",
 )  # fmt: skip
 _MEASURES: Final = {
-    "value": "reading at the end of a generation",
+    "value": "reading",
     "rate": "change per generation",
-    "forecast": "generations left until the limit",
+    "forecast": "generations left",
 }
 _SOURCES: Final = {"api": "from the API", "page": "", "file": "from the file"}
 
