@@ -24,6 +24,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
+# Each is sent to by a thread of its own.
+MAX_APPRISE_URLS: Final = 32
 
 
 class WrongSettings(LeaklineError):
@@ -48,6 +50,7 @@ class Config:
     webhook_secret: str | None = None
     webhook_format: str = "standard"
     webhook_allow: tuple[Network, ...] = ()
+    apprise_urls: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     # Those of the file; none is there without it.
     rules: tuple[Terms, ...] = ()
@@ -136,12 +139,23 @@ def _networks(text: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(part) for part in _list(text))
 
 
+def _apprise_urls(text: str) -> tuple[str, ...]:
+    found = _list(text)
+    if len(found) > MAX_APPRISE_URLS:
+        raise ValueError(f"must not name more than {MAX_APPRISE_URLS} addresses")
+    if any("://" not in url for url in found):
+        raise ValueError("must be addresses of apprise, such as mailto://…, separated by commas")
+    return found
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 # Values that must not be repeated in a message; chat services put a secret into the path of their webhooks.
-_SECRET: Final = frozenset({"LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET"})
+_SECRET: Final = frozenset(
+    {"LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET", "LEAKLINE_APPRISE_URLS"}
+)
 
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_DATABASE_URL": ("database_url", str),
@@ -154,6 +168,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_WEBHOOK_SECRET": ("webhook_secret", check_secret),
     "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),
     "LEAKLINE_WEBHOOK_ALLOW": ("webhook_allow", _networks),
+    "LEAKLINE_APPRISE_URLS": ("apprise_urls", _apprise_urls),
     "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _list),
     "LEAKLINE_RULES": ("rules", _rules),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from . import by_apprise
 from .address import (
     AddressUnknown,
     CheckedAddress,
@@ -14,6 +15,7 @@ from .address import (
     Resolver,
     check,
     resolve_by_system,
+    shown,
 )
 from .formats import FORMATS
 from .formats.message import Message
@@ -27,7 +29,7 @@ Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS.
+    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS, or that of apprise.
 
     ``previous_secret`` signs as well, while receivers change to the new one.
     """
@@ -49,6 +51,8 @@ def send(
     by: Post = post,
 ) -> Outcome:
     """One try. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
+    if outgoing.form == by_apprise.FORMAT:
+        return by_apprise.notify(outgoing.url, outgoing.message)
     render = FORMATS.get(outgoing.form)
     if render is None:
         return GiveUp(f"unknown webhook format {outgoing.form!r}; known: {', '.join(FORMATS)}")
@@ -62,6 +66,11 @@ def send(
         return GiveUp(str(error))
     signature = signed_headers(outgoing.secret, outgoing.id, at, body, outgoing.previous_secret)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})
+
+
+def origin_of(url: str, form: str) -> str:
+    """What may be shown of the address of a webhook."""
+    return by_apprise.service_of(url) if form == by_apprise.FORMAT else shown(url)
 
 
 def trial(

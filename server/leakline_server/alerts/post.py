@@ -30,7 +30,9 @@ MAX_WAIT_SECONDS: Final = 600.0  # the longest Retry-After that is honoured
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    status: int
+    """Accepted. ``status`` is None where the service speaks no HTTP."""
+
+    status: int | None
     seconds: float
 
 

@@ -1,6 +1,6 @@
 """What people change of the webhooks: made, named, pointed elsewhere, rotated, disabled, enabled, removed, tested.
 
-The webhook of the environment keeps its address, format and secret, which it has from there.
+A webhook of the environment keeps its address, format and secret, which it has from there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from .engine import writing
 from .tables import settings, webhooks
 from .webhooks import (
-    ENVIRONMENT,
-    NO_LONGER_CONFIGURED,
+    VARIABLES,
     Webhook,
     as_webhook,
     disable_where,
@@ -27,7 +26,7 @@ from .webhooks import (
 
 API: Final = "api"
 BY_HAND: Final = "disabled by hand"
-# As many as can be sent to at once, with one left for that of the environment: none ever waits for another.
+# With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
 # How long the secret before a rotation signs too.
 ROTATION_SECONDS: Final = 86_400.0
@@ -57,7 +56,7 @@ def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float
     """A new webhook for every alert from now on. Raises TooManyWebhooks."""
     with writing(engine) as connection:
         one_at_a_time(connection)
-        made = select(func.count()).select_from(webhooks).where(webhooks.c.source != ENVIRONMENT)
+        made = select(func.count()).select_from(webhooks).where(webhooks.c.source == API)
         if (connection.scalar(made) or 0) >= MAX_WEBHOOKS:
             raise TooManyWebhooks
         row = connection.execute(
@@ -99,7 +98,7 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
         found = _of(connection, webhook_id)
         if found is None:
             return None
-        if found.source == ENVIRONMENT:
+        if found.configured:
             raise NotChangeable(
                 "the secret of this webhook is that of the environment: set LEAKLINE_WEBHOOK_SECRET "
                 "and start the server again"
@@ -120,9 +119,9 @@ def remove(engine: Engine, webhook_id: int) -> bool:
         found = _of(connection, webhook_id)
         if found is None:
             return False
-        if found.source == ENVIRONMENT and found.disabled_reason != NO_LONGER_CONFIGURED:
+        if found.configured and not found.left_out:
             raise NotChangeable(
-                "this webhook is that of LEAKLINE_WEBHOOK_URL: take it out there and start the server again, "
+                f"this webhook is that of {VARIABLES[found.source]}: take it out there and start the server again, "
                 "or disable it here"
             )
         connection.execute(delete(settings).where(settings.c.key == _TRIAL_KEY.format(webhook_id)))
@@ -152,16 +151,15 @@ def last_trials(engine: Engine) -> dict[int, Trial]:
 
 
 def _must_be_changeable(hook: Webhook, values: Mapping[str, Any], enabled: bool | None) -> None:
-    if hook.source != ENVIRONMENT:
+    if not hook.configured:
         return
+    variable = VARIABLES[hook.source]
     if set(values) - {"name"}:
         raise NotChangeable(
-            "this webhook is that of LEAKLINE_WEBHOOK_URL: change it there, or add another one"
+            f"this webhook is that of {variable}: change it there, or add another one"
         )
-    if enabled is True and hook.disabled_reason == NO_LONGER_CONFIGURED:
-        raise NotChangeable(
-            "this webhook is no longer in LEAKLINE_WEBHOOK_URL: set it there again, or add the address here"
-        )
+    if enabled is True and hook.left_out:
+        raise NotChangeable(f"this webhook is {hook.disabled_reason}: set it there again")
 
 
 def _of(connection: Connection, webhook_id: int) -> Webhook | None:

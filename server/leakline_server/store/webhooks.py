@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,8 +14,15 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, se
 from .engine import writing
 from .tables import deliveries, settings, webhooks
 
-NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
+# Sources of webhooks that come and go with the environment, and the variable of each.
 ENVIRONMENT: Final = "environment"
+APPRISE: Final = "apprise"
+VARIABLES: Final[Mapping[str, str]] = {
+    ENVIRONMENT: "LEAKLINE_WEBHOOK_URL",
+    APPRISE: "LEAKLINE_APPRISE_URLS",
+}
+NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
+NOT_BY_APPRISE: Final = "no longer in LEAKLINE_APPRISE_URLS, or apprise is not installed"
 # A receiver that is away over a long weekend stays; one that nobody looks after does not.
 MAX_FAILURES: Final = 50
 MAX_FAILING_SECONDS: Final = 120 * 3_600.0
@@ -48,6 +55,16 @@ class Webhook:
         """The secret before the last rotation, as long as it signs too."""
         until = self.previous_until
         return self.previous_secret if until is not None and now < until else None
+
+    @property
+    def configured(self) -> bool:
+        """The environment decides where it leads and how."""
+        return self.source in VARIABLES
+
+    @property
+    def left_out(self) -> bool:
+        """The environment names it no more."""
+        return self.disabled_reason in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +115,32 @@ def unregister(engine: Engine) -> None:
     """The environment names no webhook: those it named before get nothing more."""
     with writing(engine) as connection:
         _disable_others(connection, url=None)
+
+
+def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[Webhook]:
+    """One webhook for each address of LEAKLINE_APPRISE_URLS; those it named before get nothing more."""
+    of_apprise = webhooks.c.source == APPRISE
+    with writing(engine) as connection:
+        one_at_a_time(connection)
+        gone = and_(of_apprise, webhooks.c.enabled, webhooks.c.url.not_in(urls))
+        disable_where(connection, gone, NOT_BY_APPRISE)
+        enable_where(
+            connection,
+            and_(
+                of_apprise,
+                webhooks.c.url.in_(urls),
+                webhooks.c.disabled_reason == NOT_BY_APPRISE,
+            ),
+        )
+        known = set(connection.scalars(select(webhooks.c.url).where(of_apprise)))
+        for url in dict.fromkeys(urls):
+            if url not in known:
+                values = {"url": url, "format": APPRISE, "secret": "", "source": APPRISE}
+                connection.execute(insert(webhooks).values(enabled=True, created_at=now, **values))
+        rows = connection.execute(
+            select(webhooks).where(of_apprise, webhooks.c.url.in_(urls)).order_by(webhooks.c.id)
+        )
+        return [as_webhook(row) for row in rows]
 
 
 def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:

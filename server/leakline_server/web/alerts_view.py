@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..alerts.formats import FORMATS
-from ..store.webhooks import NO_LONGER_CONFIGURED
+from ..store.webhooks import NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from . import formats
 from .rules_view import RulesSection
 
@@ -148,7 +148,7 @@ def _word_of(form: str) -> str:
 
 def _hook(hook: Json) -> HookRow:
     own = hook["source"] != "environment"
-    gone = hook["disabled_reason"] == NO_LONGER_CONFIGURED
+    gone = hook["disabled_reason"] in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
     failing = hook["enabled"] and hook["failures"] > 0
     if not hook["enabled"]:
         status, word = "confirmed", "disabled"
@@ -193,7 +193,9 @@ def _test_fact(made: Json) -> str:
 def _came(made: Json) -> str:
     """What came of one message."""
     took = formats.seconds(made["seconds"])
-    return f"{made['error']} ({took})" if made["error"] else f"answered {made['status']} in {took}"
+    if made["error"]:
+        return f"{made['error']} ({took})"
+    return f"taken in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
 
 
 def _delivery(item: Json, hook: Json) -> DeliveryRow:
@@ -231,7 +233,7 @@ def _try(made: Json) -> TryLine:
 def _last(item: Json) -> str:
     if item["last_status"] is not None:
         return str(item["last_status"])
-    return item["last_error"] or "–"
+    return item["last_error"] or ("taken" if item["state"] == "delivered" else "–")
 
 
 def _counted(number: int, one: str, many: str) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from ..alerts.address import AddressRefused, AddressUnknown, check, shown
 from ..alerts.formats import FORMATS
-from ..alerts.outgoing import send, trial
+from ..alerts.outgoing import origin_of, send, trial
 from ..alerts.post import Delivered
 from ..alerts.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
 from ..store import delivery_list, webhook_changes, webhooks
 from ..store.runs import iso
 from ..store.webhook_changes import MAX_WEBHOOKS, NotChangeable, TooManyWebhooks, Trial
-from ..store.webhooks import ENVIRONMENT, Webhook
+from ..store.webhooks import Webhook
 from .services import Services
 
 
@@ -117,9 +117,9 @@ def to_json(hook: Webhook, last_test: Trial | None) -> dict[str, Any]:
     return {
         "id": hook.id,
         "name": hook.name,
-        "origin": shown(hook.url),
+        "origin": origin_of(hook.url, hook.format),
         "format": hook.format,
-        "source": "environment" if hook.source == ENVIRONMENT else "api",
+        "source": "environment" if hook.configured else "api",
         "enabled": hook.disabled_reason is None,
         "disabled_reason": hook.disabled_reason,
         "failures": hook.failures,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ..alerts import by_apprise
 from ..alerts.address import (
     AddressRefused,
     AddressUnknown,
@@ -30,7 +31,7 @@ from ..alerts.address import (
     shown,
 )
 from ..alerts.formats.message import Message
-from ..alerts.outgoing import Outgoing, Post, send
+from ..alerts.outgoing import Outgoing, Post, origin_of, send
 from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
 from ..alerts.schedule import next_wait
 from ..alerts.signing import make_secret
@@ -44,7 +45,8 @@ from ..worker import Worker
 LEASE_SECONDS: Final = 20.0
 # Other processes add deliveries without waking us, and their claims run out.
 POLL_SECONDS: Final = 2.0
-MAX_SENDING_THREADS: Final = 32
+# As many as there can be webhooks.
+MAX_SENDING_THREADS: Final = 64
 STOP_SECONDS: Final = 1.0
 
 log = logging.getLogger("leakline")
@@ -61,7 +63,7 @@ class Seams:
 
 
 class Deliverer:
-    """Sends as ``config`` says; ``start`` also makes the webhook of the environment known to the rules."""
+    """Sends as ``config`` says; ``start`` also makes the webhooks of the environment known to the rules."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config
@@ -97,6 +99,25 @@ class Deliverer:
         return any(sent)
 
     def _register(self) -> None:
+        self._register_webhook()
+        self._register_apprise()
+
+    def _register_apprise(self) -> None:
+        urls = self._config.apprise_urls
+        if urls and not by_apprise.installed():
+            log.warning(
+                "LEAKLINE_APPRISE_URLS is set, but nothing is sent there: pip install 'leakline[apprise]'"
+            )
+            urls = ()
+        for hook in webhooks.register_apprise(self._engine, urls, self._seams.clock()):
+            if hook.disabled_reason is not None:
+                log.warning(
+                    "%s is disabled (%s); enable it on the page /alerts",
+                    by_apprise.service_of(hook.url),
+                    hook.disabled_reason,
+                )
+
+    def _register_webhook(self) -> None:
         url = self._config.webhook_url
         if url is None:
             webhooks.unregister(self._engine)
@@ -182,7 +203,8 @@ class Deliverer:
         if isinstance(outcome, Delivered):
             deliveries.delivered(self._engine, claimed, made)
             return
-        place = f"webhook {claimed.webhook.id} ({shown(claimed.webhook.url)})"
+        hook = claimed.webhook
+        place = f"webhook {hook.id} ({origin_of(hook.url, hook.format)})"
         where = f"{claimed.event} to {place}"
         ended_at = started_at + outcome.seconds
         due_at = self._next_try(claimed, outcome, ended_at)

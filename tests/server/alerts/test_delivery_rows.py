@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 
 from leakline_server.alerts.signing import make_secret
 from leakline_server.store import deliveries, delivery_list, webhook_changes, webhooks
-from leakline_server.store.alerts import Alert, Told, add, told
+from leakline_server.store.alerts import Alert, add, told
 from leakline_server.store.deliveries import Try, claim
 from leakline_server.store.engine import writing
 from leakline_server.store.runs import BadCursor
@@ -22,7 +22,6 @@ from leakline_server.store.tables import incidents as incident_table
 from leakline_server.store.tables import runs as run_table
 from leakline_server.store.tables import tries as try_table
 from leakline_server.store.tables import webhooks as webhook_table
-from leakline_server.workers.deliver import MAX_SENDING_THREADS
 
 NOW = 1_760_000_000.0
 MADE = Try(NOW, 0.1, 500, "answered 500")
@@ -66,14 +65,17 @@ def test_the_same_alert_written_twice_is_delivered_once(engine: Engine, alert: A
 def test_without_a_webhook_the_alert_is_still_a_row(engine: Engine, alert: Alert) -> None:
     assert write(engine, alert) == 0
     with engine.connect() as connection:
-        assert told(connection, alert.run_id) == {alert.incident_id: Told("incident.suspected", 1)}
+        (of_incident,) = told(connection, alert.run_id).values()
+    assert (of_incident.event, of_incident.count) == ("incident.suspected", 1)
 
 
 def test_what_was_told_is_the_last_event_and_how_many(engine: Engine, alert: Alert) -> None:
     write(engine, alert, replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1))
     with engine.connect() as connection:
-        assert told(connection, alert.run_id) == {alert.incident_id: Told("incident.confirmed", 2)}
+        found = told(connection, alert.run_id)
         assert told(connection, "another run") == {}
+    assert set(found) == {alert.incident_id}
+    assert (found["i1"].event, found["i1"].count) == ("incident.confirmed", 2)
 
 
 def test_only_one_of_many_gets_a_delivery(engine: Engine, alert: Alert) -> None:
@@ -301,7 +303,7 @@ def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -
         assert made.disabled_reason is None
     with pytest.raises(webhook_changes.TooManyWebhooks):
         webhook_changes.make(engine, "", "https://x.example/", "standard", make_secret(), NOW)
-    assert len(webhooks.list_webhooks(engine)) == MAX_SENDING_THREADS
+    assert len(webhooks.list_webhooks(engine)) == 1 + webhook_changes.MAX_WEBHOOKS
 
 
 def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
