@@ -93,8 +93,10 @@ class _Program:
         )
         self.run_ = Run()
         self.run_._loop = self.loop
-        no_verdicts: Any = SimpleNamespace(verdicts=SimpleNamespace(due=list))
-        self.run_._chain = no_verdicts
+        nothing_due: Any = SimpleNamespace(
+            verdicts=SimpleNamespace(examine=list, due=list), cleanups=SimpleNamespace(run_due=list)
+        )
+        self.run_._chain = nothing_due
         self._helper = helper
         self._names = itertools.cycle("abc")
         self._shared = self.run_.phase("shared")
