@@ -29,8 +29,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline_server.web": ("fastapi", "starlette", "pydantic", "jinja2", "markupsafe", "prometheus_client",
                             "msgspec", "zstandard", "leakline", "leakline_server"),
     "leakline_server.workers": ("leakline", "leakline_server"),
-    "leakline_server.alerts": ("standardwebhooks", "apprise", "leakline", "leakline_server.store", "leakline_server.config",
-                               "leakline_server.alerts"),
+    "leakline_server.alerts": ("standardwebhooks", "apprise", "leakline", "leakline_server.store",
+                               "leakline_server.config", "leakline_server.alerts"),
 }  # fmt: skip
 
 # Room -> prefixes it must never import, whatever else holds.

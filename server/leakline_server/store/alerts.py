@@ -126,7 +126,7 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
     ]
     if due:
         connection.execute(insert(deliveries), due)
-        supersede(connection, [row["id"] for row in written])
+        supersede(connection, [str(row["id"]) for row in written])
     return len(due)
 
 
