@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -312,3 +312,28 @@ def test_the_test_message_of_the_command_arrives(start: Start, tmp_path: Path) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert receiver.all_printed()[0] == "[webhook.test] Leakline test message"
+
+
+def test_a_rotation_on_the_server_leaves_no_receiver_behind(
+    start: Start, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_WEBHOOK_ALLOW", "127.0.0.0/8")
+    server = serve()
+
+    def call(method: str, path: str, body: object = None) -> Any:
+        status, answer = server.request(method, f"/api/v1/webhooks{path}", body)
+        assert status in (200, 201), answer
+        return answer
+
+    def arrives_at(receiver: Receiver) -> bool:
+        call("PATCH", f"/{made['id']}", {"url": f"http://127.0.0.1:{receiver.port}/"})
+        return bool(call("POST", f"/{made['id']}/test")["arrived"])
+
+    made = call("POST", "", {"url": "http://127.0.0.1:9000/"})
+    behind = start(made["secret"])
+    assert arrives_at(behind)
+    rotated = call("POST", f"/{made['id']}/rotate")
+    assert arrives_at(behind)
+    assert arrives_at(start(rotated["secret"]))
+    assert not arrives_at(start(make_secret()))
+    assert behind.all_printed().count("[webhook.test] Leakline test message") == 2
