@@ -29,6 +29,11 @@ SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
 RESOLVED = "incident.resolved"
 
 
+BEGAN = NOW - 600
+# Thirty generations of the first run: so long an end has to stand.
+TO_BELIEVE = 1_800.0
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = NOW
@@ -53,15 +58,21 @@ See = Callable[..., None]
 
 @pytest.fixture
 def see(engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> See:
-    """An examination that finds this, seconds after the one before."""
+    """An examination that finds this, seconds after the one before; a generation takes ``each`` seconds."""
     woken: list[int] = []
     examiner = Examiner(engine, 60.0, Wakes(lambda _: None, lambda: woken.append(1)), clock, clock)
 
     def look(
-        *found: Finding, run: str = "r1", after: float = 60.0, oom: OomForecast | None = None
+        *found: Finding,
+        run: str = "r1",
+        after: float = 60.0,
+        each: float = 60.0,
+        oom: OomForecast | None = None,
     ) -> None:
         clock.now += after
-        said = Verdict(run, "generation", 9, "ok", "…", None, None, found, oom=oom or OomForecast())
+        done = round((clock.now - BEGAN) / each)
+        oom = oom or OomForecast()
+        said = Verdict(run, "generation", done, "ok", "…", None, None, found, oom=oom)
         monkeypatch.setattr("leakline.analysis.examine", lambda history, kept: said)
         examiner.examine(run)
 
@@ -70,7 +81,7 @@ def see(engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> See:
 
 @pytest.fixture(autouse=True)
 def run(engine: Engine) -> None:
-    begin(engine, "r1", NOW - 600)
+    begin(engine, "r1", BEGAN)
 
 
 def begin(engine: Engine, run_id: str, at: float, now: float = NOW) -> None:
@@ -105,6 +116,8 @@ def test_an_acknowledged_leak_is_told_when_it_gets_worse(
     see(finding("confirmed"))
     see(finding("confirmed"))
     see()
+    assert told(engine) == [SUSPECTED, CONFIRMED]
+    see(after=TO_BELIEVE)
     assert told(engine) == [SUSPECTED, CONFIRMED, RESOLVED]
 
 
@@ -112,10 +125,11 @@ def test_what_happened_while_it_was_acknowledged_is_told_when_that_has_expired(
     engine: Engine, see: See, clock: Clock
 ) -> None:
     see(finding())
-    say(engine, "acknowledged", clock.now, expires_at=clock.now + 600)
+    say(engine, "acknowledged", clock.now, expires_at=clock.now + 2 * TO_BELIEVE)
     see()
+    see(after=TO_BELIEVE)
     assert told(engine) == [SUSPECTED]
-    see(after=540)
+    see(after=TO_BELIEVE)
     # Nothing has changed since; but it has never been told that it is over.
     assert told(engine) == [SUSPECTED, RESOLVED]
     see()
@@ -176,20 +190,37 @@ def test_the_first_run_goes_on_after_it_was_closed_and_its_next_attempt_has_it_b
     assert told(engine)[-1] == CONFIRMED and told(engine).count(CONFIRMED) == 2
 
 
-def test_a_leak_that_flaps_is_told_as_a_digest_and_once_more_when_it_stands(
-    engine: Engine, see: See
+def test_an_end_is_told_once_it_has_stood_or_when_the_run_has_ended(
+    engine: Engine, see: See, clock: Clock
 ) -> None:
     for _ in range(20):
         see(finding())
         see()
+    assert told(engine) == [SUSPECTED]
+    see(after=TO_BELIEVE)
+    assert told(engine) == [SUSPECTED, RESOLVED]
+    see(finding())
+    runs.change_run(engine, "r1", runs.Changes(state="finished"), clock.now)
+    see()
+    assert told(engine)[2:] == [SUSPECTED, RESOLVED, "run.finished"]
+
+
+def test_a_leak_that_flaps_is_told_as_a_digest_and_once_more_when_it_stands(
+    engine: Engine, see: See, clock: Clock
+) -> None:
+    # Generations of a second: an end has to stand for ten minutes.
+    for _ in range(6):
+        see(finding(), after=1, each=1)
+        see(after=1, each=1)
+        see(after=600, each=1)
     before = told(engine)
     assert before == [SUSPECTED, RESOLVED, SUSPECTED, RESOLVED, SUSPECTED]
     assert [row.subject for row in rows(engine)] == ["", "", "", "", "digest"]
-    see(after=3_000)
+    see(after=2_900, each=1)
     assert told(engine) == before
     # No status has moved: it is over, and has been for an hour.
-    see(after=600)
-    see(after=600)
+    see(after=600, each=1)
+    see(after=600, each=1)
     assert told(engine) == [*before, RESOLVED]
 
 

@@ -10,6 +10,9 @@ told:
     -                                                a digest     for an hour or more     as it is
 
 The one exception: an incident that is confirmed for the first time is told even then, as another digest.
+
+Before all this, an end is believed only when it has stood for thirty generations (ten minutes at least, a day at most),
+or when the run has ended: a leak that hides in noise is lost from sight and found again, and was there all the time.
 """
 
 from __future__ import annotations
@@ -18,12 +21,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from ..store.alerts import Telling, Told
+from ..store.runs import ENDED
 from .events import CERTAIN, OPEN
+from .payload import ExaminedRun
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4
 # A digest was told: what comes is told when the status has stood for so long.
 STILL_SECONDS: Final = 3600.0
+
+# An end is told when it has stood for so long.
+END_GENERATIONS: Final = 30
+MIN_END_SECONDS: Final = 600.0
+MAX_END_SECONDS: Final = 86_400.0
 
 Way = Literal["change", "digest"]
 
@@ -37,8 +47,17 @@ def way_to_tell(event: str, told: Told, at: float, still_seconds: float) -> Way 
     return "digest" if opened + closed > MAX_TURNS else "change"
 
 
+def is_believed(event: str, stood_seconds: float, run: ExaminedRun) -> bool:
+    """Whether an end has stood for long enough to be told; what is no end is always believed."""
+    if event in OPEN or run.state in ENDED or not run.began_at:
+        return True
+    each_seconds = (run.at - run.began_at) / max(1, run.verdict.generations)
+    patience = min(max(MIN_END_SECONDS, END_GENERATIONS * each_seconds), MAX_END_SECONDS)
+    return stood_seconds >= patience
+
+
 def is_quiet(told: Told) -> bool:
-    """Whether a digest was told last, so that a status that has stood for long may have to be told now."""
+    """Whether a digest was told last."""
     return bool(told.tellings) and told.tellings[-1].digest
 
 

@@ -12,7 +12,8 @@ status: a finding that weakens and comes back, or is examined again after a cras
 
 A violated declared count is told as `contract.violated` in place of suspected or confirmed. Statuses between
 (`learning`, `watch`) tell nothing: they are neither a leak nor its end. What people said of the leak comes first
-(`acknowledged.py`), and a leak that opens and ends again and again is told as `flapping.py` says.
+(`acknowledged.py`); when an end is believed, and how a leak is told that opens and ends again and again, says
+`flapping.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..store.alerts import DIGEST, Alert, Told
 from ..store.findings import IncidentChange
 from .acknowledged import hearing
 from .events import CERTAIN, CONFIRMED, OPEN, RECOVERED, RESOLVED, SUSPECTED, VIOLATED
-from .flapping import digest_sentence, way_to_tell
+from .flapping import digest_sentence, is_believed, way_to_tell
 from .payload import ExaminedRun, incident_facts, noted
 
 _GONE: Final = frozenset({None, "ok", "filling", "resolved"})
@@ -58,7 +59,7 @@ def _told(
     if heard is None:
         return None
     event = event_for(change.after, change.finding.kind, heard.told.event)
-    if event is None:
+    if event is None or not is_believed(event, change.stood_seconds, run):
         return None
     way = way_to_tell(event, heard.told, run.at, change.still_seconds)
     if way is None:

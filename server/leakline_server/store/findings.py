@@ -27,7 +27,8 @@ _STANDING: Final = _LEAKING | {"watch"}
 class IncidentChange:
     """An incident whose status moved. ``before`` is None for a new one, ``after`` when its finding is gone.
 
-    ``still_seconds``: how long its status had stood before.
+    ``still_seconds``: how long its status had stood until now; ``stood_seconds``: how long the one after has, which is
+    nothing for one that has just moved.
     """
 
     incident_id: str
@@ -35,6 +36,7 @@ class IncidentChange:
     before: str | None
     after: str | None
     still_seconds: float = 0.0
+    stood_seconds: float = 0.0
 
 
 def save(
@@ -70,7 +72,8 @@ def unmoved(
             msgspec.json.decode(row.finding, type=Finding),
             row.status,
             None if row.status == RESOLVED else row.status,
-            now - row.changed_at,
+            still_seconds=now - row.changed_at,
+            stood_seconds=now - row.changed_at,
         )
         for row in rows
         if row.id not in moved

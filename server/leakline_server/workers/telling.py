@@ -12,7 +12,6 @@ from typing import Any
 from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Verdict
 
-from ..alerts.flapping import is_quiet
 from ..alerts.lifecycle import OOM, OomTold, end_alert, oom_alert, oom_told, silent_alert
 from ..alerts.payload import ExaminedRun
 from ..alerts.rules import alerts_for
@@ -63,7 +62,7 @@ def _of_incidents(
 ) -> list[Alert]:
     """What has to be told of changes now, and of earlier ones that were kept back then."""
     said = acknowledgements.of_run(connection, examined.project, examined.id)
-    if said or any(map(is_quiet, told.values())):
+    if said or told:
         changes = [*changes, *findings.unmoved(connection, examined.id, changes, examined.at)]
     return alerts_for(changes, told, examined, said)
 

@@ -52,7 +52,9 @@ def tell(
     priority: Any = "minor",
     began_at: float = RUN_BEGAN,
 ) -> list[Alert]:
-    change = IncidentChange("i1", replace(FINDING, priority=priority), None, after, 7_200.0)
+    change = IncidentChange(
+        "i1", replace(FINDING, priority=priority), None, after, 7_200.0, 86_400.0
+    )
     run = replace(RUN, began_at=began_at)
     return alerts_for([change], {"i1": before or Told()}, run, {FINDING.fingerprint: words})
 

@@ -89,6 +89,34 @@ def test_the_digest_says_how_often_and_in_what_time() -> None:
     assert "opened once and closed once in 1 minute;" in digest_sentence(SUSPECTED, once, NOW)
 
 
+@pytest.mark.parametrize(
+    ("generations", "ran_seconds", "patience_seconds"),
+    [
+        (100, 6_000.0, 1_800.0),
+        (1_000, 6_000.0, 600.0),
+        (0, 60.0, 1_800.0),
+        (10, 864_000.0, 86_400.0),
+    ],
+)
+def test_an_end_is_told_when_it_has_stood_for_thirty_generations(
+    generations: int, ran_seconds: float, patience_seconds: float
+) -> None:
+    verdict = replace(VERDICT, generations=generations)
+    run = replace(RUN, verdict=verdict, began_at=NOW - ran_seconds)
+    before = {"i1": told(SUSPECTED, every_seconds=90_000.0)}
+
+    def events(after: str | None, stood: float, of: ExaminedRun = run) -> list[str]:
+        change = IncidentChange("i1", FINDING, after, after, stood, stood)
+        return [alert.event for alert in alerts_for([change], before, of)]
+
+    assert events(None, patience_seconds) == [RESOLVED]
+    assert events("recovered", patience_seconds) == [RECOVERED]
+    assert events(None, patience_seconds - 1) == events("recovered", 0.0) == []
+    # What begins is told at once, and so is the end when nothing comes after it.
+    assert events("confirmed", 0.0) == [CONFIRMED]
+    assert events(None, 0.0, replace(run, state="finished")) == [RESOLVED]
+
+
 def test_a_day_of_flapping_is_told_in_six_messages() -> None:
     """Open for a minute, over for a minute, for a day; then it stays over."""
     statuses = ["suspected" if minute % 2 == 0 else None for minute in range(24 * 60)]
