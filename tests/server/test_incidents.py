@@ -1,0 +1,395 @@
+"""The same leak over all runs: where it was seen, what people said of it, on the page and in the API."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import jinja2.meta
+import pytest
+from jinja2 import nodes
+from starlette.testclient import TestClient
+
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
+from leakline.snapshot import RunHeader
+from leakline_server.paths import TEMPLATES
+from leakline_server.store import findings, incident_groups, joining
+from leakline_server.store.engine import writing
+from leakline_server.store.incident_groups import MAX_RUNS
+from leakline_server.web import incident_schemas
+from leakline_server.web.incidents_view import IncidentsPage
+from leakline_server.web.templating import environment
+
+MIB = 2.0**20
+PATH = "/api/v1/incidents"
+
+
+def finding(status: Any = "confirmed", fingerprint: str = "f1", **more: Any) -> Finding:
+    growth = Interval(7 * MIB, 6 * MIB, 8 * MIB)
+    suspects = (Suspect("trading.Env", "type", 16.0),)
+    values: dict[str, Any] = {"evidence": ("16 Env",), "advice": ("Clear the list.",), **more}
+    return Finding(
+        fingerprint, status, "objects", "evaluate", 0.9, suspects, growth, None, 0.9, **values
+    )
+
+
+Plant = Callable[..., None]
+
+
+@pytest.fixture
+def plant(api: TestClient) -> Plant:
+    """A run that began ``ago`` seconds ago, with these findings now."""
+    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+
+    def write(
+        run: str, *found: Finding, project: str = "erl", name: str | None = None, ago: float = 600.0
+    ) -> None:
+        now = time.time()
+        header = RunHeader(run, project, name or run, "generation", None, now - ago)
+        joining.join_run(engine, header, now)
+        growth = Interval(7 * MIB, 6 * MIB, 8 * MIB)
+        verdict = Verdict(run, "generation", 9, "confirmed", f"{run} leaks", growth, 0.9, found)
+        with writing(engine) as connection:
+            findings.save(connection, verdict, to_json(verdict), now)
+
+    return write
+
+
+def listed(api: TestClient, **wanted: Any) -> list[dict[str, Any]]:
+    answer = api.get(PATH, params=wanted)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def say(api: TestClient, what: str, status: int = 200, fingerprint: str = "f1", **body: Any) -> Any:
+    answer = api.post(f"{PATH}/{fingerprint}/{what}", json={"project": "erl", **body})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def back_again(plant: Plant, run: str, name: str) -> None:
+    """A run that began just now, after whatever was said."""
+    plant(run, finding(), name=name, ago=-1.0)
+
+
+def test_a_leak_of_several_runs_is_one_item_and_another_project_is_another(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding("recovered"), finding(fingerprint="f2"))
+    plant("b")
+    plant("c", finding(priority="major"))
+    plant("x", finding(), project="other")
+    items = listed(api, project="erl")
+    assert {(item["fingerprint"], item["runs_total"]) for item in items} == {("f1", 2), ("f2", 1)}
+    (leak,) = [item for item in items if item["fingerprint"] == "f1"]
+    assert [(seen["run"], seen["status"], seen["back"]) for seen in leak["runs"]] == [
+        ("a", "recovered", False),
+        ("c", "confirmed", False),
+    ]
+    assert (leak["state"], leak["priority"], leak["summary"]) == ("open", "major", "c leaks")
+    assert leak["sentence"] == "Seen in a and c"
+    assert len(listed(api)) == 3
+
+
+def test_the_answer_is_what_the_description_says(api: TestClient, plant: Plant) -> None:
+    plant("a", finding())
+    say(api, "close", reason="capped")
+    answer = api.get(PATH)
+    described = incident_schemas.Leaks.model_validate_json(answer.content).model_dump(mode="json")
+    assert described == answer.json()
+    one = api.get(f"{PATH}/f1", params={"project": "erl"})
+    assert incident_schemas.Leak.model_validate_json(one.content).model_dump() == one.json()
+
+
+def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant: Plant) -> None:
+    plant("a", finding("resolved"), name="A")
+    plant("b", name="B")
+    plant("c", finding(), name="C")
+    closed = say(api, "close", reason="X")
+    assert (closed["state"], closed["sentence"]) == (
+        "closed",
+        "Seen in A and C, closed by note “X”",
+    )
+    # A run that was there before and goes on with it is not a run it came back in.
+    plant("c", finding("suspected"), name="C")
+    assert listed(api)[0]["state"] == "closed"
+    back_again(plant, "f", "F")
+    (leak,) = listed(api)
+    assert leak["state"] == "open"
+    assert leak["sentence"] == "Seen in A and C, closed by note “X”, back in F"
+    assert [seen["back"] for seen in leak["runs"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("what", "state"), [("acknowledge", "acknowledged"), ("ignore", "ignored"), ("close", "closed")]
+)
+def test_what_is_said_stands_until_it_is_taken_back(
+    api: TestClient, plant: Plant, what: str, state: str
+) -> None:
+    plant("a", finding())
+    said = say(api, what, reason="known")
+    assert said["state"] == state
+    assert [(each["kind"], each["reason"]) for each in said["said"]] == [(state, "known")]
+    assert [item["state"] for item in listed(api, status=state)] == [state]
+    assert listed(api, status="open") == []
+    back = api.delete(f"{PATH}/f1/{what}", params={"project": "erl"})
+    assert (back.status_code, back.json()["state"], back.json()["said"]) == (200, "open", [])
+    again = api.delete(f"{PATH}/f1/{what}", params={"project": "erl"})
+    assert again.status_code == 404
+    assert again.json()["error"]["code"] == "nothing_to_take_back"
+
+
+def test_an_acknowledgement_expires(
+    api: TestClient, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant("a", finding())
+    said = say(api, "acknowledge", reason="known", expires_in_seconds=3_600)
+    assert said["state"] == "acknowledged"
+    assert said["said"][0]["expires_at"] > said["said"][0]["created_at"]
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + 3_601)
+    (leak,) = listed(api)
+    assert (leak["state"], leak["said"]) == ("open", [])
+
+
+def test_what_is_said_anew_replaces_what_was_said_but_a_closing_note_stays(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding())
+    say(api, "acknowledge", reason="one")
+    assert [s["reason"] for s in say(api, "acknowledge", reason="two")["said"]] == ["two"]
+    assert [s["kind"] for s in say(api, "ignore")["said"]] == ["ignored"]
+    assert [s["kind"] for s in say(api, "close", reason="X")["said"]] == ["closed"]
+    back_again(plant, "b", "B")
+    after = say(api, "acknowledge", reason="again")
+    assert [(s["kind"], s["reason"]) for s in after["said"]] == [
+        ("closed", "X"), ("acknowledged", "again"),
+    ]  # fmt: skip
+    assert after["sentence"] == "Seen in a, closed by note “X”, acknowledged: “again”, back in B"
+
+
+def test_what_is_said_in_one_project_does_not_hold_in_another(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding())
+    plant("x", finding(), project="other")
+    say(api, "ignore")
+    assert {item["project"]: item["state"] for item in listed(api)} == {
+        "erl": "ignored", "other": "open",
+    }  # fmt: skip
+
+
+def test_a_leak_is_over_when_it_leaks_nowhere_and_growth_that_does_not_matter_was_never_one(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding(), finding("watch", "f2"))
+    plant("a", finding("watch", "f2"))
+    states = {item["fingerprint"]: item["state"] for item in listed(api)}
+    assert states == {"f1": "over", "f2": "watched"}
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "field"),
+    [
+        ("acknowledge", {}, "reason"),
+        ("acknowledge", {"reason": " \n"}, "reason"),
+        ("acknowledge", {"reason": "x" * 1_001}, "reason"),
+        ("acknowledge", {"reason": "x", "expires_in_seconds": 0}, "expires_in_seconds"),
+        ("acknowledge", {"reason": "x", "expires_in_seconds": "60"}, "expires_in_seconds"),
+        ("acknowledge", {"reason": "x", "expires_at": 1.0}, "expires_at"),
+        ("acknowledge", {"reason": "x", "expires_at": 9e9, "expires_in_seconds": 1}, "expires_at"),
+        ("acknowledge", {"reason": "x", "until": "tomorrow"}, "until"),
+        ("ignore", {"project": ""}, "project"),
+        ("close", {}, "reason"),
+        ("close", {"reason": "x", "expires_at": 9e9}, "expires_at"),
+    ],
+)
+def test_a_wrong_word_is_refused_whole(
+    api: TestClient, plant: Plant, what: str, body: dict[str, Any], field: str
+) -> None:
+    plant("a", finding())
+    error = say(api, what, 422, **body)["error"]
+    assert error["details"]["field"] == field
+    assert listed(api)[0]["said"] == []
+
+
+def test_nobody_speaks_of_a_leak_that_no_run_of_the_project_has(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding())
+    for fingerprint, project in (("f2", "erl"), ("f1", "nobody")):
+        error = say(api, "ignore", 404, fingerprint, project=project)["error"]
+        assert error["code"] == "incident_not_found"
+        assert api.get(f"{PATH}/{fingerprint}", params={"project": project}).status_code == 404
+    assert api.get(f"{PATH}/f1").status_code == 422
+    assert api.get(PATH, params={"status": "leaking"}).status_code == 422
+
+
+def test_pages_of_the_list_leave_nothing_out_and_repeat_nothing(
+    api: TestClient, plant: Plant
+) -> None:
+    for run in range(4):
+        plant(f"r{run}", *(finding(fingerprint=f"f{run}{n}") for n in range(3)))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        params = {"limit": 5, **({"cursor": cursor} if cursor else {})}
+        answer = api.get(PATH, params=params).json()
+        seen += [item["fingerprint"] for item in answer["items"]]
+        cursor = answer["next"]
+        if cursor is None:
+            break
+    assert sorted(seen) == sorted(f"f{run}{n}" for run in range(4) for n in range(3))
+    assert seen[:3] == ["f30", "f31", "f32"]
+    for nonsense in ("x", "1.0/f1", "1.0/f1/\x00", "nan/f1/p"):
+        assert api.get(PATH, params={"cursor": nonsense}).status_code == 422
+
+
+def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
+    api: TestClient, plant: Plant
+) -> None:
+    for run in range(MAX_RUNS + 3):
+        plant(f"r{run:02}", finding())
+    (leak,) = listed(api)
+    assert leak["runs_total"] == MAX_RUNS + 3
+    assert [seen["run"] for seen in leak["runs"]][:: MAX_RUNS - 1] == ["r03", "r22"]
+    assert leak["sentence"] == "Seen in 23 runs, last in r22"
+
+
+def test_the_counts_of_the_page_are_those_of_the_list(api: TestClient, plant: Plant) -> None:
+    plant("a", finding(), finding(fingerprint="f2"), finding("ok", "f3"), finding(fingerprint="f4"))
+    say(api, "ignore")
+    say(api, "close", fingerprint="f4", reason="X")
+    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+    counts = incident_groups.counts_by_state(engine, time.time())
+    assert counts == {
+        "open": 1, "acknowledged": 0, "ignored": 1, "closed": 1, "over": 0, "watched": 1,
+    }  # fmt: skip
+    for state, count in counts.items():
+        assert len(listed(api, status=state)) == count
+
+
+def read(api: TestClient, path: str, status: int = 200) -> str:
+    answer = api.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    return answer.text.replace("<wbr>", "")
+
+
+def test_the_template_uses_its_context_and_nothing_else() -> None:
+    parsed = environment().parse((TEMPLATES / "incidents.html").read_text())
+    own = {node.target for node in parsed.find_all(nodes.Import)}
+    base = environment().parse((TEMPLATES / "base.html").read_text())
+    found = jinja2.meta.find_undeclared_variables(parsed) - own
+    found |= jinja2.meta.find_undeclared_variables(base)
+    assert found == {field.name for field in fields(IncidentsPage)}
+
+
+def test_an_empty_page_says_what_would_be_here(api: TestClient) -> None:
+    text = read(api, "/incidents")
+    assert "No incidents yet" in text and "closed it with which note" in text
+    assert "No incident is in this list" in read(api, "/incidents?status=open")
+
+
+def test_the_page_tells_the_story_and_has_plain_forms(api: TestClient, plant: Plant) -> None:
+    plant("a", finding(), name="A")
+    text = read(api, "/incidents")
+    for told in (
+        "a leaks",
+        "Seen in A",
+        "Leaking",
+        "Clear the list.",
+        "in evaluate",
+        'href="/runs/a"',
+    ):
+        assert told in text, told
+    assert re.findall(r'<form[^>]*action="([^"]+)"', text) == [
+        "/incidents/f1/acknowledge", "/incidents/f1/close", "/incidents/f1/ignore",
+    ]  # fmt: skip
+    assert 'aria-current="page">Incidents' in text
+
+
+def post(api: TestClient, path: str, status: int = 303, **form: str) -> Any:
+    answer = api.post(path, data={"project": "erl", **form}, follow_redirects=False)
+    assert answer.status_code == status, answer.text
+    return answer
+
+
+def test_forms_do_what_the_api_does_and_lead_back_to_the_leak(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding(), name="A")
+    plant("b", finding(fingerprint="f2"))
+    answer = post(api, "/incidents/f1/acknowledge", reason="kno\x00wn\r\n", expires="3600")
+    assert answer.headers["location"] == "/incidents?project=erl&fingerprint=f1"
+    text = read(api, answer.headers["location"])
+    assert "Acknowledged</b>" in text and ": known</p>" in text and "f2" not in text
+    post(api, "/incidents/f1/take-back", kind="acknowledged")
+    assert listed(api, status="acknowledged") == []
+    post(api, "/incidents/f1/ignore")
+    assert [item["fingerprint"] for item in listed(api, status="ignored")] == ["f1"]
+    post(api, "/incidents/f1/close", reason="X")
+    assert "closed by note “X”" in read(api, "/incidents?status=closed")
+
+
+@pytest.mark.parametrize(
+    ("action", "form", "status"),
+    [
+        ("acknowledge", {"expires": "60"}, 422),
+        ("acknowledge", {"reason": "x", "expires": "61"}, 422),
+        ("acknowledge", {"reason": "x" * 1_001}, 422),
+        ("close", {}, 422),
+        ("ignore", {"project": ""}, 422),
+        ("ignore", {"project": "nobody"}, 404),
+        ("take-back", {"kind": "everything"}, 422),
+        ("take-back", {"kind": "ignored"}, 404),
+    ],
+)
+def test_a_wrong_form_is_a_page_with_one_sentence(
+    api: TestClient, plant: Plant, action: str, form: dict[str, str], status: int
+) -> None:
+    plant("a", finding())
+    answer = post(api, f"/incidents/f1/{action}", status, **form)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert listed(api)[0]["said"] == []
+
+
+@pytest.mark.parametrize("body", [b"\xff=1", b"project=%ff", b"a=1&a=2", b"&".join([b"a=1"] * 60)])
+def test_a_body_that_is_no_form_is_refused(api: TestClient, plant: Plant, body: bytes) -> None:
+    plant("a", finding())
+    assert api.post("/incidents/f1/ignore", content=body).status_code == 400
+    assert api.post("/incidents/f1/ignore", content=b"a=" + b"x" * 70_000).status_code == 413
+
+
+def test_another_site_cannot_speak_for_people(api: TestClient, plant: Plant) -> None:
+    plant("a", finding())
+    headers = {"origin": "https://evil.example"}
+    answer = api.post("/incidents/f1/ignore", data={"project": "erl"}, headers=headers)
+    assert answer.status_code == 403
+    assert listed(api, status="ignored") == []
+
+
+def test_a_cursor_from_nowhere_leads_back_to_the_list(api: TestClient, plant: Plant) -> None:
+    plant("a", finding())
+    assert "a leaks" in read(api, "/incidents?cursor=nonsense")
+    read(api, "/incidents?status=nonsense", 422)
+
+
+def test_projects_can_be_chosen_once_there_are_two(api: TestClient, plant: Plant) -> None:
+    plant("a", finding())
+    assert '<select name="project">' not in read(api, "/incidents")
+    plant("x", finding(fingerprint="f9"), project="other & more")
+    text = read(api, "/incidents?project=other+%26+more")
+    assert "<option selected>other &amp; more</option>" in text
+    assert "f9" in text and "a leaks" not in text
+
+
+def test_words_of_people_and_of_trainings_are_text(api: TestClient, plant: Plant) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    plant("a", finding(advice=(evil,), phase_path=evil), name=evil)
+    say(api, "close", reason=evil)
+    assert "<img" not in read(api, "/incidents")
