@@ -53,6 +53,20 @@ def test_a_message_arrives_as_title_text_and_link(receiver: Any) -> None:
         assert part in sent["message"]
 
 
+@pytest.mark.parametrize("shows", ["text", "html", "markdown"])
+def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, shows: str) -> None:
+    hostile = "<a href='//evil'>x</a> @everyone <@123>"
+    told = replace(MESSAGE, facts={**FACTS, "title": hostile, "summary": hostile})
+    assert isinstance(by_apprise.notify(address(receiver, f"?format={shows}"), told), Delivered)
+    (got,) = receiver.received
+    sent = json.loads(got.body)
+    for text in (sent["title"], sent["message"]):
+        assert "@everyone" not in text
+        assert "@123" not in text
+    # The title is a line of its own, such as the subject of a mail.
+    assert shows != "html" or "<a" not in sent["message"]
+
+
 def test_what_the_service_refuses_is_tried_again(receiver: Any) -> None:
     receiver.answers = [500]
     outcome = by_apprise.notify(address(receiver), MESSAGE)
