@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from leakline.analysis.history import ProcessHistory, RunHistory
-from leakline.analysis.results import Verdict
+from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
 from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.alerts.presets import PRESETS, SETS
 from leakline_server.alerts.thresholds import alerts_of_rules
@@ -36,7 +36,7 @@ def make_run(engine: Engine, run_id: str = "r1", project: str = "erl", name: str
 
 def look(
     engine: Engine, values: Sequence[float | None], run_id: str = "r1", project: str = "erl",
-    name: str = "fix", series: str = "gauge.queue", at: float = NOW,
+    name: str = "fix", series: str = "gauge.queue", at: float = NOW, oom: OomForecast | None = None,
 ) -> list[Alert]:  # fmt: skip
     """One examination, committed; the alerts that were not there before."""
     rows = len(values)
@@ -44,7 +44,7 @@ def look(
         "p", 0, "main", 1, range(rows), [NOW + i for i in range(rows)], [float(i) for i in range(rows)],
         list(range(rows)), [None] * rows, [""] * rows, ["generation_end"] * rows, {series: list(values)},
     ),))  # fmt: skip
-    verdict = Verdict(run_id, "generation", rows, "ok", "…", None, None)
+    verdict = Verdict(run_id, "generation", rows, "ok", "…", None, None, oom=oom or OomForecast())
     with writing(engine) as connection:
         found = alerts_of_rules(
             connection, history, ExaminedRun(run_id, project, name, verdict, at)
@@ -77,6 +77,33 @@ def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None
     assert {alert.event for alert in told} == {"rule.fired"}
     assert [alert.urgent for alert in told] == [True, False, True]
     assert len({alert.id for alert in told}) == 3
+
+
+def test_what_came_and_went_between_two_looks_is_one_message(engine: Engine) -> None:
+    make_run(engine)
+    add(engine, QUEUE)
+    assert look(engine, [1.0]) == []
+    (alert,) = look(engine, [1.0, 60, 1, 1, 1])
+    assert alert.payload["title"] == "Rule over: Queue in erl/fix"
+    assert alert.payload["summary"] == (
+        "gauge.queue is 60 at generation 1: above 50; over by now: "
+        "gauge.queue is 1 at generation 4: no longer above 50"
+    )
+    assert alert.urgent
+    assert look(engine, [1.0, 60, 1, 1, 1, 1]) == []
+
+
+def test_a_forecast_that_was_told_is_of_no_use_after_its_time(engine: Engine) -> None:
+    make_run(engine)
+    add(engine, Terms("Soon", "", "forecast", below=5.0))
+    oom = OomForecast(
+        "high", 2**30, "cgroup", Interval(3.0, 2.0, 4.0),
+        Moment("2030-01-01T00:00:00Z", "2029-12-31T00:00:00Z", "2030-01-02T00:00:00Z"),
+    )  # fmt: skip
+    (alert,) = look(engine, [1.0, 1.0], oom=oom)
+    assert alert.payload["summary"] == "memory has 2 generations left at generation 1: below 5"
+    assert alert.expires_at == 1_893_456_000.0
+    assert look(engine, [1.0, 1.0], oom=oom) == []
 
 
 def test_two_servers_that_look_at_once_give_the_same_alert(engine: Engine) -> None:

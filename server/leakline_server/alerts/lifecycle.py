@@ -64,7 +64,7 @@ def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
     summary = f"Risk {risk}: {forecast_text(run.verdict.oom, run.verdict.unit)}"
     facts = run_facts(OOM_RISK, run, summary, [_SAVE])
     count = 0 if told is None else told.count
-    return _alert(OOM_RISK, run, OOM, f"{run.attempt} {risk} {count}", facts, _expiry(run))
+    return _alert(OOM_RISK, run, OOM, f"{run.attempt} {risk} {count}", facts, expiry(run))
 
 
 def _is_fresh(told: OomTold, run: ExaminedRun) -> bool:
@@ -114,7 +114,7 @@ def _alert(
     )
 
 
-def _expiry(run: ExaminedRun) -> float | None:
+def expiry(run: ExaminedRun) -> float | None:
     at = run.verdict.oom.at
     if at is None:
         return None

@@ -35,13 +35,20 @@ class Crossing:
 
 
 def rule_facts(
-    rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str
-) -> dict[str, Any]:
-    """Plain JSON. ``status`` is firing or resolved; ``others`` are the names of milder rules this speaks for."""
+    rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
+    came: Crossing | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Plain JSON. ``status`` is firing or resolved; ``others`` are the names of milder rules this speaks for.
+
+    ``came`` is where it fired, when that and its end are told together.
+    """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
     advice = [rule.advice or _NO_ADVICE] if fires else []
-    facts = run_facts(FIRED, run, summary(rule, at, status, unit), advice, title)
+    said = summary(rule, at, status, unit)
+    if came is not None:
+        said = f"{summary(rule, came, 'firing', unit)}; over by now: {said}"
+    facts = run_facts(FIRED, run, said, advice, title)
     evidence = [f"The rule: {condition(rule, unit)}.", *_also(status, others)]
     own = {
         "where": _where(at),

@@ -21,6 +21,7 @@ from ..store.alerts import Alert
 from ..store.engine import Connection
 from ..store.rules import Rule, State, Terms
 from .events import FIRED
+from .lifecycle import expiry
 from .payload import ExaminedRun
 from .readings import Reading, Track, generations_left, tracks_of, unit_of
 from .rule_facts import Crossing, rule_facts
@@ -56,8 +57,10 @@ def alerts_of_rules(
     )
     unit = unit_of(history)
     return [
-        *_alerts("firing", ((r, o.fired) for r, o in found), before, examined, unit),
-        *_alerts("resolved", ((r, o.over) for r, o in found), before, examined, unit),
+        *_alerts(
+            "firing", [(r, o) for r, o in found if o.fired and not o.over], before, examined, unit
+        ),
+        *_alerts("resolved", [(r, o) for r, o in found if o.over], before, examined, unit),
     ]
 
 
@@ -169,33 +172,43 @@ def _crossing(generation: int, track: Track, reading: Reading) -> Crossing:
 
 def _alerts(
     status: str,
-    found: Iterable[tuple[Rule, Crossing | None]],
+    found: Iterable[tuple[Rule, Outcome]],
     before: Mapping[int, State],
     run: ExaminedRun,
     unit: str,
 ) -> list[Alert]:
     """One alert for each rule, but for rules that are steps of one limit: the strictest speaks for them all."""
-    steps: dict[tuple[object, ...], list[tuple[Rule, Crossing]]] = {}
-    for rule, crossing in found:
-        if crossing is not None:
-            steps.setdefault(_ladder(rule), []).append((rule, crossing))
+    steps: dict[tuple[object, ...], list[tuple[Rule, Outcome]]] = {}
+    for rule, outcome in found:
+        steps.setdefault(_ladder(rule), []).append((rule, outcome))
     alerts = []
     for of_one in steps.values():
-        rule, crossing = max(of_one, key=lambda each: (_strictness(each[0]), -each[0].id))
-        others = tuple(other.name for other, _ in of_one if other is not rule)
-        alerts.append(
-            Alert(
-                id=_id(run.id, rule, status, crossing, before.get(rule.id)),
-                run_id=run.id,
-                incident_id=None,
-                event=FIRED,
-                created_at=run.at,
-                payload=rule_facts(rule, crossing, status, others, run, unit),
-                subject=f"rule {rule.id}",
-                urgent=status == "firing",
-            )
-        )
+        rule, outcome = max(of_one, key=lambda each: (_strictness(each[0]), -each[0].id))
+        others = [other.name for other, _ in of_one if other is not rule]
+        alerts.append(_alert(rule, outcome, status, others, before.get(rule.id), run, unit))
     return alerts
+
+
+def _alert(
+    rule: Rule, outcome: Outcome, status: str, others: Sequence[str], before: State | None,
+    run: ExaminedRun, unit: str,
+) -> Alert:  # fmt: skip
+    at = outcome.over or outcome.fired
+    assert at is not None
+    # What came and went is one message: of two, the second would replace the first before it went out.
+    came = outcome.fired if outcome.over else None
+    said = None if before is None else before.changed_at
+    return Alert(
+        id=alert_id(run.id, f"rule {rule.id}", f"{FIRED} {status}", (at.generation, said)),
+        run_id=run.id,
+        incident_id=None,
+        event=FIRED,
+        created_at=run.at,
+        payload=rule_facts(rule, at, status, others, run, unit, came),
+        subject=f"rule {rule.id}",
+        urgent=outcome.fired is not None,
+        expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
+    )
 
 
 def _ladder(rule: Rule) -> tuple[object, ...]:
@@ -207,8 +220,3 @@ def _ladder(rule: Rule) -> tuple[object, ...]:
 
 def _strictness(rule: Rule) -> float:
     return rule.above if rule.above is not None else -(rule.below or 0.0)
-
-
-def _id(run_id: str, rule: Rule, status: str, crossing: Crossing, before: State | None) -> str:
-    said = None if before is None else before.changed_at
-    return alert_id(run_id, f"rule {rule.id}", f"{FIRED} {status}", (crossing.generation, said))
