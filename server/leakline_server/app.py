@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 
@@ -16,7 +17,21 @@ from .paths import MIGRATIONS, STATIC
 from .requests import Requests
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
-from .web import alert_pages, errors, metrics, openapi, pages, read_api, stream, webhooks_api
+from .store.rules import take_file
+from .web import (
+    alert_pages,
+    errors,
+    incident_pages,
+    incidents_api,
+    metrics,
+    openapi,
+    pages,
+    read_api,
+    rules_api,
+    rules_pages,
+    stream,
+    webhooks_api,
+)
 from .web.derived import Derivations
 from .web.guard import Guard
 from .web.ingest_api import PATH, IngestRoute
@@ -36,11 +51,12 @@ DESCRIPTION = (
 def create_app(config: Config) -> FastAPI:
     """The application on its database, which is brought to this version first.
 
-    Raises BadDatabaseUrl, NewerDatabase, or one of DATABASE_ERRORS: each a sentence for people. Workers run from the
-    start of the application's lifespan to its end.
+    Raises BadDatabaseUrl, NewerDatabase, TooManyRules, or one of DATABASE_ERRORS: each a sentence for people. Workers
+    run from the start of the application's lifespan to its end.
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
+    take_file(engine, config.rules, time.time())
     rooms = _Rooms(config, engine)
     app = FastAPI(
         title="Leakline",
@@ -63,10 +79,14 @@ def create_app(config: Config) -> FastAPI:
         stream.router,
         read_api.router,
         read_api.health,
+        incidents_api.router,
+        rules_api.router,
         webhooks_api.router,
         metrics.router,
         pages.router,
+        incident_pages.router,
         alert_pages.router,
+        rules_pages.router,
     ):
         app.include_router(router)
     app.mount("/static", RevalidatedFiles(directory=STATIC))

@@ -9,13 +9,16 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .incident_schemas import Acknowledging, Closing
 from .ingest_api import PATH, openapi_entry
+from .rule_schemas import NewRule, RuleChanges
 from .schemas import Error, NewRequest, NewRun, RunChanges
 from .webhook_schemas import NewWebhook, WebhookChanges
 
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
-    NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Error,
+    NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
+    NewRule, RuleChanges, Error,
 )  # fmt: skip
 
 
