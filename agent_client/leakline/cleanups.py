@@ -187,8 +187,9 @@ class Cleanups:
             data["because"] = because
         if before.counts:
             after = self._loop.counts()
-            told = [each for each in before.counts if each in after][:COUNTS_LIMIT]
-            data["counts"] = {each: [before.counts[each], after[each]] for each in told}
+            both = {each: [n, after[each]] for each, n in before.counts.items() if each in after}
+            told = [each for each in both if any(both[each])][:COUNTS_LIMIT]
+            data["counts"] = {each: both[each] for each in told}
         if error is not None:
             data["error"] = error
         self._loop.note("cleanup", name, data)

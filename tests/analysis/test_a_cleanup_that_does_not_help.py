@@ -66,6 +66,7 @@ def test_one_that_freed_nothing_of_it_makes_it_one_class_worse(
         [cleanup(0, generation=None), cleanup(0, generation=None)],
         # It reached them once; or says nothing of them; or was a part of the training, not a remedy.
         [counted(30, 30), counted(60, 0)], [counted(0, 0), counted(0, 0)], [counted("a", "b"), counted(None, 1)],
+        [counted(30, 0, freed=0), counted(60, 0, freed=0)],
         [cleanup(64 * MIB, counts={ENVIRONMENT: [30, 30]})] * 2, [cleanup(64 * MIB, counts=[1], because="")] * 2,
         [Event(3, 5.0, "mark", "agent", 9, None, {"freed_bytes": 0})] * 2,
     ],

@@ -22,6 +22,9 @@ _CHANCE: Final = 0.01
 # What a cleanup frees is measured in the process's own memory.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
+# What a cleanup told of one time it ran.
+Run = Mapping[str, object]
+
 
 @dataclass(frozen=True, slots=True)
 class VainCleanup:
@@ -44,18 +47,9 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
     """The first that ran several times since this growth began and freed nothing of it."""
     if finding.kind in _ELSEWHERE:
         return None
-    for name, runs in _runs_since(_beginning(finding), events).items():
-        if len(runs) < RUNS_AT_LEAST:
-            continue
-        sizes = [size for run in runs if (size := number_of(run.get("freed_bytes"))) is not None]
-        freed = sum(max(0, size) for size in sizes)
-        chance = _CHANCE * max(0.0, finding.growth_bytes_per_generation.estimate)
-        if len(sizes) == len(runs) and max(sizes) <= chance:
-            return VainCleanup(name, len(runs), freed)
-        grows = next((each.name for each in finding.suspects if each.role == "type"), "")
-        if all(_freed_none(run, grows) for run in runs):
-            return VainCleanup(name, len(runs), freed, grows)
-    return None
+    ran = _runs_since(_beginning(finding), events).items()
+    found = (_vain(name, runs, finding) for name, runs in ran if len(runs) >= RUNS_AT_LEAST)
+    return next((each for each in found if each is not None), None)
 
 
 def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
@@ -77,11 +71,9 @@ def _beginning(finding: Finding) -> float | None:
     return None if started is None else started.estimate
 
 
-def _runs_since(
-    beginning: float | None, events: Iterable[Event]
-) -> dict[str, list[Mapping[str, object]]]:
+def _runs_since(beginning: float | None, events: Iterable[Event]) -> dict[str, list[Run]]:
     """What each cleanup told of its runs, without those that failed: they show nothing of what it reaches."""
-    found: dict[str, list[Mapping[str, object]]] = {}
+    found: dict[str, list[Run]] = {}
     for event in events:
         if event.kind != "cleanup" or event.data.get("error"):
             continue
@@ -90,11 +82,25 @@ def _runs_since(
     return found
 
 
-def _freed_none(run: Mapping[str, object], name: str) -> bool:
-    """Whether a cleanup that was registered to help left as many instances of this type as there were."""
+def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | None:
+    grows = next((each.name for each in finding.suspects if each.role == "type"), "")
+    changes = [change for run in runs if (change := _change(run, grows)) is not None]
+    if changes and min(changes) < 0:
+        # It reached them, also where the memory stayed with the allocator.
+        return None
+    sizes = [size for run in runs if (size := number_of(run.get("freed_bytes"))) is not None]
+    freed = sum(max(0, size) for size in sizes)
+    chance = _CHANCE * max(0.0, finding.growth_bytes_per_generation.estimate)
+    if len(sizes) == len(runs) and max(sizes) <= chance:
+        return VainCleanup(name, len(runs), freed)
+    return VainCleanup(name, len(runs), freed, grows) if len(changes) == len(runs) else None
+
+
+def _change(run: Run, name: str) -> float | None:
+    """Instances of this type after one that was registered to help, less those before; None where none were there."""
     counts = run.get("counts")
     pair = counts.get(name) if isinstance(counts, Mapping) else None
     if "because" not in run or not isinstance(pair, Sequence) or len(pair) != 2:
-        return False
+        return None
     before, after = (amount_of(each) for each in pair)
-    return before is not None and after is not None and 0 < before <= after
+    return after - before if before and after is not None else None
