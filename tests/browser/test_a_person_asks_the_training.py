@@ -1,4 +1,4 @@
-"""The two buttons that ask a training to look: the page says what became of it, beside the button and aloud."""
+"""The buttons that ask a training to look or to clean up: the page says what became of it, beside them and aloud."""
 
 from __future__ import annotations
 
@@ -199,6 +199,18 @@ def test_what_became_of_it_is_read_out(train_for_real: TrainForReal, open_page: 
     assert training.end() == ""
 
 
+def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: Open) -> None:
+    train("keeps", 1)
+    expect(button(open_page("/runs/keeps"), "cleanup")).to_have_count(0)
+    training = train("cleans", 1, registers_cleanup=True)
+    page = open_page("/runs/cleans")
+    press(page, "cleanup")
+    expect(words(page, "cleanup")).to_have_text(WAITING)
+    assert told(training) == [("cleanup", None)]
+    training.answer_requests()
+    expect(words(page, "cleanup")).to_have_text("The training answered: done.", timeout=PATIENCE_MS)
+
+
 def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open) -> None:
     training = train("over", 3)
     page = open_page("/runs/over", expect_failed_requests=True)
@@ -207,7 +219,7 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     expect(page.locator("#live")).to_have_attribute("data-live", "paused")
     training.finish()
     press(page, "census")
-    refusal = "Not asked: run over is finished: no process is there to look."
+    refusal = "Not asked: run over is finished: no process is there to ask."
     expect(words(page, "census")).to_have_text(refusal)
     expect(voice(page)).to_have_text(refusal)
 

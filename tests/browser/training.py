@@ -60,6 +60,7 @@ class MadeTraining:
     project: str = "erl-trading"
     tags: tuple[str, ...] = ()
     total: int | None = 25
+    registers_cleanup: bool = False
     generation: int = 0
     sequence: int = 0
     private: float = 4.1 * GIB
@@ -90,6 +91,9 @@ class MadeTraining:
             self._event("track", "replay", {"capacity": 50_000}),
             self._event("watch", ENVIRONMENT, {}),
         )
+        if self.registers_cleanup:
+            told = {"on_request": True, "when": None}
+            declared = (*declared, self._event("register_cleanup", "agent", told))
         self._send([self._snapshot("baseline", None, "baseline", events=declared)])
 
     def run_generations(self, number: int) -> None:
