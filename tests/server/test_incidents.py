@@ -313,6 +313,15 @@ def test_the_page_tells_the_story_and_has_plain_forms(api: TestClient, plant: Pl
     assert 'aria-current="page">Incidents' in text
 
 
+def test_growth_that_was_never_a_leak_is_shown_to_who_asks_for_it(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding("watch", evidence=("a little",)))
+    assert "No incident is in this list" in read(api, "/incidents")
+    for asked in ("status=watched", "project=erl&fingerprint=f1"):
+        assert "Watched</span>" in read(api, f"/incidents?{asked}")
+
+
 def post(api: TestClient, path: str, status: int = 303, **form: str) -> Any:
     answer = api.post(path, data={"project": "erl", **form}, follow_redirects=False)
     assert answer.status_code == status, answer.text

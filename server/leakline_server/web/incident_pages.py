@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -24,7 +24,9 @@ from .templating import render
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-LEAKS_PER_PAGE = 25
+LEAKS_PER_PAGE: Final = 25
+# Growth that was never called a leak is shown to who asks for it.
+LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
 Asked = Annotated[str | None, Field(max_length=2_000)]
 
 
@@ -39,8 +41,9 @@ def list_page(
 ) -> Response:
     shown = Shown(_given(status), _given(project), _given(fingerprint))
     now = time.time()
+    states = states_of(shown.state) or (() if shown.fingerprint else LEAKS)
     wanted = incident_groups.GroupFilter(
-        now, shown.project, states_of(shown.state), shown.fingerprint, LEAKS_PER_PAGE, cursor
+        now, shown.project, states, shown.fingerprint, LEAKS_PER_PAGE, cursor
     )
     try:
         found = incident_groups.list_groups(use.engine, wanted)

@@ -233,8 +233,8 @@ def _runs(seen: Sequence[Json]) -> Table:
                 Cell(each["name"], href=each["url"]),
                 _status_cell(each["status"], back=each["back"]),
                 Cell(each["summary"]),
-                Cell(formats.clock(each["first_seen_at"]), time=each["first_seen_at"]),
-                Cell(formats.clock(each["changed_at"]), time=each["changed_at"]),
+                Cell(formats.clock(each["first_seen_at"])),
+                Cell(formats.clock(each["changed_at"])),
             )
         )
         for each in reversed(seen)
