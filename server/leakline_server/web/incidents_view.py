@@ -176,7 +176,7 @@ def _leak(id_: str, group: Json) -> LeakView:
         project=project,
         status=_worn(group),
         title=group["summary"],
-        kind=KINDS.get(group["kind"], group["kind"]),
+        kind=KINDS.get(str(group["kind"]), str(group["kind"])),
         priority=group["priority"],
         sentence=story(group),
         facts=_facts(group, unit),
