@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ..snapshot import Batch, Event, Holder, RunHeader, Snapshot
 
 Value = int | float | None
+# What every snapshot of a process has.
+COLUMNS: Final = ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
 # No count and no size is larger.
 LARGEST: Final = 2.0**63
 
@@ -133,14 +135,13 @@ def history_from_batches(
         snapshots = [rows[sequence] for sequence in sorted(rows)]
         names = dict.fromkeys(name for s in snapshots for name in s.samples)
         who = identity[instance]
+        columns: dict[str, Any] = {
+            column: [getattr(s, column) for s in snapshots] for column in COLUMNS
+        }
+        series = {name: [s.samples.get(name) for s in snapshots] for name in names}
         processes.append(
             ProcessHistory(
-                instance, who.rank, who.role, who.attempt,
-                **{
-                    column: [getattr(s, column) for s in snapshots]
-                    for column in ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
-                },
-                series={name: [s.samples.get(name) for s in snapshots] for name in names},
+                instance, who.rank, who.role, who.attempt, **columns, series=series
             )
         )  # fmt: skip
         for s in snapshots:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
-from .history import LeftOut, ProcessHistory, RunHistory
+from .history import COLUMNS, LeftOut, ProcessHistory, RunHistory
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16
@@ -80,10 +81,9 @@ def _thinned(process: ProcessHistory) -> ProcessHistory:
     found = rows_to_read(process.generation, process.monotonic, process.phase)
     if found is None:
         return process
-    columns = ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
-    picked = {name: [getattr(process, name)[row] for row in found.rows] for name in columns}
-    series = {name: [column[row] for row in found.rows] for name, column in process.series.items()}
-    measured = {
-        name: column for name, column in series.items() if any(v is not None for v in column)
-    }
+    # A few thousand of each of many columns: without a Python step per value.
+    pick = itemgetter(*found.rows)
+    picked: dict[str, Any] = {name: list(pick(getattr(process, name))) for name in COLUMNS}
+    series = {name: list(pick(column)) for name, column in process.series.items()}
+    measured = {name: column for name, column in series.items() if column.count(None) < len(column)}
     return replace(process, **picked, series=measured, left_out=found.left_out)

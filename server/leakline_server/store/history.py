@@ -114,8 +114,9 @@ def _process(
 
 
 def _rows_to_read(fixed: Block) -> Thinned | None:
-    generation, monotonic = fixed.numbers(GENERATION), fixed.numbers(MONOTONIC)
-    return rows_to_read(generation.to_list(), monotonic.to_list(), fixed.texts(PHASE).to_list())
+    generation: Any = fixed.numbers(GENERATION).to_list()
+    monotonic: Any = fixed.numbers(MONOTONIC).to_list()
+    return rows_to_read(generation, monotonic, fixed.texts(PHASE).to_list())
 
 
 def _in_part(
