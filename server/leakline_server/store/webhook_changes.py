@@ -25,7 +25,7 @@ from .webhooks import (
 )
 
 API: Final = "api"
-BY_HAND: Final = "disabled by hand"
+BY_HAND: Final = "by hand"
 # With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
 # How long the secret before a rotation signs too.

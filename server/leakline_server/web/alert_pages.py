@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
-from ..errors import RequestRefused
+from ..errors import InvalidField, RequestRefused
 from ..store import delivery_list, webhook_changes, webhooks
 from . import rule_actions, webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
@@ -40,7 +40,9 @@ def add_webhook(form: Form, use: Use) -> Response:
     try:
         made = webhook_actions.make(use, sent.name, sent.url, sent.format)
     except RequestRefused as error:
-        wrong = NewWebhook(sent.name, sent.url, sent.format, error.message)
+        # At the form it is plain which field is meant, and what stands in it.
+        said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
+        wrong = NewWebhook(sent.name, sent.url, sent.format, said or error.message)
         return alerts_response(use, form=wrong, status=error.status)
     said = (
         f"{_label(made)} gets every alert from now on. Its messages are signed with this secret, which is shown only "

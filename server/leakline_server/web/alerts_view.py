@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..alerts.formats import FORMATS
+from ..store.webhook_changes import BY_HAND
 from ..store.webhooks import NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from . import formats
 from .rules_view import RulesSection
@@ -151,7 +152,8 @@ def _hook(hook: Json) -> HookRow:
     gone = hook["disabled_reason"] in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
     failing = hook["enabled"] and hook["failures"] > 0
     if not hook["enabled"]:
-        status, word = "confirmed", "disabled"
+        wanted = hook["disabled_reason"] == BY_HAND
+        status, word = "learning" if wanted else "confirmed", "disabled"
     elif failing:
         status, word = "suspected", "failing"
     else:

@@ -122,7 +122,7 @@ def test_every_enabled_webhook_gets_an_alert_signed_with_its_own_secret(
     silent = make(client, receiver.url + "/3")
     answer = client.patch(f"{HOOKS}/{silent['id']}", json={"enabled": False})
     assert (answer.json()["enabled"], answer.json()["disabled_reason"]) == (
-        False, "disabled by hand",
+        False, "by hand",
     )  # fmt: skip
     tell(store)
     by_path = {r.path: r for r in receiver.wait_for(2)}
@@ -311,7 +311,7 @@ def test_the_webhook_of_the_environment_is_changed_there(database_url: str, rece
     # A start does not take back what a person did.
     with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
         (own,) = client.get(HOOKS).json()["items"]
-        assert (own["name"], own["disabled_reason"]) == ("ops", "disabled by hand")
+        assert (own["name"], own["disabled_reason"]) == ("ops", "by hand")
     with TestClient(create_app(Config(database_url=database_url))) as client:
         client.base_url = "http://127.0.0.1"  # type: ignore[assignment]
         (gone,) = client.get(HOOKS).json()["items"]
