@@ -110,6 +110,25 @@ def test_it_waits_for_the_outermost_phase_of_the_training_thread(offline: leakli
     assert order == ["inner over", "beside over", "cleanup"]
 
 
+def test_it_never_runs_on_another_thread(offline: leakline.Run) -> None:
+    ran: list[int] = []
+    offline.register_cleanup("here", lambda: ran.append(threading.get_ident()), when=("gauge.n", 0))
+    offline.generation(0)
+    offline.gauge("n", 1)
+
+    def beside() -> None:
+        with offline.phase("beside"):
+            pass
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    thread.join()
+    assert ran == []
+    with offline.phase("train"):
+        pass
+    assert ran == [threading.get_ident()]
+
+
 def test_a_phase_that_fails_starts_no_cleanup(offline: leakline.Run) -> None:
     seen: list[int] = []
     offline.register_cleanup("n", lambda: seen.append(1), when=("gauge.n", 0))
@@ -120,16 +139,18 @@ def test_a_phase_that_fails_starts_no_cleanup(offline: leakline.Run) -> None:
     assert seen == []
 
 
-def test_a_cleanup_with_phases_of_its_own_runs_once(offline: leakline.Run) -> None:
-    seen: list[int] = []
+def test_a_cleanup_with_phases_of_its_own_starts_no_other(offline: leakline.Run) -> None:
+    order: list[str] = []
 
     def clean() -> None:
         with offline.phase("clean"):
-            seen.append(1)
+            order.append("begins")
+        order.append("ends")
 
     offline.register_cleanup("own", clean, when=("gauge.tensors", 0))
+    offline.register_cleanup("other", lambda: order.append("other"), when=("gauge.tensors", 0))
     train(offline, range(1), lambda generation: 1)
-    assert seen == [1]
+    assert order == ["begins", "ends", "other"]
 
 
 def test_one_that_raises_is_told_and_the_training_goes_on(
