@@ -106,6 +106,26 @@ def test_a_forecast_that_was_told_is_of_no_use_after_its_time(engine: Engine) ->
     assert look(engine, [1.0, 1.0], oom=oom) == []
 
 
+def test_a_rule_that_fires_and_ends_again_and_again_is_told_five_times_an_hour(
+    engine: Engine,
+) -> None:
+    make_run(engine)
+    add(engine, Terms("Queue", "gauge.queue", above=50.0, grace=1))
+    values: list[float | None] = [1.0]
+    told: list[Alert] = []
+    for minute in range(1, 30):
+        values.append(60.0 if minute % 2 else 1.0)
+        told += look(engine, values, at=NOW + 60 * minute)
+    fires, ends = "Rule fired: Queue", "Rule over: Queue"
+    assert titles(told) == [fires, ends, fires, ends, fires]
+    assert "again and again" in told[4].payload["summary"]
+    assert not any("again and again" in alert.payload["summary"] for alert in told[:4])
+    # An hour later it is quiet, and that is told; or it is not, and nothing is.
+    assert look(engine, [*values, 60.0], at=NOW + 3_720) == []
+    (over,) = look(engine, [*values, 60.0, 1.0], at=NOW + 3_780)
+    assert titles([over]) == [ends]
+
+
 def test_two_servers_that_look_at_once_give_the_same_alert(engine: Engine) -> None:
     """The one that was examined first is written; the other finds it there."""
     make_run(engine)

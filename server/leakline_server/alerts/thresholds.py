@@ -5,6 +5,9 @@ readings were inside for ``grace`` in a row. A generation without a reading coun
 the generation of the last change can change anything, so late and repeated batches, a restart, or a second server
 tell nothing twice; what came and went between two looks is told, but not what was over before the first.
 
+A rule that fires and ends again and again goes on firing, as far as anybody is told, until it was told less often
+within the hour.
+
 A rate lies outside only when its whole 90 % interval does: what merely scatters seldom fires.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from leakline.analysis import RunHistory
 
@@ -22,10 +26,17 @@ from ..store.engine import Connection
 from ..store.rules import Rule, State, Terms
 from .events import FIRED
 from .lifecycle import expiry
-from .payload import ExaminedRun
+from .payload import ExaminedRun, noted
 from .readings import Reading, Track, generations_left, tracks_of, unit_of
 from .rule_facts import Crossing, rule_facts
 from .rules import alert_id
+
+HOUR_SECONDS: Final = 3600.0
+# Alerts of one rule and run after which an end waits. The last of them tells that it fires.
+MAX_TOLD_AN_HOUR: Final = 5
+_AGAIN: Final = (
+    "it fires and ends again and again; its end is told when that was less often within the hour"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +63,37 @@ def alerts_of_rules(
         return []
     before = rules.states_of(connection, examined.id)
     found = [(rule, look(rule, history, examined, before.get(rule.id))) for rule in concerned]
+    told = _told_lately(connection, [outcome for _, outcome in found], examined)
+    found = [(rule, _believed(outcome, told.get(rule.id, 0))) for rule, outcome in found]
     rules.save_states(
         connection, examined.id, {r.id: o.state for r, o in found if o.state is not None}
     )
     unit = unit_of(history)
     return [
         *_alerts(
-            "firing", [(r, o) for r, o in found if o.fired and not o.over], before, examined, unit
+            "firing",
+            [(r, o) for r, o in found if o.fired and not o.over],
+            before,
+            told,
+            examined,
+            unit,
         ),
-        *_alerts("resolved", [(r, o) for r, o in found if o.over], before, examined, unit),
+        *_alerts("resolved", [(r, o) for r, o in found if o.over], before, told, examined, unit),
     ]
+
+
+def _told_lately(
+    connection: Connection, outcomes: Iterable[Outcome], examined: ExaminedRun
+) -> Mapping[int, int]:
+    """Rule id -> how many alerts within the hour; nothing where nothing is to be told now."""
+    if not any(outcome.fired or outcome.over for outcome in outcomes):
+        return {}
+    return rules.told_since(connection, examined.id, examined.at - HOUR_SECONDS)
+
+
+def _believed(outcome: Outcome, told: int) -> Outcome:
+    """Of a rule that was told so often within the hour an end is not believed yet: it goes on firing."""
+    return Outcome() if outcome.over and told >= MAX_TOLD_AN_HOUR else outcome
 
 
 def look(rule: Terms, history: RunHistory, examined: ExaminedRun, state: State | None) -> Outcome:
@@ -174,6 +206,7 @@ def _alerts(
     status: str,
     found: Iterable[tuple[Rule, Outcome]],
     before: Mapping[int, State],
+    told: Mapping[int, int],
     run: ExaminedRun,
     unit: str,
 ) -> list[Alert]:
@@ -185,7 +218,10 @@ def _alerts(
     for of_one in steps.values():
         rule, outcome = max(of_one, key=lambda each: (_strictness(each[0]), -each[0].id))
         others = [other.name for other, _ in of_one if other is not rule]
-        alerts.append(_alert(rule, outcome, status, others, before.get(rule.id), run, unit))
+        alert = _alert(rule, outcome, status, others, before.get(rule.id), run, unit)
+        if told.get(rule.id, 0) + 1 >= MAX_TOLD_AN_HOUR and not outcome.over:
+            alert = replace(alert, payload=noted(dict(alert.payload), _AGAIN))
+        alerts.append(alert)
     return alerts
 
 
@@ -199,13 +235,13 @@ def _alert(
     came = outcome.fired if outcome.over else None
     said = None if before is None else before.changed_at
     return Alert(
-        id=alert_id(run.id, f"rule {rule.id}", f"{FIRED} {status}", (at.generation, said)),
+        id=alert_id(run.id, rules.subject_of(rule), f"{FIRED} {status}", (at.generation, said)),
         run_id=run.id,
         incident_id=None,
         event=FIRED,
         created_at=run.at,
         payload=rule_facts(rule, at, status, others, run, unit, came),
-        subject=f"rule {rule.id}",
+        subject=rules.subject_of(rule),
         urgent=outcome.fired is not None,
         expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
     )

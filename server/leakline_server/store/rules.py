@@ -6,6 +6,7 @@ numbers and what they said of runs stay.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from .engine import writing
 from .runs import ENDED
-from .tables import rule_states, rules, runs
+from .tables import alerts, rule_states, rules, runs
 
 Measure = Literal["value", "rate", "forecast"]
 Source = Literal["api", "page", "file"]
@@ -25,6 +26,7 @@ MAX_RULES: Final = 500
 MAX_LIMIT: Final = 200
 # Of one rule, as the list of rules tells them.
 MAX_FIRING: Final = 50
+_SUBJECT: Final = "rule "
 # What makes it another rule: what was said before is of no use then.
 _JUDGED: Final = frozenset({"project", "run", "series", "measure"})
 
@@ -190,6 +192,18 @@ def states_of(connection: Connection, run_id: str) -> dict[int, State]:
     connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True))
     rows = connection.execute(select(rule_states).where(rule_states.c.run_id == run_id))
     return {row.rule_id: _state(row) for row in rows}
+
+
+def told_since(connection: Connection, run_id: str, since: float) -> dict[int, int]:
+    """Rule id -> how many alerts it told of the run after ``since``, Unix seconds."""
+    query = select(alerts.c.subject).where(alerts.c.run_id == run_id, alerts.c.created_at > since)
+    subjects = connection.scalars(query.where(alerts.c.subject.startswith(_SUBJECT)))
+    return Counter(int(subject.removeprefix(_SUBJECT)) for subject in subjects)
+
+
+def subject_of(rule: Rule) -> str:
+    """What alerts of the rule are about."""
+    return f"{_SUBJECT}{rule.id}"
 
 
 def save_states(connection: Connection, run_id: str, states: Mapping[int, State]) -> None:
