@@ -19,16 +19,8 @@ help: ## list the targets
 demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
-# Each group is a process of its own: tests that measure their own heap, fork or run a loop do not meet the leftovers of
-# the others. All groups run, whichever fails.
-TEST_GROUPS := tests/probes tests/native tests/client tests/analysis,tests/cli,tests/contracts tests/server tests/flows tests/browser,tests/js
-
 test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
-	@failed=; for group in $(TEST_GROUPS); do \
-	  echo "== $${group//,/ }"; \
-	  $(PYTHON) -m pytest -q -m "not leaks" $${group//,/ } $(TEST_ARGS) || failed="$$failed $${group//,/ }"; \
-	done; \
-	if [ -n "$$failed" ]; then echo "make test: failed in$$failed" >&2; exit 1; fi
+	@.ci/test $(PYTHON) $(TEST_ARGS)
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
