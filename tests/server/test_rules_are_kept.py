@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -136,6 +138,23 @@ def test_two_servers_that_look_at_once_give_the_same_alert(engine: Engine) -> No
         connection.rollback()
     (mine,) = look(engine, [1.0, 60.0], at=NOW + 5)
     assert [alert.id for alert in of_other] == [mine.id]
+
+
+def test_servers_that_look_at_the_same_moment_tell_it_once(engine: Engine) -> None:
+    make_run(engine)
+    add(engine, QUEUE)
+    look(engine, [1.0])
+    ready = threading.Barrier(4)
+
+    def one(server: int) -> int:
+        ready.wait(10)
+        # Each of them has read a little more of the run than the one before.
+        return len(look(engine, [1.0] + [60.0] * (1 + server), at=NOW + server))
+
+    with ThreadPoolExecutor(4) as servers:
+        assert sum(servers.map(one, range(4))) == 1
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(alert_rows)) == 1
 
 
 def look_without_commit(connection: Any) -> list[Alert]:
