@@ -83,18 +83,21 @@ class Asking {
   }
 
   show(button) {
-    const words = this.words.get(keyOf(button));
+    const key = keyOf(button);
+    const words = this.words.get(key);
     if (!words) return;
-    let line = button.parentElement.querySelector("[data-asked]");
+    const group = button.parentElement;
+    let line = [...group.querySelectorAll("[data-asked]")].find((each) => each.dataset.asked === key);
     if (!line) {
       line = document.createElement("span");
       line.className = "small quiet";
-      line.dataset.asked = "";
+      line.dataset.asked = key;
       // At the head the buttons stand at the right edge: the line goes where it moves none of them.
-      if (button.matches(".tools > *")) button.before(line);
+      if (button.matches(".tools > *")) group.prepend(line);
       else button.after(" ", line);
     }
-    line.textContent = words;
+    const alone = group.querySelectorAll("[data-ask]").length === 1;
+    line.textContent = alone ? words : `${button.textContent}: ${words}`;
   }
 
   buttons() {

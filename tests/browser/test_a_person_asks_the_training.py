@@ -204,11 +204,18 @@ def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: 
     expect(button(open_page("/runs/keeps"), "cleanup")).to_have_count(0)
     training = train("cleans", 1, registers_cleanup=True)
     page = open_page("/runs/cleans")
-    press(page, "cleanup")
-    expect(words(page, "cleanup")).to_have_text(WAITING)
-    assert told(training) == [("cleanup", None)]
+    for kind in ("census", "cleanup"):
+        press(page, kind)
+    # Both stand at the head: each says which it is.
+    expect(words(page, "cleanup")).to_have_text(
+        [f"Clean up: {WAITING}", f"Take a census: {WAITING}"]
+    )
+    assert told(training) == [("census", None), ("cleanup", None)]
     training.answer_requests()
-    expect(words(page, "cleanup")).to_have_text("The training answered: done.", timeout=PATIENCE_MS)
+    answer = "The training answered: done."
+    expect(words(page, "cleanup")).to_have_text(
+        [f"Clean up: {answer}", f"Take a census: {answer}"], timeout=PATIENCE_MS
+    )
 
 
 def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open) -> None:
