@@ -293,17 +293,22 @@ def test_silence_is_told_with_the_last_verdict_and_again_when_the_run_had_spoken
 
 
 def test_a_server_that_starts_hears_first_before_it_calls_a_run_silent(
-    engine: Engine, examiner: Examiner, clock: Clock
+    engine: Engine, clock: Clock
 ) -> None:
     """It was away for an hour, and the run has been sending into nothing."""
-    examiner.once()
-    clock.now += 59
-    examiner.once()
-    assert told(engine) == []
+    clock.now += 3_600
+    examiner = Examiner(engine, 60.0, Wakes(lambda _: None, lambda: None), clock, clock)
+    for _ in range(59):
+        examiner.once()
+        clock.now += 1
     hear(engine, clock)
-    clock.now += 2
-    examiner.once()
+    for _ in range(59):
+        clock.now += 1
+        examiner.once()
     assert told(engine) == []
+    clock.now += 10
+    examiner.once()
+    assert told(engine) == ["run.silent"]
 
 
 def test_silence_is_told_exactly_when_it_is_marked(
