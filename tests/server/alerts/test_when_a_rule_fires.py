@@ -136,7 +136,7 @@ def test_generations_in_a_row_are_those_of_one_series() -> None:
 
 def test_it_is_over_only_when_every_process_is_inside() -> None:
     before = State(True, 0, 60.0, NOW)
-    one_still_out = [track([60, 1, 1, 1, 1]), track([1, 60, 60, 60, 60])]
+    one_still_out = [track([60, 1, 1, 1]), track([1, 60, 60, 60])]
     for tracks in (one_still_out, one_still_out[::-1]):
         assert judge(terms(), tracks, before, NOW).over is None
     over = judge(terms(), [track([60, 1, 1, 1]), track([60, 2, 2, 2])], before, NOW).over
