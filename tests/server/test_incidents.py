@@ -22,6 +22,7 @@ from leakline_server.store.incident_groups import MAX_RUNS
 from leakline_server.web import incident_schemas
 from leakline_server.web.incidents_view import IncidentsPage
 from leakline_server.web.templating import environment
+from leakline_server.workers.examine import Examiner
 
 MIB = 2.0**20
 PATH = "/api/v1/incidents"
@@ -34,6 +35,12 @@ def finding(status: Any = "confirmed", fingerprint: str = "f1", **more: Any) -> 
     return Finding(
         fingerprint, status, "objects", "evaluate", 0.9, suspects, growth, None, 0.9, **values
     )
+
+
+@pytest.fixture(autouse=True)
+def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application's own examiner: it would find nothing in runs without snapshots."""
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
 
 
 Plant = Callable[..., None]
