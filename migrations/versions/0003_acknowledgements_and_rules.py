@@ -22,7 +22,9 @@ def upgrade() -> None:
     op.add_column("webhooks", sa.Column("name", sa.Text(), server_default="", nullable=False))
     op.add_column("webhooks", sa.Column("previous_secret", sa.Text(), nullable=True))
     op.add_column("webhooks", sa.Column("previous_until", sa.Double(), nullable=True))
-    op.add_column("webhooks", sa.Column("failures", sa.Integer(), server_default="0", nullable=False))
+    op.add_column(
+        "webhooks", sa.Column("failures", sa.Integer(), server_default="0", nullable=False)
+    )
     op.add_column("webhooks", sa.Column("failing_since", sa.Double(), nullable=True))
     op.create_table(
         "acknowledgements",
@@ -38,9 +40,7 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_acknowledgements")),
     )
-    op.create_index(
-        "ix_acknowledgements_project", "acknowledgements", ["project", "fingerprint"]
-    )
+    op.create_index("ix_acknowledgements_project", "acknowledgements", ["project", "fingerprint"])
     op.create_table(
         "rules",
         sa.Column("id", _ID, autoincrement=True, nullable=False),

@@ -115,7 +115,9 @@ def test_a_leak_of_a_long_run_is_told_as_of_a_short_one(start: int) -> None:
     assert (finding.phase, finding.suspects[0].name) == ("train", "app.Row")
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.05)
     assert finding.started_at_generation is not None
-    assert finding.started_at_generation.estimate == pytest.approx(start, abs=8 + 0.01 * (3_000 - start))
+    assert finding.started_at_generation.estimate == pytest.approx(
+        start, abs=8 + 0.01 * (3_000 - start)
+    )
 
 
 def test_a_long_run_that_does_not_leak_is_fine() -> None:
