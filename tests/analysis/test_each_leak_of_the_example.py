@@ -21,7 +21,10 @@ from builder import (
 )
 
 from leakline.analysis import examine
+from leakline.analysis.ladder import walk
 from leakline.analysis.results import SEVERITY, Verdict
+from leakline.analysis.series import lanes_of
+from leakline.analysis.study import LaneStudy
 
 SEEDS = range(5)
 
@@ -188,6 +191,20 @@ def test_growth_after_the_buffer_is_full_is_flagged() -> None:
     assert _at_least(verdict, "suspected")
     assert verdict.findings[0].started_at_generation is not None
     assert abs(verdict.findings[0].started_at_generation.estimate - 9) <= 2
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7, 8])
+def test_a_leak_is_not_called_recovered_while_its_count_still_rises(seed: int) -> None:
+    """Memory scatters by four times what a generation leaks, so now and then it shows no growth that matters."""
+    leak = Leak(EVALUATE, MIB, {"trading.TradingEnvironment": 16})
+    history = Training(70, leaks=(leak,), seed=seed, noise=4 * MIB, watch=()).history()
+    (lane,) = lanes_of(history)
+    study, told = LaneStudy(history, lane), []
+    for upto in range(1, 71):
+        _, standings = walk(study, range(max(1, upto - 40), upto + 1))
+        told += [s.status for s in standings if "Environment" in str(s.assessed.cause.owner)]
+    assert "suspected" in told
+    assert "recovered" not in told
 
 
 def test_a_leak_that_stopped_is_recovered_and_not_before_some_generations() -> None:
