@@ -51,6 +51,16 @@ def send(
     by: Post = post,
 ) -> Outcome:
     """One try. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
+    try:
+        return _send(outgoing, allowed, at, resolve, by)
+    except Exception as error:  # noqa: BLE001
+        # A row that nobody settles would be claimed and sent again for ever: a failure of ours is a try as well.
+        return TryAgain(f"it could not be sent: {type(error).__name__}", 0.0)
+
+
+def _send(
+    outgoing: Outgoing, allowed: Sequence[Network], at: float, resolve: Resolver, by: Post
+) -> Outcome:
     if outgoing.form == by_apprise.FORMAT:
         return by_apprise.notify(outgoing.url, outgoing.message)
     render = FORMATS.get(outgoing.form)

@@ -120,7 +120,7 @@ def _exchange(
         connection.endheaders(body)
         response = connection.getresponse()
         # The status is what counts; a body that is too slow or too large changes nothing any more.
-        with suppress(OSError, HTTPException):
+        with suppress(OSError, HTTPException, ValueError):
             response.read(MAX_ANSWER_BYTES)
         return response.status, _retry_after(response)
     finally:
@@ -153,7 +153,7 @@ def _retry_after(response: HTTPResponse) -> float | None:
         return min(float(text[:9]), MAX_WAIT_SECONDS)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     # "-0000" gives a time without a zone; the header is always in GMT.
     at = at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -24,7 +24,9 @@ VARIABLES: Final[Mapping[str, str]] = {
 NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
 NOT_BY_APPRISE: Final = "no longer in LEAKLINE_APPRISE_URLS, or apprise is not installed"
 # A receiver that is away over a long weekend stays; one that nobody looks after does not.
+# Many alerts at once make as many failures in a minute: an outage of a night disables nothing.
 MAX_FAILURES: Final = 50
+MIN_FAILING_SECONDS: Final = 12 * 3_600.0
 MAX_FAILING_SECONDS: Final = 120 * 3_600.0
 
 _SECRET_KEY: Final = "webhook_secret"
@@ -216,9 +218,11 @@ def note_failure(connection: Connection, webhook_id: int, at: float, error: str)
     ).first()
     if row is None:
         return None
-    hours = (at - row.failing_since) / 3_600
-    if row.failures < MAX_FAILURES and at - row.failing_since < MAX_FAILING_SECONDS:
+    seconds = at - row.failing_since
+    often = row.failures >= MAX_FAILURES and seconds >= MIN_FAILING_SECONDS
+    if not often and seconds < MAX_FAILING_SECONDS:
         return None
+    hours = seconds / 3_600
     reason = f"nothing arrived in {row.failures} tries over {hours:.0f} hours; the last: {error}"
     disable_where(connection, webhooks.c.id == webhook_id, reason)
     return reason

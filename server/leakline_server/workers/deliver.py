@@ -168,7 +168,13 @@ class Deliverer:
                 return
             self._sending.add(webhook)
         name = f"leakline-deliver-{webhook}"
-        threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
+        except RuntimeError:
+            # The machine gives no thread just now. Left among those that send, it would get nothing until a restart.
+            with self._lock:
+                self._sending.discard(webhook)
+            raise
 
     def _send_all(self, webhook: int) -> None:
         done = False

@@ -127,7 +127,7 @@ def tried_until_settled(engine: Engine, sending: Deliverer, clock: Clock) -> lis
     return tried_at
 
 
-def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_fifty_failures(
+def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_half_a_day(
     engine: Engine, due: Any, receiver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     due(receiver.url)
@@ -135,16 +135,58 @@ def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_f
     clock = Clock(time.time() + 1)
     tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
     assert tried_at[:8] == [0, 5, 20, 80, 260, 860, 1460, 2060]
-    assert len(tried_at) == 50
+    # Every ten minutes, until half a day is over.
+    assert len(tried_at) == 6 + (12 * 3_600 - 860) // 600 + 1
     (row,) = rows(engine)
-    assert (row.state, row.tries, row.last_status) == ("failed", 50, 500)
-    assert [t.status for t in rows(engine, try_table)] == [500] * 50
+    assert (row.state, row.tries, row.last_status) == ("failed", len(tried_at), 500)
+    assert [t.status for t in rows(engine, try_table)] == [500] * len(tried_at)
     assert len({r.headers["webhook-id"] for r in receiver.received}) == 1
     (hook,) = rows(engine, webhook_table)
     assert not hook.enabled
-    assert hook.disabled_reason.startswith("nothing arrived in 50 tries over 8 hours; the last: ")
+    assert hook.disabled_reason.startswith("nothing arrived in 77 tries over 12 hours; the last: ")
     assert "is disabled: nothing arrived" in caplog.text
     assert "/alerts" in caplog.text
+
+
+def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
+    engine: Engine, due: Any, receiver: Any, alert: Alert
+) -> None:
+    due(receiver.url, *[other(alert, n) for n in range(60)])
+    receiver.answers = [503]
+    sending, now = deliverer(engine), time.time() + 1
+    while sending.run_once(now):
+        continue
+    assert len(receiver.received) == 61
+    assert rows(engine, webhook_table)[0].enabled
+    assert {row.state for row in rows(engine)} == {"pending"}
+
+
+def test_a_message_that_cannot_be_sent_is_a_try_that_is_seen(engine: Engine, due: Any) -> None:
+    def broken(*_arguments: Any) -> Any:
+        raise OverflowError("a year beyond counting")
+
+    due("http://127.0.0.1:9/hook")
+    assert deliverer(engine, post=broken).run_once(time.time() + 1)
+    (row,) = rows(engine)
+    assert (row.state, row.last_error) == ("pending", "it could not be sent: OverflowError")
+    assert len(rows(engine, try_table)) == 1
+
+
+def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
+    engine: Engine, due: Any, receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(receiver.url)
+    sending = deliverer(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            sending._dispatch()
+    sending._dispatch()
+    eventually(lambda: rows(engine)[0].state == "delivered")
+
+
+def _no_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_what_is_not_urgent_is_tried_on_the_long_schedule(

@@ -189,3 +189,22 @@ def test_the_certificate_is_checked_against_the_name_and_not_the_address(
         tls=lambda: ssl.create_default_context(cafile=str(CERTIFICATE)),
     )  # fmt: skip
     assert isinstance(outcome, Delivered) == accepted
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2029 00:00:00 +99999999999999999999",
+    ],
+)
+def test_a_time_beyond_counting_asks_for_no_wait(receiver: Any, moment: str) -> None:
+    receiver.answers = [(503, {"Retry-After": moment})]
+    outcome = post(to(receiver.url), b"{}", {})
+    assert isinstance(outcome, TryAgain)
+    assert outcome.wait_seconds is None
+
+
+def test_a_body_whose_length_makes_no_sense_changes_nothing_of_what_arrived(answering: Any) -> None:
+    answering.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nxx")
+    assert isinstance(post(to(answering.url), b"{}", {}), Delivered)
