@@ -1,10 +1,13 @@
 """`run.on(event, callback)`: the verdict inside the training process, at generation ends and by budget.
 
-The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank.
+The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank. It is
+worked out beside the training thread from one generation end on, and told at the first one after it is done.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,16 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .budget import Governor
 from .errors import BadArgument
-from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from .verdict_events import EVENTS, VerdictEvents
+from .forgetting import thinned
+from .snapshot import ProcessIdentity, RunHeader, Snapshot
+from .verdict_events import EVENTS
+from .verdict_thread import VerdictThread
 
 if TYPE_CHECKING:
     from .analysis.results import Verdict
 
 Callback = Callable[[Any], object]
 
-# What the analysis gets to see; when full, every second phase end goes, generation ends stay.
+# What the analysis gets to see.
 KEPT_SNAPSHOTS: Final = 512
+# CPU seconds of the first look, as long as little is recorded.
+FIRST_LOOK_SECONDS: Final = 0.01
+# At the end of a run, how long what is under way is waited for.
+LAST_LOOK_SECONDS: Final = 0.5
 # Statuses that get worse in this order: a callback for one also hears of what is worse.
 LADDER: Final = ("watch", "suspected", "confirmed")
 OTHERS: Final = ("learning", "ok", "filling", "recovered")
@@ -40,12 +49,14 @@ class VerdictWatch:
     """Keeps the snapshots it is given, examines them, and says which callbacks are due."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity, governor: Governor) -> None:
-        self._header, self._process, self._governor = header, process, governor
+        self._governor = governor
         self._callbacks: list[tuple[str, Callback]] = []
         self._due: deque[tuple[Callback, Verdict]] = deque()
         self._snapshots: list[Snapshot] = []
-        self._follows = self._news = False
-        self._events = VerdictEvents()
+        # The recorder's thread adds samples. Reentrant: a signal handler may end the run in the middle of it.
+        self._lock = threading.RLock()
+        self._follows = self._news = self._is_over = False
+        self._beside = VerdictThread(header, process)
         self.status = "learning"
 
     @property
@@ -55,8 +66,10 @@ class VerdictWatch:
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
         """From now on; ``past``: what was taken before. Only the first call begins."""
-        if not self._follows:
-            self._snapshots.extend(past)
+        if not (self._follows or self._is_over):
+            with self._governor.measuring("verdict", set_up=True):
+                self._beside.prepare()
+            self._keep(past)
             self._follows = True
 
     def add(self, event: str, callback: Callback) -> None:
@@ -65,57 +78,64 @@ class VerdictWatch:
 
     def see(self, snapshot: Snapshot) -> None:
         """Remember a snapshot, when anybody wants to hear of the verdict."""
-        if not self._follows:
-            return
-        # The census is the largest part and the analysis has its numbers as series.
-        self._snapshots.append(replace(snapshot, census=None, large_objects=()))
-        self._news = self._news or snapshot.kind == "generation_end"
-        if len(self._snapshots) > KEPT_SNAPSHOTS:
-            self._thin()
+        if self._follows:
+            self._keep([snapshot])
+            self._news = self._news or snapshot.kind == "generation_end"
 
     def forget(self) -> None:
-        """Let go of the callbacks, and of what they hold of the program."""
+        """Let go of the callbacks, and of what they hold of the program. Nothing of ours goes on after this."""
+        self._is_over, self._follows = True, False
         self._callbacks.clear()
         self._due.clear()
         self._snapshots.clear()
+        self._beside.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
-        """Look at what is new, where the budget has room for it."""
-        if not (self._news and self._governor.allows("verdict", 0.01)):
+        """Take what was found since, and have what is new looked at where the budget has room for it."""
+        self._take()
+        if not (self._news and self._beside.is_free) or self._is_over:
             return
-        self._news = False
-        with self._governor.measuring("verdict"):
-            verdict = self._examined()
-            happened = self._events.since_last(verdict)
-        before, self.status = self.status, verdict.status
-        self._due.extend(
-            (callback, verdict)
-            for event, callback in self._callbacks
-            if event in happened or _reached(event, before, verdict.status)
-        )
+        if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
+            self._news = False
+            with self._governor.measuring("verdict_begun"):
+                self._beside.begin(self._snapshots[:])
+
+    def conclude(self) -> None:
+        """The last chance of what is new; not for long."""
+        if not self._callbacks:
+            return
+        deadline = time.monotonic() + LAST_LOOK_SECONDS
+        self._beside.wait(LAST_LOOK_SECONDS)
+        # What has come since that began.
+        self.examine()
+        self._beside.wait(max(0.0, deadline - time.monotonic()))
+        self._take()
 
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
         """What to call now, each once, outside of any guard: where one raises, the others are still due."""
         while self._due:
             yield self._due.popleft()
 
-    def _examined(self) -> Verdict:
-        # Lazily: a run without callbacks never loads the analysis before its end.
-        from .analysis import examine
-        from .analysis.history import history_from_batches
+    def _keep(self, snapshots: Iterable[Snapshot]) -> None:
+        with self._lock:
+            # The census is the largest part and the analysis has its numbers as series.
+            self._snapshots += [replace(s, census=None, large_objects=()) for s in snapshots]
+            while len(self._snapshots) > KEPT_SNAPSHOTS:
+                self._snapshots = thinned(self._snapshots, KEPT_SNAPSHOTS)
 
-        batch = Batch(self._process, tuple(self._snapshots))
-        return examine(history_from_batches(self._header, [batch]))
-
-    def _thin(self) -> None:
-        frequent = 0
-        kept = []
-        for snapshot in self._snapshots:
-            frequent += snapshot.kind in ("phase_end", "sample")
-            if snapshot.kind not in ("phase_end", "sample") or frequent % 2:
-                kept.append(snapshot)
-        # Generation ends alone may be too many: then every second of those as well.
-        self._snapshots = kept if len(kept) <= KEPT_SNAPSHOTS * 3 // 4 else kept[::2]
+    def _take(self) -> None:
+        look = self._beside.take()
+        if look is None:
+            return
+        self._governor.charge_beside("verdict", look.seconds, look.longest_stop)
+        if look.verdict is None:
+            return
+        verdict, before, self.status = look.verdict, self.status, look.verdict.status
+        self._due.extend(
+            (callback, verdict)
+            for event, callback in self._callbacks
+            if event in look.happened or _reached(event, before, verdict.status)
+        )
 
 
 def is_at_least(status: str, wanted: str) -> bool:

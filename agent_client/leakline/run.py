@@ -262,8 +262,9 @@ class Run:
 
         ``event``: a status of the run ("suspected": that or a worse one), or an event as alerts name them:
         "incident.suspected", "incident.confirmed", "incident.recovered", "oom.risk", "contract.violated", which are
-        of one finding or forecast. Once per change, at the end of a generation, on the training thread; its
-        exceptions are the caller's. Raises BadArgument for any other name.
+        of one finding or forecast. Once per change, at the end of a generation (mostly the one after that which
+        showed it) or at `finish`, on the training thread; its exceptions are the caller's. Raises BadArgument for any
+        other name.
         """
         if self._loop is not None:
             callbacks.check(event, callback)
@@ -285,8 +286,16 @@ class Run:
         return text
 
     def finish(self) -> None:
-        """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once."""
-        self._finish(("finished", "") if self._goes_on or self._end is None else self._end)
+        """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once.
+
+        Callbacks of `on` for which the verdict has come by now are called first; one that raises ends the run as well.
+        """
+        end = ("finished", "") if self._goes_on or self._end is None else self._end
+        try:
+            if self._loop is not None:
+                self._call_back(last=True)
+        finally:
+            self._finish(end)
 
     # -- what blocks and endings call ----------------------------------------------------------------
 
@@ -319,11 +328,12 @@ class Run:
             if error is None:
                 self._clean_up()
 
-    def _call_back(self) -> None:
+    def _call_back(self, *, last: bool = False) -> None:
         """Tell the user's functions of a changed verdict. Their exceptions are theirs."""
+        verdicts = self._chain.verdicts
         with self._guard:
-            self._chain.verdicts.examine()
-        for callback, verdict in self._chain.verdicts.due():
+            verdicts.conclude() if last else verdicts.examine()
+        for callback, verdict in verdicts.due():
             callback(verdict)
 
     def _clean_up(self) -> None:

@@ -59,6 +59,9 @@ def watching(*wanted: str) -> tuple[VerdictWatch, list[tuple[str, Any]]]:
 
 
 def call_due(watch: VerdictWatch) -> None:
+    """As at a generation end, and at the next one where the look of this one is over."""
+    watch.examine()
+    watch._beside.wait(60)
     watch.examine()
     for callback, verdict in watch.due():
         callback(verdict)
@@ -160,6 +163,7 @@ def test_the_exception_of_a_callback_is_the_users(
             offline.generation(generation)
             with offline.phase("train"):
                 pass
+            offline._chain.verdicts._beside.wait(60)
 
 
 SCRIPT = """
