@@ -19,6 +19,10 @@ def upgrade() -> None:
         sa.Column("urgent", sa.Boolean(), server_default=sa.text("true"), nullable=False),
     )
     op.add_column("alerts", sa.Column("expires_at", sa.Double(), nullable=True))
+    op.add_column(
+        "alerts", sa.Column("number", sa.BigInteger(), server_default="0", nullable=False)
+    )
+    op.add_column("alerts", sa.Column("quiet_until", sa.Double(), nullable=True))
     op.add_column("webhooks", sa.Column("name", sa.Text(), server_default="", nullable=False))
     op.add_column("webhooks", sa.Column("previous_secret", sa.Text(), nullable=True))
     op.add_column("webhooks", sa.Column("previous_until", sa.Double(), nullable=True))
@@ -87,7 +91,7 @@ def downgrade() -> None:
     op.drop_table("acknowledgements")
     for table, columns in (
         ("webhooks", ("failing_since", "failures", "previous_until", "previous_secret", "name")),
-        ("alerts", ("expires_at", "urgent", "subject")),
+        ("alerts", ("quiet_until", "number", "expires_at", "urgent", "subject")),
     ):
         with op.batch_alter_table(table) as batch:
             for column in columns:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, update
 
 from leakline.analysis.results import (
     Finding,
@@ -18,10 +18,11 @@ from leakline.analysis.results import (
     Verdict,
 )
 from leakline.snapshot import RunHeader
-from leakline_server.store import acknowledgements, joining, runs
+from leakline_server.store import acknowledgements, incident_groups, joining, runs
 from leakline_server.store.acknowledgements import Acknowledgement
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.tables import alerts, deliveries, webhooks
+from leakline_server.store.tables import runs as runs_table
 from leakline_server.workers.examine import Examiner, Wakes
 
 NOW = 1_760_000_000.0
@@ -89,18 +90,23 @@ def begin(engine: Engine, run_id: str, at: float, now: float = NOW) -> None:
 
 
 def told(engine: Engine, run: str = "r1") -> list[str]:
-    query = select(alerts.c.event).where(alerts.c.run_id == run).order_by(alerts.c.created_at)
+    query = select(alerts.c.event).where(alerts.c.run_id == run).order_by(alerts.c.number)
     with engine.connect() as connection:
         return list(connection.scalars(query))
 
 
 def rows(engine: Engine) -> list[Any]:
     with engine.connect() as connection:
-        return list(connection.execute(select(alerts).order_by(alerts.c.created_at)))
+        query = select(alerts).order_by(alerts.c.run_id, alerts.c.number)
+        return list(connection.execute(query))
 
 
-def say(engine: Engine, kind: Any, at: float, **more: Any) -> None:
-    said = Acknowledgement(kind, "known", "suspected", "minor", at, **more)
+def _is(run: str) -> ColumnElement[bool]:
+    return runs_table.c.id == run
+
+
+def say(engine: Engine, kind: Any, at: float, status: str = "suspected", **more: Any) -> None:
+    said = Acknowledgement(kind, "known", status, "minor", at, **more)
     with writing(engine) as connection:
         acknowledgements.say(connection, "erl", "f1", said)
 
@@ -134,6 +140,84 @@ def test_what_happened_while_it_was_acknowledged_is_told_when_that_has_expired(
     assert told(engine) == [SUSPECTED, RESOLVED]
     see()
     assert told(engine) == [SUSPECTED, RESOLVED]
+
+
+def test_a_leak_that_still_stands_when_its_acknowledgement_expires_is_told_once_more(
+    engine: Engine, see: See, clock: Clock
+) -> None:
+    see(finding("confirmed"))
+    until = clock.now + 3_600
+    say(engine, "acknowledged", clock.now, status="confirmed", expires_at=until)
+    see(finding("confirmed"), after=3_599)
+    assert told(engine) == [CONFIRMED]
+    # Its status has not moved for an hour.
+    see(finding("confirmed"), after=1)
+    assert told(engine) == [CONFIRMED, CONFIRMED]
+    assert "Still there; its acknowledgement has expired: known. " in rows(engine)[-1].payload
+    for _ in range(3):
+        see(finding("confirmed"))
+    assert told(engine) == [CONFIRMED, CONFIRMED]
+    see()
+    see(after=TO_BELIEVE)
+    assert told(engine) == [CONFIRMED, CONFIRMED, RESOLVED]
+
+
+def test_an_acknowledged_leak_is_measured_against_the_runs_that_go_on(
+    engine: Engine, see: See, clock: Clock
+) -> None:
+    worst = finding("confirmed", priority="critical")
+    for run, end in (("of last month", "finished"), ("cut off", "silent")):
+        begin(engine, run, clock.now)
+        see(worst, run=run)
+        see(worst, run=run)
+        with writing(engine) as connection:
+            connection.execute(update(runs_table).where(_is(run)).values(state=end))
+    see(finding())
+    with writing(engine) as connection:
+        status, priority = incident_groups.worst_of(connection, "erl", "f1") or ("", "")
+        assert (status, priority) == ("suspected", "minor")
+        said = Acknowledgement("acknowledged", "known", status, priority, clock.now)
+        acknowledgements.say(connection, "erl", "f1", said)
+    see(finding())
+    assert told(engine) == [SUSPECTED]
+    see(worst)
+    assert told(engine) == [SUSPECTED, CONFIRMED]
+
+
+def test_where_no_run_goes_on_a_leak_is_as_the_newest_had_it(engine: Engine, see: See) -> None:
+    begin(engine, "older", BEGAN)
+    see(finding("confirmed", priority="critical"), run="older")
+    see(finding(priority="major"))
+    with writing(engine) as connection:
+        connection.execute(update(runs_table).values(state="failed"))
+        assert incident_groups.worst_of(connection, "erl", "f1") == ("suspected", "major")
+        assert incident_groups.worst_of(connection, "erl", "f2") is None
+
+
+def test_a_clock_that_is_set_back_tells_nothing_twice(engine: Engine, see: See) -> None:
+    """Or another server's, half a minute behind."""
+    see(finding(), oom=risk("high"))
+    before = told(engine)
+    assert sorted(before) == [SUSPECTED, "oom.risk"]
+    see(finding("confirmed"), oom=risk("critical"), after=-30)
+    for _ in range(20):
+        see(finding("confirmed"), oom=risk("critical"), after=0.5)
+    assert told(engine)[2:] == [CONFIRMED, "oom.risk"]
+    see(finding("confirmed"), oom=risk("critical"))
+    assert len(told(engine)) == 4
+
+
+def test_what_was_said_by_a_clock_ahead_of_this_one_is_not_answered_at_every_look(
+    engine: Engine, see: See, clock: Clock
+) -> None:
+    see(finding())
+    say(engine, "acknowledged", clock.now + 30)
+    for _ in range(20):
+        see(finding("confirmed"), after=0.5)
+    assert told(engine) == [SUSPECTED, CONFIRMED]
+    for _ in range(20):
+        see(finding("confirmed"))
+    assert told(engine).count(CONFIRMED) <= 2
 
 
 def test_an_ignored_leak_is_not_told_and_is_told_when_that_is_taken_back(
@@ -290,6 +374,47 @@ def test_silence_is_told_with_the_last_verdict_and_again_when_the_run_had_spoken
     clock.now += 61
     examiner.once()
     assert told(engine) == [CONFIRMED, "run.silent", "run.silent"]
+
+
+def fall_silent(engine: Engine, examiner: Examiner, clock: Clock, times: int) -> None:
+    """Speak, and say nothing for a minute and a half, so many times."""
+    for _ in range(times):
+        hear(engine, clock)
+        clock.now += 90
+        examiner.once()
+
+
+def test_a_run_that_is_silent_again_and_again_is_told_as_a_digest_and_then_no_more(
+    engine: Engine, examiner: Examiner, clock: Clock
+) -> None:
+    fall_silent(engine, examiner, clock, 3)
+    assert [row.quiet_until for row in rows(engine)] == [None] * 3
+    # Two hours and a half of it.
+    fall_silent(engine, examiner, clock, 100)
+    assert told(engine) == ["run.silent"] * 4
+    digest = rows(engine)[-1]
+    assert (
+        "Fell silent 4 times in 4 minutes; told again when it has not for an hour" in digest.payload
+    )
+    assert digest.urgent
+    for _ in range(3_600 // 45):
+        hear(engine, clock)
+        clock.now += 45
+        examiner.once()
+    assert told(engine) == ["run.silent"] * 4
+    fall_silent(engine, examiner, clock, 1)
+    assert told(engine) == ["run.silent"] * 5
+
+
+def test_a_run_that_ended_may_be_silent_anew_in_its_next_attempt(
+    engine: Engine, examiner: Examiner, see: See, clock: Clock
+) -> None:
+    fall_silent(engine, examiner, clock, 10)
+    runs.change_run(engine, "r1", runs.Changes(state="finished", ended_at=clock.now), clock.now)
+    see()
+    begin(engine, "r1", clock.now, clock.now)
+    fall_silent(engine, examiner, clock, 1)
+    assert told(engine) == [*["run.silent"] * 4, "run.finished", "run.silent"]
 
 
 def test_a_server_that_starts_hears_first_before_it_calls_a_run_silent(

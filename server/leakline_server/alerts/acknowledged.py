@@ -6,18 +6,21 @@
     acknowledged    nothing, until the leak is worse by a class than it was then: confirmed where it was suspected,
                     or of a higher priority. From there on that run's incident is told as ever
 
-What has expired or was taken back is as if it had never been said.
+What was taken back is as if it had never been said. So is an acknowledgement that has expired, but for this: a leak
+that still stands is told once more, whatever was told of it before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import Final
 
 from ..store.acknowledgements import Acknowledgement
 from ..store.alerts import Told
 from ..store.findings import IncidentChange
+from .events import OPEN
 
 _STATUSES: Final = {"suspected": 1, "confirmed": 2}
 _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
@@ -25,10 +28,14 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """``told``: what counts as told before. ``note``: what the leak was closed with, if it is back."""
+    """``told``: what counts as told before. ``note``: what the leak was closed with, if it is back.
+
+    ``expired``: what it was acknowledged with, if it was told before that, stands, and has to be told again.
+    """
 
     told: Told
     note: str | None = None
+    expired: str | None = None
 
 
 def hearing(
@@ -43,19 +50,38 @@ def hearing(
     if closed is not None:
         if not is_back(closed, began_at):
             return None
-        told, note = told.since(closed.created_at), closed.reason
+        told, note = _since(told, closed.created_at, now), closed.reason
     acknowledged = holding.get("acknowledged")
     if acknowledged is not None:
-        since = told.since(acknowledged.created_at)
+        since = _since(told, acknowledged.created_at, now)
         if since.event is None and not _is_worse(change, acknowledged):
             return None
-        told = since
-    return Hearing(told, note)
+        return Hearing(since, note)
+    expired = _expired(said, now)
+    if expired is None or expired.expires_at is None or change.after not in _STATUSES:
+        return Hearing(told, note)
+    # It held no more at that moment, so what was told right then was told after it.
+    since = told.since(nextafter(expired.expires_at, -inf))
+    is_again = told.event in OPEN and since.event is None
+    return Hearing(since, note, expired.reason if is_again else None)
 
 
 def is_back(closed: Acknowledgement, began_at: float) -> bool:
     """Whether a run that began then runs what was changed when the leak was closed."""
     return began_at > closed.created_at
+
+
+def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | None:
+    """The newest acknowledgement, if it ran out and was not taken back."""
+    newest = next((one for one in reversed(said) if one.kind == "acknowledged"), None)
+    if newest is None or newest.ended_at is not None or newest.holds(now):
+        return None
+    return newest
+
+
+def _since(told: Told, at: float, now: float) -> Told:
+    """What was told after ``at``. A clock that is behind it cannot say: then all counts, or each look would tell."""
+    return told.since(at) if now > at else told
 
 
 def _is_worse(change: IncidentChange, then: Acknowledgement) -> bool:

@@ -7,7 +7,9 @@ Pure. Memory that runs out is a question of its own: a filling buffer can bring 
     high, within a day              -                told
     critical, within a day          -                -
 
-Each end is told once in an attempt; silence each time the run has spoken before it.
+Each end is told once in an attempt; silence each time the run has spoken before it. One that speaks and falls silent
+again and again is told three times within an hour; the fourth message is a digest, which stands for all that come until
+none has for an hour, or the run has ended.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Final
 
 from leakline.analysis.wording import count_of
 
-from ..store.alerts import Alert
+from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
-from .payload import ExaminedRun, forecast_text, run_facts
+from .flapping import HOUR_SECONDS
+from .payload import ExaminedRun, forecast_text, noted, run_facts
 from .rules import alert_id
 
 OOM: Final = "oom"
 RUN: Final = "run"
 DAY_SECONDS: Final = 86_400.0
+# Within an hour; one more is a digest.
+MAX_SILENCES: Final = 3
 # A forecast is worth telling for so long at least, be its moment ever so near.
 MIN_LIFE_SECONDS: Final = 60.0
 
@@ -83,14 +89,41 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     return _alert(event, run, RUN, str(run.attempt), facts)
 
 
-def silent_alert(run: ExaminedRun) -> Alert:
-    """That nothing was heard of the run since ``last_seen_at``."""
+def is_quiet(run: ExaminedRun, told: Told) -> bool:
+    """Whether a digest stands for this silence. ``told``: what was told of the run itself."""
+    silences = _silences(told)
+    until = silences[-1].quiet_until if silences else None
+    return until is not None and run.at < until
+
+
+def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
+    """That nothing was heard of the run since ``last_seen_at``; None where a digest stands for it."""
+    if is_quiet(run, told):
+        return None
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
     heard = f"Nothing heard for {_for_seconds(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{run.verdict.summary}"
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
-    return _alert(SILENT, run, RUN, f"{run.attempt} {run.last_seen_at!r}", facts)
+    recent = [silence for silence in _silences(told) if silence.at > run.at - HOUR_SECONDS]
+    quiet_until = None
+    if len(recent) >= MAX_SILENCES:
+        quiet_until = quiet_from(run.at)
+        minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
+        often = f"fell silent {len(recent) + 1} times in {minutes}"
+        facts = noted(facts, f"{often}; told again when it has not for an hour, or has ended")
+    ordinal = f"{run.attempt} {run.last_seen_at!r}"
+    return _alert(SILENT, run, RUN, ordinal, facts, quiet_until=quiet_until)
+
+
+def quiet_from(at: float) -> float:
+    """Until when nothing is told of silences when there was one at ``at``, and a digest stands for it."""
+    return at + HOUR_SECONDS
+
+
+def _silences(told: Told) -> list[Telling]:
+    """Those since the run ended last."""
+    return list(takewhile(lambda telling: telling.event == SILENT, reversed(told.tellings)))[::-1]
 
 
 def _alert(
@@ -100,6 +133,7 @@ def _alert(
     ordinal: str,
     facts: Mapping[str, Any],
     expires_at: float | None = None,
+    quiet_until: float | None = None,
 ) -> Alert:
     return Alert(
         id=alert_id(run.id, subject, event, ordinal),
@@ -111,6 +145,7 @@ def _alert(
         subject=subject,
         urgent=event != FINISHED,
         expires_at=expires_at,
+        quiet_until=quiet_until,
     )
 
 

@@ -68,6 +68,8 @@ def _told(
     if heard.note is not None and event in OPEN:
         facts = noted(facts, f"back in {run.name}; closed before with: {heard.note}")
         facts["incident"]["closed_before"] = heard.note
+    if heard.expired is not None:
+        facts = noted(facts, f"still there; its acknowledgement has expired: {heard.expired}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.told, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")

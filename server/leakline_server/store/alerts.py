@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .superseding import supersede
@@ -23,7 +23,7 @@ class Alert:
 
     ``payload`` holds the facts as plain JSON, without the address of the server: links are paths. ``subject`` says
     what it is about where that is no incident: ``oom``, ``run``, ``rule 5``; of an incident it is DIGEST or empty.
-    After ``expires_at`` nobody needs it.
+    After ``expires_at`` nobody needs it. One with ``quiet_until`` stands for all of its kind until then.
     """
 
     id: str
@@ -35,15 +35,17 @@ class Alert:
     subject: str = ""
     urgent: bool = True
     expires_at: float | None = None
+    quiet_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One alert of the past. ``at`` is Unix seconds; ``digest`` when it stood for several changes."""
+    """One alert of the past. Times are Unix seconds; ``digest`` when it stood for several changes."""
 
     event: str
     at: float
     digest: bool = False
+    quiet_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,15 @@ class Told:
 def told(connection: Connection, run_id: str) -> dict[str, Told]:
     """What was told of one run, by incident id, and by subject where an alert has no incident."""
     query = (
-        select(alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at)
+        select(
+            alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at, alerts.c.quiet_until,
+        )
         .where(alerts.c.run_id == run_id)
-        .order_by(alerts.c.created_at)
-    )
+        .order_by(alerts.c.number, alerts.c.created_at)
+    )  # fmt: skip
     found: dict[str, list[Telling]] = {}
     for row in connection.execute(query):
-        telling = Telling(row.event, row.created_at, row.subject == DIGEST)
+        telling = Telling(row.event, row.created_at, row.subject == DIGEST, row.quiet_until)
         found.setdefault(row.incident_id or row.subject, []).append(telling)
     return {what: Told(all_[-1].event, len(all_), tuple(all_)) for what, all_ in found.items()}
 
@@ -79,7 +83,7 @@ def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str,
     query = (
         select(alerts.c.payload)
         .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
-        .order_by(alerts.c.created_at.desc())
+        .order_by(alerts.c.number.desc(), alerts.c.created_at.desc())
         .limit(1)
     )
     text = connection.execute(query).scalar()
@@ -87,6 +91,16 @@ def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str,
         return None
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) -> None:
+    """The digests told of a subject stand for what comes until then, Unix seconds. The caller commits."""
+    digests = (
+        alerts.c.run_id == run_id,
+        alerts.c.subject == subject,
+        alerts.c.quiet_until.is_not(None),
+    )
+    connection.execute(update(alerts).where(*digests).values(quiet_until=until))
 
 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
@@ -107,6 +121,7 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
             "subject": alert.subject,
             "urgent": alert.urgent,
             "expires_at": alert.expires_at,
+            "quiet_until": alert.quiet_until,
             "payload": json.dumps(alert.payload, ensure_ascii=True, allow_nan=False),
         }
         for alert in new
@@ -131,10 +146,13 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
 
 
 def _insert_if_new(connection: Connection, row: Mapping[str, Any]) -> bool:
+    # Two servers that write at once may give one number twice: their clocks decide between these.
+    last = select(func.max(alerts.c.number)).where(alerts.c.run_id == row["run_id"])
+    number = func.coalesce(last.scalar_subquery(), 0) + 1
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = (
         dialect.insert(alerts)
-        .values(**row)
+        .values(**row, number=number)
         .on_conflict_do_nothing(index_elements=["id"])
         .returning(alerts.c.id)
     )

@@ -90,14 +90,21 @@ def counts_by_state(engine: Engine, now: float, project: str | None = None) -> d
 
 
 def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[str, str] | None:
-    """(status, priority) of a leak where it is worst just now; None when no run of the project has it."""
-    rows = connection.execute(
+    """(status, priority) of a leak where it is worst just now; None when no run of the project has it.
+
+    Where no run that has it goes on, as it was in the one that changed last: a run that ended, or fell silent for good,
+    keeps what it said for ever.
+    """
+    of_leak = (
         select(incidents.c.status, incidents.c.finding)
         .join(runs, runs.c.id == incidents.c.run_id)
         .where(runs.c.project == project, incidents.c.fingerprint == fingerprint)
-        .order_by(_rank().desc(), incidents.c.changed_at.desc())
-        .limit(MAX_RUNS)
-    ).all()
+    )
+    going = of_leak.where(runs.c.state == "running").order_by(
+        _rank().desc(), incidents.c.changed_at.desc()
+    )
+    newest = of_leak.order_by(incidents.c.changed_at.desc(), incidents.c.id).limit(1)
+    rows = connection.execute(going.limit(MAX_RUNS)).all() or connection.execute(newest).all()
     if not rows:
         return None
     worst = [row for row in rows if row.status == rows[0].status]

@@ -225,12 +225,16 @@ alerts = Table(
     # What it is about where that is no incident: "oom", "run", "rule 5".
     Column("subject", Text, nullable=False, server_default=""),
     Column("event", Text, nullable=False),
+    # The order within a run: clocks are set back, and those of two servers differ.
+    Column("number", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
     Column("payload", Text, nullable=False),
     Column("urgent", Boolean, nullable=False, server_default=text("true")),
     # After this it is of no use to anybody, such as a forecast whose time has come.
     Column("expires_at", Double),
-    # What was told of a run's incidents, in order.
+    # Of a digest: nothing more of its kind is told until then.
+    Column("quiet_until", Double),
+    # What was told of a run, and of late.
     Index("ix_alerts_run_id", "run_id", "created_at"),
 )
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from leakline import analysis
@@ -183,8 +184,8 @@ class Examiner:
                 return
             with writing(self._engine) as connection:
                 silent = runs.mark_silent(connection, before)
-                new = [telling.alert_of_silence(connection, run, now) for run in silent]
-                delivered = alerts.add(connection, new)
+                new = (telling.alerts_of_silence(connection, run, now) for run in silent)
+                delivered = alerts.add(connection, list(chain.from_iterable(new)))
         except DATABASE_ERRORS as error:
             log.error("could not look for silent runs: %s", error)
             return

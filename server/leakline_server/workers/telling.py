@@ -12,7 +12,17 @@ from typing import Any
 from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Verdict
 
-from ..alerts.lifecycle import OOM, OomTold, end_alert, oom_alert, oom_told, silent_alert
+from ..alerts.lifecycle import (
+    OOM,
+    RUN,
+    OomTold,
+    end_alert,
+    is_quiet,
+    oom_alert,
+    oom_told,
+    quiet_from,
+    silent_alert,
+)
 from ..alerts.payload import ExaminedRun
 from ..alerts.rules import alerts_for
 from ..alerts.thresholds import alerts_of_rules
@@ -49,9 +59,15 @@ def alerts_of(
     ]
 
 
-def alert_of_silence(connection: Connection, run: Mapping[str, Any], now: float) -> Alert:
+def alerts_of_silence(connection: Connection, run: Mapping[str, Any], now: float) -> list[Alert]:
+    """One, or none where a digest stands for it."""
     verdict = findings.verdict_of(connection, run["id"], run["unit"])
-    return silent_alert(examined_run(connection, run, verdict, now))
+    examined = examined_run(connection, run, verdict, now)
+    told = alerts.told(connection, examined.id).get(RUN, Told())
+    if is_quiet(examined, told):
+        alerts.keep_quiet(connection, examined.id, RUN, quiet_from(now))
+    alert = silent_alert(examined, told)
+    return [] if alert is None else [alert]
 
 
 def _of_incidents(

@@ -102,8 +102,36 @@ def test_what_has_expired_or_was_taken_back_is_as_if_it_had_never_been_said(
     kind: str, over: dict[str, float]
 ) -> None:
     assert events("suspected", said(kind, **over)) == [SUSPECTED]
-    assert events("suspected", said(kind, **over), before=told((SUSPECTED, 1_200))) == []
+    # But for the acknowledgement that expired: after it a leak that stands is told once more.
+    again = [SUSPECTED] if kind == "acknowledged" and "expires_at" in over else []
+    assert events("suspected", said(kind, **over), before=told((SUSPECTED, 1_200))) == again
     assert events(None, said(kind, **over), before=told((SUSPECTED, 1_200))) == [RESOLVED]
+
+
+def test_after_an_acknowledgement_expired_a_leak_that_stands_is_told_once() -> None:
+    expired = said("acknowledged", expires_at=NOW - 120)
+    before = told((CONFIRMED, 1_200))
+    (alert,) = tell("confirmed", expired, before=before)
+    assert alert.event == CONFIRMED
+    assert alert.payload["summary"].startswith(
+        "Still there; its acknowledgement has expired: known. evaluate_population keeps"
+    )
+    assert events("confirmed", expired, before=told((CONFIRMED, 1_200), (CONFIRMED, 60))) == []
+    # Only the newest acknowledgement says until when people wanted to hear nothing.
+    newer = said("acknowledged", created_at=NOW - 60, expires_at=NOW - 10, ended_at=NOW - 30)
+    assert events("confirmed", expired, newer, before=before) == []
+    # One that was never told, or was told to be over, is not still there.
+    for new in (told(), told((CONFIRMED, 1_200), (RESOLVED, 900))):
+        (first,) = tell("confirmed", expired, before=new)
+        assert "acknowledgement" not in first.payload["summary"]
+
+
+def test_an_end_is_told_of_what_was_told_before_an_acknowledgement_that_expired() -> None:
+    expired = said("acknowledged", expires_at=NOW - 120)
+    before = told((CONFIRMED, 1_200))
+    assert events("recovered", expired, before=before) == ["incident.recovered"]
+    assert events(None, expired, before=before) == [RESOLVED]
+    assert events("watch", expired, before=before) == []
 
 
 def test_a_leak_that_stopped_when_it_was_acknowledged_may_be_suspected_again() -> None:

@@ -25,6 +25,7 @@ from leakline_server.alerts.lifecycle import (
     silent_alert,
 )
 from leakline_server.alerts.payload import ExaminedRun
+from leakline_server.store.alerts import Alert, Telling, Told
 
 GIB = 2**30
 FINDING = Finding(
@@ -183,10 +184,58 @@ def test_an_end_of_long_ago_that_arrives_now_is_no_news() -> None:
     assert end_alert(replace(RUN, state="finished", ended_at=NOW - DAY_SECONDS - 1)) is None
 
 
+def silent(run: ExaminedRun, *silences: float, end: float | None = None) -> Alert:
+    """What is told after these silences and an end were, each so many seconds ago."""
+    alert = silent_alert(run, told_silences(*silences, end=end))
+    assert alert is not None
+    return alert
+
+
+def told_silences(*ago: float, end: float | None = None, quiet_for: float | None = None) -> Told:
+    """The last of them a digest that stands for so many seconds from NOW."""
+    past = [Telling("run.silent", NOW - seconds) for seconds in ago]
+    if quiet_for is not None:
+        past[-1] = replace(past[-1], quiet_until=NOW + quiet_for)
+    if end is not None:
+        past.append(Telling("run.finished", NOW - end))
+    past.sort(key=lambda telling: telling.at)
+    return Told(past[-1].event if past else None, len(past), tuple(past))
+
+
+@pytest.mark.parametrize(
+    ("silences", "end", "is_digest"),
+    [
+        ((), None, False),
+        ((600, 300), None, False),
+        ((900, 600, 300), None, True),
+        ((3_600, 600, 300), None, False),
+        ((3_599, 600, 300), None, True),
+        # Of the attempt before.
+        ((900, 600, 300), 200, False),
+        ((900, 600, 300), 1_000, True),
+    ],
+)
+def test_a_fourth_silence_within_an_hour_is_told_as_a_digest(
+    silences: tuple[float, ...], end: float | None, is_digest: bool
+) -> None:
+    alert = silent(replace(RUN, state="silent", last_seen_at=NOW - 61), *silences, end=end)
+    assert alert.quiet_until == (NOW + 3_600 if is_digest else None)
+    assert alert.payload["summary"].startswith("Fell silent 4 times in ") == is_digest
+    assert alert.subject == "run"
+
+
+@pytest.mark.parametrize(("quiet_for", "is_told"), [(1.0, False), (0.0, True), (-60.0, True)])
+def test_a_digest_of_silences_stands_until_it_is_over(quiet_for: float, is_told: bool) -> None:
+    before = told_silences(9_000, 8_700, 8_400, 8_000, quiet_for=quiet_for)
+    alert = silent_alert(replace(RUN, state="silent", last_seen_at=NOW - 61), before)
+    assert (alert is not None) == is_told
+    assert alert is None or alert.quiet_until is None
+
+
 def test_silence_is_told_again_after_the_run_has_spoken() -> None:
     quiet = replace(RUN, state="silent", last_seen_at=NOW - 61)
-    first, again = silent_alert(quiet), silent_alert(replace(quiet, at=NOW + 60))
-    later = silent_alert(replace(quiet, last_seen_at=NOW - 60))
+    first, again = silent(quiet), silent(replace(quiet, at=NOW + 60))
+    later = silent(replace(quiet, last_seen_at=NOW - 60))
     assert first.id == again.id != later.id
     assert (first.event, first.urgent) == ("run.silent", True)
     assert first.payload["summary"].startswith(
@@ -199,13 +248,13 @@ def test_silence_before_memory_would_run_out_says_so() -> None:
     near = at_risk("critical", state="silent", last_seen_at=NOW - 600)
     assert (
         "10 minutes, after 25 generations. Its memory was about to run out."
-        in (silent_alert(near).payload["summary"])
+        in (silent(near).payload["summary"])
     )
 
 
 def test_a_run_of_which_nothing_is_known_has_all_facts_with_empty_texts() -> None:
     nothing = Verdict("r1", "generation", 0, "learning", "nothing to say yet", None, None)
-    facts = silent_alert(replace(RUN, verdict=nothing, state="silent")).payload
+    facts = silent(replace(RUN, verdict=nothing, state="silent")).payload
     assert set(facts) >= KEYS
     assert [facts[key]["text"] for key in ("where", "what", "how_much", "when")] == [""] * 4
 
@@ -213,5 +262,5 @@ def test_a_run_of_which_nothing_is_known_has_all_facts_with_empty_texts() -> Non
 def test_a_run_with_two_leaks_is_told_with_the_worst() -> None:
     suspected = replace(FINDING, status="suspected", phase="train")
     verdict = replace(VERDICT, findings=(suspected, FINDING))
-    facts = silent_alert(replace(RUN, verdict=verdict, state="silent")).payload
+    facts = silent(replace(RUN, verdict=verdict, state="silent")).payload
     assert facts["where"]["phase"] == "evaluate_population"
