@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -93,6 +94,18 @@ def test_a_process_is_sealed_by_itself_once_it_has_512_snapshots(
     eventually(lambda: count(engine, func.coalesce(func.sum(batches.c.count), 0)) < 512)
     assert count(engine, func.count(segments.c.id)) == 2
     assert count(engine, func.sum(segments.c.count)) == 1200
+
+
+def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, run: Any) -> None:
+    run.send(api, 0, 400, size=20)
+    engine = engine_of(api)
+    with writing(engine) as connection:
+        connection.execute(update(batches).values(received_at=0.0))
+    ((_, process_id),) = sealing.due(engine, LATER)
+    with ThreadPoolExecutor(8) as pool:
+        sealed = list(pool.map(lambda _: sealing.seal(engine, process_id, LATER), range(8)))
+    assert sorted(sealed) == [0] * 7 + [400]
+    assert count(engine, func.sum(segments.c.count)) == 400
 
 
 def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> None:

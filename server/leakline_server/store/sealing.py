@@ -92,8 +92,12 @@ def _seal(connection: Connection, process_id: int, now: float) -> int:
 
 def _take(connection: Connection, process_id: int, now: float) -> list[dict[str, Any]]:
     """Waiting batches in order, until they make a segment; empty when they do not."""
+    # Two servers on one database would make the same segment; the second waits, and finds what the first has left.
     query = (
-        select(batches).where(batches.c.process_id == process_id).order_by(batches.c.first_sequence)
+        select(batches)
+        .where(batches.c.process_id == process_id)
+        .order_by(batches.c.first_sequence)
+        .with_for_update()
     )
     taken: list[dict[str, Any]] = []
     total = 0
