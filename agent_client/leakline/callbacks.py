@@ -55,7 +55,9 @@ class VerdictWatch:
         self._snapshots: list[Snapshot] = []
         # The recorder's thread adds samples. Reentrant: a signal handler may end the run in the middle of it.
         self._lock = threading.RLock()
-        self._follows = self._news = self._is_over = False
+        # Not yet looked at, and not yet answered with what was found.
+        self._news = self._ended = False
+        self._follows = self._is_over = False
         self._beside = VerdictThread(header, process)
         self.status = "learning"
 
@@ -80,7 +82,8 @@ class VerdictWatch:
         """Remember a snapshot, when anybody wants to hear of the verdict."""
         if self._follows:
             self._keep([snapshot])
-            self._news = self._news or snapshot.kind == "generation_end"
+            if snapshot.kind == "generation_end":
+                self._ended = self._news = True
 
     def forget(self) -> None:
         """Let go of the callbacks, and of what they hold of the program. Nothing of ours goes on after this."""
@@ -91,14 +94,11 @@ class VerdictWatch:
         self._beside.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
-        """Take what was found since, and have what is new looked at where the budget has room for it."""
-        self._take()
-        if not (self._news and self._beside.is_free) or self._is_over:
-            return
-        if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
-            self._news = False
-            with self._governor.measuring("verdict_begun"):
-                self._beside.begin(self._snapshots[:])
+        """After a generation's end: take what was found, and have what is new looked at where the budget has room."""
+        if self._ended:
+            self._ended = False
+            self._take()
+            self._begin()
 
     def conclude(self) -> None:
         """The last chance of what is new; not for long."""
@@ -106,8 +106,9 @@ class VerdictWatch:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
         self._beside.wait(LAST_LOOK_SECONDS)
+        self._take()
         # What has come since that began.
-        self.examine()
+        self._begin()
         self._beside.wait(max(0.0, deadline - time.monotonic()))
         self._take()
 
@@ -122,6 +123,14 @@ class VerdictWatch:
             self._snapshots += [replace(s, census=None, large_objects=()) for s in snapshots]
             while len(self._snapshots) > KEPT_SNAPSHOTS:
                 self._snapshots = thinned(self._snapshots, KEPT_SNAPSHOTS)
+
+    def _begin(self) -> None:
+        if self._is_over or not (self._news and self._beside.is_free):
+            return
+        if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
+            self._news = False
+            with self._governor.measuring("verdict_begun"):
+                self._beside.begin(self._snapshots[:])
 
     def _take(self) -> None:
         look = self._beside.take()

@@ -62,7 +62,7 @@ def call_due(watch: VerdictWatch) -> None:
     """As at a generation end, and at the next one where the look of this one is over."""
     watch.examine()
     watch._beside.wait(60)
-    watch.examine()
+    watch._take()
     for callback, verdict in watch.due():
         callback(verdict)
 

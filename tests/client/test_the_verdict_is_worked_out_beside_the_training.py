@@ -86,7 +86,9 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
     assert slow.threads[0].daemon
     slow.go.set()
     watch._beside.wait(60)
-    assert heard == []
+    # No generation has ended since.
+    watch.examine()
+    assert list(watch.due()) == []
     generation_end(watch, 5)
     assert heard == ["suspected"]
 
@@ -94,12 +96,17 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
 def test_what_came_while_a_look_was_under_way_is_looked_at_next(slow: SlowAnalysis) -> None:
     watch, _ = watching()
     generation_end(watch, 0)
-    watch.see(end(1))
+    generation_end(watch, 1)
+    watch.see(end(2))
     slow.go.set()
     watch._beside.wait(60)
     watch.examine()
     watch._beside.wait(60)
+    assert len(slow.threads) == 2
+    # And then nothing is new.
     watch.examine()
+    assert watch._beside.is_free is False
+    watch.conclude()
     assert len(slow.threads) == 2
 
 
@@ -135,7 +142,7 @@ def test_a_look_is_charged_to_the_budget_and_told_as_no_long_pause() -> None:
         watch.see(end(number))
     watch.examine()
     watch._beside.wait(60)
-    watch.examine()
+    watch._take()
     assert governor.spent_seconds - before > 0.001
     assert governor.expects("verdict", 0.0) > 0.001
     assert 0 < governor.ledger()["client.pause_seconds"] <= governor.max_pause_seconds

@@ -63,7 +63,7 @@ class Training:
     def look(self) -> None:
         self.watch.examine()
         self.watch._beside.wait(60)
-        self.watch.examine()
+        self.watch._take()
         for callback, verdict in self.watch.due():
             callback(verdict)
 
