@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
-from .history import COLUMNS, LeftOut, ProcessHistory, RunHistory
+from .history import COLUMNS, LeftOut, ProcessHistory, RunHistory, Value
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16
@@ -85,5 +85,9 @@ def _thinned(process: ProcessHistory) -> ProcessHistory:
     pick = itemgetter(*found.rows)
     picked: dict[str, Any] = {name: list(pick(getattr(process, name))) for name in COLUMNS}
     series = {name: list(pick(column)) for name, column in process.series.items()}
-    measured = {name: column for name, column in series.items() if column.count(None) < len(column)}
+    measured = {name: column for name, column in series.items() if _has_readings(column)}
     return replace(process, **picked, series=measured, left_out=found.left_out)
+
+
+def _has_readings(column: Sequence[Value]) -> bool:
+    return any(value is not None for value in column)
