@@ -1,6 +1,9 @@
 """What a rule reads of a run: its series, by process, at the ends of the newest generations. Pure.
 
 A look at a run reads as little as the rule needs, because every examination of every run asks for every rule.
+
+A run that went back, as after a crash, repeats generations. What was read of them before is not the run any more, of
+the processes that came back as of those that did not.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, TypeGuard
 
 from leakline.analysis import RunHistory
@@ -27,8 +31,10 @@ WINDOW: Final = 64
 MIN_RATE_READINGS: Final = 4
 # Rates are judged for the newest generations only: each of them costs a slope.
 _SPARE: Final = 4
-# Of those that a pattern names, by name.
-MAX_SERIES: Final = 500
+# Series of one rule and look, by name, those of each process counted for themselves; what lies beyond is not judged.
+MAX_TRACKS: Final = 1_000
+# The same for rates, a slope each: one costs as much as the readings of a whole series.
+MAX_SLOPES: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +59,58 @@ class Track:
     readings: Mapping[int, Reading]
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """At the newest generation that has ended: how many more fit into memory, None when nothing points to an end."""
+
+    newest: int
+    left: float | None
+
+
+Seen = Sequence[Track] | Forecast
+
+
+def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
+    """All that a look needs of the run, and nearly all that it costs."""
+    if rule.measure != "forecast":
+        return tracks_of(rule, history)
+    newest, left = generations_left(history, oom)
+    return () if newest is None or history.ended else Forecast(newest, left)
+
+
+def asked_by(rule: Terms) -> tuple[str, str, int]:
+    """Two rules of which this is the same see the same."""
+    return rule.series, rule.measure, rule.hold + rule.grace
+
+
 def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
-    """Of a rule for values or rates: every series that it names, in every process that measures it."""
+    """Of a rule for values or rates: every series that it names, in every process that measures it, within bounds."""
+    replaced = _replaced_from(history)
     names = _names(rule.series, history)
-    if not names:
+    if not _is_measured_now(names, history, replaced):
         return []
-    lanes = lanes_of(_newest(history, names, rule.hold + rule.grace + WINDOW))
+    lanes = lanes_of(_newest(history, names, rule.hold + rule.grace + WINDOW, replaced))
     several = len(lanes) > 1
     read = _rates if rule.measure == "rate" else _values
+    measured = ((name, lane) for name in names for lane in lanes if lane.has(name))
     return [
         Track(name, lane.name if several else None, readings)
-        for lane in lanes
-        for name in names
-        if lane.has(name) and (readings := dict(read(rule, lane, name)))
+        for name, lane in islice(measured, most_tracks(rule))
+        if (readings := dict(read(rule, lane, name)))
     ]
+
+
+def most_tracks(rule: Terms) -> int:
+    """How many series of a rule are read, those of each process counted for themselves."""
+    if rule.measure != "rate":
+        return MAX_TRACKS
+    return min(MAX_TRACKS, MAX_SLOPES // _slopes_of(rule))
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
     """(the newest generation that has ended, how many more fit into memory as far as that is known)."""
-    ended = [lane.generations[-1] for lane in lanes_of(_newest(history, (), 2)) if len(lane)]
+    lanes = lanes_of(_newest(history, (), 2, _replaced_from(history)))
+    ended = [lane.generations[-1] for lane in lanes if len(lane)]
     newest = max(ended, default=None)
     if newest is None or oom.risk == "none" or oom.generation is None:
         return newest, None
@@ -87,26 +126,77 @@ def unit_of(history: RunHistory) -> str:
 def _names(pattern: str, history: RunHistory) -> list[str]:
     known = sorted({name for process in history.processes for name in process.series})
     numbered = {name: number for number, name in enumerate(known)}
-    return list(matching(numbered, (pattern,)).values())[:MAX_SERIES]
+    return list(matching(numbered, (pattern,)).values())[:MAX_TRACKS]
 
 
-def _newest(history: RunHistory, names: Sequence[str], count: int) -> RunHistory:
+def _replaced_from(history: RunHistory) -> Mapping[str, int]:
+    """Instance -> the generation from which on later attempts repeated it; only of processes that were gone by then.
+
+    Attempts are counted by rank: one that is still heard of goes on beside a later attempt of another rank.
+    """
+    if len({process.attempt for process in history.processes}) < 2:
+        return {}
+    began = [
+        (process.attempt, process.time[0], first)
+        for process in history.processes
+        if (first := _first_generation(process)) is not None
+    ]
+    found: dict[str, int] = {}
+    for process in history.processes:
+        if not len(process):
+            continue
+        attempt, last = process.attempt, process.time[-1]
+        later = [first for other, start, first in began if other > attempt and start > last]
+        if later:
+            found[process.instance] = min(later)
+    return found
+
+
+def _first_generation(process: ProcessHistory) -> int | None:
+    if not len(process):
+        return None
+    of_rows = generations_of(process.generation, process.monotonic)
+    return min((g for g in of_rows if g is not None), default=None)
+
+
+def _is_measured_now(
+    names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
+) -> bool:
+    """Whether anybody measures one of these who was not replaced: of those who are gone nothing more is told."""
+    there = (process for process in history.processes if process.instance not in replaced)
+    return any(name in process.series for process in there for name in names)
+
+
+def _newest(
+    history: RunHistory, names: Sequence[str], count: int, replaced: Mapping[str, int]
+) -> RunHistory:
     """The run with these series alone and the ``count`` newest generations of each process."""
-    processes = tuple(_end_of(process, names, count) for process in history.processes)
+    processes = tuple(
+        _end_of(process, names, count, replaced.get(process.instance))
+        for process in history.processes
+        if len(process)
+    )
     return replace(history, processes=processes)
 
 
-def _end_of(process: ProcessHistory, names: Sequence[str], count: int) -> ProcessHistory:
+def _end_of(
+    process: ProcessHistory, names: Sequence[str], count: int, replaced: int | None
+) -> ProcessHistory:
+    """``replaced``: the generation from which on it does not count."""
     # Before anything is cut: minutes are counted from the first snapshot.
     generation = generations_of(process.generation, process.monotonic)
-    first, seen = len(generation), set[int | None]()
+    upto = len(generation)
+    if replaced is not None:
+        counts = (g is None or g < replaced for g in generation)
+        upto = next((row for row, own in enumerate(counts) if not own), upto)
+    first, seen = upto, set[int | None]()
     while first and (len(seen) < count or generation[first - 1] in seen):
         first -= 1
         seen.add(generation[first])
     columns = ("sequence", "time", "monotonic", "phase", "label", "kind")
-    cut: dict[str, Any] = {name: getattr(process, name)[first:] for name in columns}
-    series = {name: process.series[name][first:] for name in names if name in process.series}
-    return replace(process, **cut, generation=generation[first:], series=series)
+    cut: dict[str, Any] = {name: getattr(process, name)[first:upto] for name in columns}
+    series = {name: process.series[name][first:upto] for name in names if name in process.series}
+    return replace(process, **cut, generation=generation[first:upto], series=series)
 
 
 def _values(_rule: Terms, lane: Lane, name: str) -> Iterator[tuple[int, Reading]]:
@@ -121,10 +211,15 @@ def _rates(rule: Terms, lane: Lane, name: str) -> Iterator[tuple[int, Reading]]:
         for g, v in zip(lane.generations, lane.values(name), strict=True)
         if _is_known(v)
     ]
-    for upto in range(max(0, len(read) - rule.hold - rule.grace - _SPARE), len(read)):
+    for upto in range(max(0, len(read) - _slopes_of(rule)), len(read)):
         window = read[max(0, upto + 1 - WINDOW) : upto + 1]
         if len(window) >= MIN_RATE_READINGS:
             yield int(window[-1][0]), _rate(window)
+
+
+def _slopes_of(rule: Terms) -> int:
+    """Of each series: as many generations as hold and grace can ask for."""
+    return rule.hold + rule.grace + _SPARE
 
 
 def _rate(window: Sequence[tuple[float, float]]) -> Reading:

@@ -1,4 +1,5 @@
-"""Rules that people set, and what each last said of each run. What is said when is judged in `alerts/thresholds.py`.
+"""Rules that people set, and what each last said of each run. What is said when is judged in `alerts/thresholds.py`,
+and told by `alerts/rule_alerts.py`.
 
 Rules of the file belong to the file: every start brings them to what it says, known by their names, so that their
 numbers and what they said of runs stay.
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .engine import writing
@@ -171,27 +172,27 @@ def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
                 _replace(connection, before, terms)
 
 
+def said_of(
+    engine: Engine, run_id: str, project: str, name: str
+) -> list[tuple[Rule, State | None]]:
+    """The rules that are to be held against a run, by id, with what each last said of it."""
+    with engine.connect() as connection:
+        concerned = [_rule(row) for row in connection.execute(_concerning(run_id, project, name))]
+        states = _states_of(connection, run_id) if concerned else {}
+    return [(rule, states.get(rule.id)) for rule in concerned]
+
+
 def concerning(connection: Connection, run_id: str, project: str, name: str) -> list[Rule]:
     """The rules that are to be held against a run, by id. They are there until this transaction ends."""
-    query = (
-        select(rules)
-        .where(
-            rules.c.enabled,
-            or_(rules.c.project.is_(None), rules.c.project == project),
-            or_(rules.c.run.is_(None), rules.c.run.in_((run_id, name))),
-        )
-        .order_by(rules.c.id)
-        # What it said of the run cannot be written once the rule is gone.
-        .with_for_update(read=True, key_share=True)
-    )
+    # What it said of the run cannot be written once the rule is gone.
+    query = _concerning(run_id, project, name).with_for_update(read=True, key_share=True)
     return [_rule(row) for row in connection.execute(query)]
 
 
 def states_of(connection: Connection, run_id: str) -> dict[int, State]:
     """Rule id -> what it last said of the run. Other servers wait here until this transaction ends."""
     connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True))
-    rows = connection.execute(select(rule_states).where(rule_states.c.run_id == run_id))
-    return {row.rule_id: _state(row) for row in rows}
+    return _states_of(connection, run_id)
 
 
 def told_since(connection: Connection, run_id: str, since: float) -> dict[int, int]:
@@ -266,6 +267,23 @@ def _check_room(connection: Connection, more: int) -> None:
 
 def _of_file(connection: Connection) -> list[Rule]:
     return [rule for rule in _all(connection) if rule.source == FILE]
+
+
+def _concerning(run_id: str, project: str, name: str) -> Select[Any]:
+    return (
+        select(rules)
+        .where(
+            rules.c.enabled,
+            or_(rules.c.project.is_(None), rules.c.project == project),
+            or_(rules.c.run.is_(None), rules.c.run.in_((run_id, name))),
+        )
+        .order_by(rules.c.id)
+    )
+
+
+def _states_of(connection: Connection, run_id: str) -> dict[int, State]:
+    rows = connection.execute(select(rule_states).where(rule_states.c.run_id == run_id))
+    return {row.rule_id: _state(row) for row in rows}
 
 
 def _all(connection: Connection) -> list[Rule]:

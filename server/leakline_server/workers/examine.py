@@ -1,7 +1,7 @@
 """Looks at runs that have news: walk two, up to the alert's row.
 
 1. Take the next run with news that may be looked at now.
-2. Read its history, and ask the analysis for the verdict.
+2. Read its history, ask the analysis for the verdict, and hold the rules that people set against it.
 3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
 4. Wake whoever waits for the run or for deliveries.
 
@@ -24,6 +24,7 @@ from leakline.analysis.history import RunHistory
 from leakline.analysis.kept import Kept
 from leakline.analysis.results import Verdict, to_json
 
+from ..alerts.rule_alerts import looks_at
 from ..figures import ExaminerFigures
 from ..store import alerts, findings, runs
 from ..store.codec import CorruptChunk
@@ -143,12 +144,13 @@ class Examiner:
         return kept
 
     def _save(self, run: dict[str, Any], verdict: Verdict, history: RunHistory) -> int:
-        """One transaction: from its end, an alert exists whatever happens to this process."""
+        """One transaction, after what takes long: from its end, an alert exists whatever happens to this process."""
         now = self._now()
+        looks = looks_at(self._engine, history, verdict.oom, run["project"], run["name"], now)
         with writing(self._engine) as connection:
             changes = findings.save(connection, verdict, to_json(verdict), now)
             examined = telling.examined_run(connection, run, verdict, now)
-            return alerts.add(connection, telling.alerts_of(connection, history, changes, examined))
+            return alerts.add(connection, telling.alerts_of(connection, looks, changes, examined))
 
     def _next(self) -> tuple[str | None, float]:
         now = self._clock()

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Verdict
 
 from ..alerts.lifecycle import (
@@ -24,8 +23,8 @@ from ..alerts.lifecycle import (
     silent_alert,
 )
 from ..alerts.payload import ExaminedRun
+from ..alerts.rule_alerts import Looks, alerts_of_rules
 from ..alerts.rules import alerts_for
-from ..alerts.thresholds import alerts_of_rules
 from ..store import acknowledgements, alerts, findings
 from ..store.alerts import Alert, Told
 from ..store.engine import Connection
@@ -46,16 +45,16 @@ def examined_run(
 
 def alerts_of(
     connection: Connection,
-    history: RunHistory,
+    looks: Looks,
     changes: Sequence[IncidentChange],
     examined: ExaminedRun,
 ) -> list[Alert]:
-    """Of the incidents that changed, of the run itself, and of what people set rules for."""
+    """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them)."""
     told = alerts.told(connection, examined.id)
     return [
         *_of_incidents(connection, changes, told, examined),
         *_of_run(connection, told, examined),
-        *alerts_of_rules(connection, history, examined),
+        *alerts_of_rules(connection, looks, examined),
     ]
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leakline.analysis.history import ProcessHistory, RunHistory
 from leakline.analysis.results import Interval, OomForecast, Verdict
+from leakline_server.alerts import readings, thresholds
 from leakline_server.alerts.payload import ExaminedRun
-from leakline_server.alerts.readings import generations_left, tracks_of, unit_of
+from leakline_server.alerts.readings import (
+    generations_left,
+    most_tracks,
+    seen_by,
+    tracks_of,
+    unit_of,
+)
 from leakline_server.alerts.rule_facts import Crossing, rule_facts, summary
-from leakline_server.alerts.thresholds import look
+from leakline_server.alerts.thresholds import Outcome
 from leakline_server.store.rules import Rule, Terms
 
 NOW = 1_760_000_000.0
@@ -22,7 +30,7 @@ Column = Sequence[float | None]
 
 
 def process(ends: Mapping[str, Column], rank: int = 0, within: Mapping[str, Column] | None = None,
-            attempt: int = 1, first: int = 0) -> ProcessHistory:  # fmt: skip
+            attempt: int = 1, first: int = 0, began: float = NOW) -> ProcessHistory:  # fmt: skip
     """A phase and the end of each generation; ``ends`` are read at the end, ``within`` after the phase."""
     number = max(len(column) for column in (*ends.values(), *(within or {}).values()))
     rows = 2 * number
@@ -33,7 +41,7 @@ def process(ends: Mapping[str, Column], rank: int = 0, within: Mapping[str, Colu
         have = series.setdefault(name, [None] * rows)
         have[::2] = column
     return ProcessHistory(
-        f"p{rank}.{attempt}", rank, "main", attempt, range(rows), [NOW + i for i in range(rows)],
+        f"p{rank}.{attempt}", rank, "main", attempt, range(rows), [began + i for i in range(rows)],
         [float(i) for i in range(rows)], [first + i // 2 for i in range(rows)],
         ["evaluate", None] * number, [""] * rows, ["phase_end", "generation_end"] * number, series,
     )  # fmt: skip
@@ -47,6 +55,10 @@ def rule(series: str = "gauge.queue", **given: Any) -> Terms:
     return Terms(**{"name": "n", "series": series, "above": 50.0, **given})
 
 
+def look(terms: Terms, history: RunHistory, oom: OomForecast | None = None) -> Outcome:
+    return thresholds.look(terms, seen_by(terms, history, oom or OomForecast()), None, NOW)
+
+
 def values_of(terms: Terms, history: RunHistory) -> dict[tuple[str, str | None], dict[int, float]]:
     return {
         (t.series, t.process): {g: r.value for g, r in t.readings.items()}
@@ -54,8 +66,8 @@ def values_of(terms: Terms, history: RunHistory) -> dict[tuple[str, str | None],
     }
 
 
-def examined(oom: OomForecast | None = None) -> ExaminedRun:
-    verdict = Verdict("r1", "generation", 9, "ok", "…", None, None, oom=oom or OomForecast())
+def examined() -> ExaminedRun:
+    verdict = Verdict("r1", "generation", 9, "ok", "…", None, None)
     return ExaminedRun("r1", "erl", "before-fix", verdict, NOW)
 
 
@@ -103,6 +115,98 @@ def test_a_resumed_run_reads_on_and_what_it_repeats_counts_once() -> None:
     assert values_of(rule(), history) == {("gauge.queue", None): {0: 1, 1: 2, 2: 7, 3: 8}}
 
 
+LATER = NOW + 10_000
+
+
+def test_a_process_that_did_not_come_back_ends_where_the_run_went_back_to() -> None:
+    history = run(
+        *(process({"gauge.queue": [1, 2, 3, 4]}, rank) for rank in range(2)),
+        process({"gauge.queue": [7]}, attempt=2, first=2, began=LATER),
+    )
+    assert values_of(rule(), history) == {
+        ("gauge.queue", "rank 0 main"): {0: 1, 1: 2, 2: 7},
+        ("gauge.queue", "rank 1 main"): {0: 1, 1: 2},
+    }
+    assert generations_left(history, OomForecast()) == (2, None)
+    # What nobody measures any more is not judged.
+    history = run(
+        process({"gauge.queue": [60, 60]}),
+        process({"gauge.other": [1]}, attempt=2, first=1, began=LATER),
+    )
+    assert tracks_of(rule(), history) == []
+
+
+def test_a_process_that_is_still_heard_of_goes_on_beside_a_later_attempt_of_another() -> None:
+    history = run(
+        process({"gauge.queue": [1] * 9}),
+        process({"gauge.queue": [1, 1]}, rank=1),
+        process({"gauge.queue": [2]}, rank=1, attempt=2, first=2, began=NOW + 6),
+    )
+    assert values_of(rule(), history) == {
+        ("gauge.queue", "rank 0 main"): dict.fromkeys(range(9), 1),
+        ("gauge.queue", "rank 1 main"): {0: 1, 1: 1, 2: 2},
+    }
+
+
+def resumed(ranks: Sequence[int], upto: int, value: float, before: float = 1.0) -> RunHistory:
+    """Two ranks reach generation 100, and these of them go on from 90."""
+    return run(
+        *(process({"gauge.queue": [before] * 101}, rank) for rank in range(2)),
+        *(
+            process({"gauge.queue": [value] * (upto - 89)}, rank, attempt=2, first=90, began=LATER)
+            for rank in ranks
+        ),
+    )
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
+def test_a_rule_hears_a_resumed_run_whoever_came_back(ranks: Sequence[int]) -> None:
+    terms = rule()
+    state = look(terms, resumed([], 0, 0)).state
+    fired = []
+    for upto in range(90, 104):
+        seen = seen_by(terms, resumed(ranks, upto, 60.0), OomForecast())
+        outcome = thresholds.look(terms, seen, state, NOW)
+        state = outcome.state or state
+        assert outcome.over is None
+        if outcome.fired:
+            fired.append(outcome.fired.generation)
+    assert fired == [91]
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
+def test_what_fired_before_a_resume_is_over_once_after_it(ranks: Sequence[int]) -> None:
+    terms = rule()
+    state = look(terms, resumed([], 0, 0, before=60.0)).state
+    assert state is not None and state.firing
+    over = []
+    for upto in range(90, 104):
+        seen = seen_by(terms, resumed(ranks, upto, 1.0, before=60.0), OomForecast())
+        outcome = thresholds.look(terms, seen, state, NOW)
+        state = outcome.state or state
+        assert outcome.fired is None
+        if outcome.over:
+            over.append(outcome.over.generation)
+    assert over == [92]
+
+
+def test_ranks_that_come_back_one_after_the_other_tell_nothing_of_before() -> None:
+    """Of rank 1 there is only its start so far: what it read before the crash is not news."""
+    terms = rule()
+    state = look(terms, resumed([], 0, 0)).state
+    start = replace(
+        process({"gauge.queue": [1]}, 1, attempt=2, began=LATER), generation=[None, None],
+        kind=["baseline", "sample"],
+    )  # fmt: skip
+    old = [process({"gauge.queue": [1] * 90 + [60] * 11}, rank) for rank in range(2)]
+    for upto in range(1, 8):
+        back = process({"gauge.queue": [1] * upto}, attempt=2, first=90, began=LATER)
+        seen = seen_by(terms, run(*old, back, start), OomForecast())
+        outcome = thresholds.look(terms, seen, state, NOW)
+        state = outcome.state or state
+        assert (outcome.fired, outcome.over) == (None, None)
+
+
 def test_a_rate_is_the_robust_slope_and_needs_four_readings() -> None:
     rising = [100.0 + 3 * n for n in range(40)]
     (track,) = tracks_of(rule(measure="rate"), run(process({"gauge.queue": rising})))
@@ -122,10 +226,10 @@ def test_a_rate_that_only_scatters_does_not_fire_and_one_that_rises_does() -> No
     for _ in range(200):
         steady = [dice.gauss(10, 0.5) for _ in range(60)]
         history = run(process({"generation.seconds": steady}))
-        fired += look(rate, history, examined(), None).fired is not None
+        fired += look(rate, history).fired is not None
     assert fired <= 200 * 0.05
     slower = [10 + 0.05 * n + dice.gauss(0, 0.5) for n in range(60)]
-    found = look(rate, run(process({"generation.seconds": slower})), examined(), None).fired
+    found = look(rate, run(process({"generation.seconds": slower}))).fired
     assert found is not None
     assert found.value == pytest.approx(0.05, abs=0.02)
 
@@ -137,9 +241,9 @@ def test_a_forecast_counts_from_the_newest_generation_that_has_ended() -> None:
     assert generations_left(history, OomForecast()) == (7, None)
     assert generations_left(run(), oom) == (None, None)
     soon = rule("", measure="forecast", above=None, below=5.0)
-    assert look(soon, history, examined(oom), None).fired == Crossing(7, 4.0, None, None)
+    assert look(soon, history, oom).fired == Crossing(7, 4.0, None, None)
     ended = run(*history.processes, ended=True)
-    assert look(soon, ended, examined(oom), None).fired is None
+    assert look(soon, ended, oom).fired is None
 
 
 def test_a_program_without_generations_is_read_minute_by_minute() -> None:
@@ -165,11 +269,31 @@ def test_a_look_costs_little_however_many_series_there_are() -> None:
     columns |= {f"type.m.D{n}.count": [dice.random() for _ in range(400)] for n in range(20)}
     history = run(process(columns))
     began = time.process_time()
-    look(rule("type.*.count", measure="rate"), history, examined(), None)
+    look(rule("type.*.count", measure="rate"), history)
     assert time.process_time() - began < 1.0
     began = time.process_time()
-    look(rule("type.*.count"), history, examined(), None)
+    look(rule("type.*.count"), history)
     assert time.process_time() - began < 0.5
+
+
+def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "MAX_TRACKS", 5)
+    columns: dict[str, Column] = {f"gauge.x{n}": [1.0, 2, 3, 4] for n in range(9)}
+    history = run(process(columns), process(columns, rank=1))
+    everything = rule("gauge.x*")
+    assert [(t.series, t.process) for t in tracks_of(everything, history)] == [
+        ("gauge.x0", "rank 0 main"), ("gauge.x0", "rank 1 main"), ("gauge.x1", "rank 0 main"),
+        ("gauge.x1", "rank 1 main"), ("gauge.x2", "rank 0 main"),
+    ]  # fmt: skip
+    monkeypatch.setattr(readings, "MAX_SLOPES", 25)
+    rate = rule("gauge.x*", measure="rate", hold=2, grace=2)
+    assert len(tracks_of(rate, history)) == most_tracks(rate) == 3
+
+
+def test_the_dearest_rules_have_a_bound() -> None:
+    assert most_tracks(rule()) == 1_000
+    assert most_tracks(rule(measure="rate")) == 500
+    assert most_tracks(rule(measure="rate", hold=128, grace=128)) == 15
 
 
 FACTS = (
