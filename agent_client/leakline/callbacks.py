@@ -6,6 +6,7 @@ worked out beside the training thread from one generation end on, and told at th
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -119,8 +120,7 @@ class VerdictWatch:
 
     def _keep(self, snapshots: Iterable[Snapshot]) -> None:
         with self._lock:
-            # The census is the largest part and the analysis has its numbers as series.
-            self._snapshots += [replace(s, census=None, large_objects=()) for s in snapshots]
+            self._snapshots += [_small(snapshot) for snapshot in snapshots]
             while len(self._snapshots) > KEPT_SNAPSHOTS:
                 self._snapshots = thinned(self._snapshots, KEPT_SNAPSHOTS)
 
@@ -145,6 +145,13 @@ class VerdictWatch:
             for event, callback in self._callbacks
             if event in look.happened or _reached(event, before, verdict.status)
         )
+
+
+def _small(snapshot: Snapshot) -> Snapshot:
+    """For keeping. The census is the largest part and the analysis has its numbers as series."""
+    # Each snapshot brings names of its own, which take more than the numbers.
+    samples = {sys.intern(name): value for name, value in snapshot.samples.items()}
+    return replace(snapshot, samples=samples, census=None, large_objects=())
 
 
 def is_at_least(status: str, wanted: str) -> bool:

@@ -11,6 +11,7 @@ from leakline.snapshot import EVENT_KINDS, Event, Holder, ProcessIdentity, RunHe
 
 MIB = 2**20
 HEADER = RunHeader("r", "p", "n", "generation", None, 1.0)
+AGENT = "app.Agent"
 CAPACITY = 100_000
 DECLARED = (
     ("expect", "app.Agent", {"low": 0, "high": 50, "after": None}),
@@ -44,7 +45,7 @@ class Training:
             size = 500 * MIB + held * 10_000
             samples: dict[str, float] = {
                 "process.rss_bytes": size, "process.anon_bytes": size,
-                "type.app.Agent.count": agents,
+                f"type.{AGENT}.count": agents,
                 "tracked.replay.length": held, "tracked.replay.bytes": held * 10_000,
             }  # fmt: skip
             if phase is None:
@@ -181,5 +182,7 @@ def test_who_holds_what_stays_as_it_was_found_last() -> None:
 
 def test_what_is_kept_stays_small() -> None:
     training = long_training()
+    names = [name for one in training.watch._snapshots for name in one.samples]
+    assert len({id(name) for name in names}) == len(set(names))
     assert len(training.watch._snapshots) <= KEPT_SNAPSHOTS
     assert len(all_events(training.watch._snapshots)) == len(DECLARED)
