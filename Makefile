@@ -19,7 +19,7 @@ help: ## list the targets
 demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
-test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
+test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (half an hour on 2 cores)
 	@.ci/test $(PYTHON) $(TEST_ARGS)
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
