@@ -8,8 +8,9 @@ COPY templates templates
 COPY static static
 COPY migrations migrations
 COPY examples examples
-# The server measures nobody, so it needs neither a compiler nor the native module of the client.
-RUN python -m venv /leakline && LEAKLINE_BUILD_NATIVE=0 /leakline/bin/pip install --no-cache-dir '.[server,postgres]'
+# With a compiler the server gets its native module, which checks batches in a fifth of the time.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
+RUN python -m venv /leakline && /leakline/bin/pip install --no-cache-dir '.[server,postgres]'
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --create-home --home-dir /data leakline

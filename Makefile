@@ -7,11 +7,11 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 CHECK ?=
-# A change of these makes the editable install again, which compiles the native module.
-INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py)
+# A change of these makes the editable install again, which compiles the native modules.
+INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks test-native lint types format bench-client bench-peers bench-detection bench-ingest clean
+.PHONY: help demo test test-leaks test-soak test-native lint types format bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -19,13 +19,16 @@ help: ## list the targets
 demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for real (DEMO_ARGS=--exit ends by itself)
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
-test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (half an hour on 2 cores)
+test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
 	@.ci/test $(PYTHON) $(TEST_ARGS)
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
 
-test-native: $(VENV)/.test ## the native module in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
+test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; nothing may be corrupt, double or stuck
+	$(PYTHON) -m pytest -m soak tests/soak $(TEST_ARGS)
+
+test-native: $(VENV)/.test ## the native modules in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \
 	LEAKLINE_TEST_PYTHONS="$$LEAKLINE_TEST_PYTHONS:$$(ls -d ~/.pyenv/versions/3.1[1-4].*/bin 2>/dev/null | paste -sd:)" \
 	  $(PYTHON) -m pytest tests/native $(TEST_ARGS)
@@ -49,8 +52,14 @@ bench-peers: $(VENV)/.test ## install what bench-client compares with
 bench-detection: $(VENV)/.test ## false alarms, recall and accuracy of the analysis, beside five baselines (CHECK=1 enforces; RUNS, FAMILIES, FRESH, JOBS, SOAK choose)
 	CHECK=$(CHECK) $(PYTHON) -m benchmarks.detection $(BENCH_ARGS)
 
-bench-ingest: $(VENV)/.test ## cost of ingest, as a ratio to a plain echo (CHECK=1 enforces)
-	CHECK=$(CHECK) $(PYTHON) benchmarks/ingest.py
+bench-server: $(VENV)/.test ## what the server costs, beside its peers (CHECK=1 enforces; ROWS, SHORT, KILLS choose)
+	CHECK=$(CHECK) $(PYTHON) -m benchmarks.server $(BENCH_ARGS)
+
+bench-server-peers: $(VENV)/.test ## bring what bench-server compares with into .peers, starting nothing
+	$(PYTHON) -m benchmarks.server.install
+
+bench-scale: $(VENV)/.test ## post as thousands of training processes would (BENCH_ARGS=--help)
+	$(PYTHON) -m benchmarks.scale $(BENCH_ARGS)
 
 clean: ## remove the virtual environment and caches (never .leakline, which holds your runs)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

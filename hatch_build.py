@@ -1,4 +1,4 @@
-"""The build hook: a wheel carries `leakline._native` when this machine can compile it, and is pure otherwise."""
+"""The build hook: a wheel carries the native modules when this machine can compile them, and is pure otherwise."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("agent_client", "leakline")
 
-
-class NativeModule(BuildHookInterface[Any]):
-    """Adds the compiled module and the platform's tag to a wheel; an editable install gets it in place."""
+class NativeModules(BuildHookInterface[Any]):
+    """Adds the compiled modules and the platform's tag to a wheel; an editable install gets them in place."""
 
     made: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         native = _builder(Path(self.root))
+        if version != "editable":
+            self.made = Path(tempfile.mkdtemp())
+        for package, module in native.MODULES.items():
+            path = self._build(native, module, self.made / package if self.made else module.package)
+            if path is not None and self.made:
+                build_data["force_include"][str(path)] = f"{package}/{path.name}"
+                build_data["infer_tag"] = True
+                build_data["pure_python"] = False
+
+    def _build(self, native: ModuleType, module: Any, folder: Path) -> Path | None:
         wanted = native.wanted()
-        editable = version == "editable"
-        folder = Path(self.root) / PACKAGE if editable else Path(tempfile.mkdtemp())
-        if not editable:
-            self.made = folder
         if wanted is False:
             # What an earlier install left would still be loaded.
             (folder / native.file_name()).unlink(missing_ok=True)
-            return
+            return None
         try:
-            path = native.build(folder)
+            path: Path = native.build(folder, module)
         except native.NotBuilt as reason:
             if wanted:
                 raise
-            self.app.display_warning(f"leakline without its native module: {reason}")
-            return
-        if not editable:
-            build_data["force_include"][str(path)] = f"leakline/{path.name}"
-            build_data["infer_tag"] = True
-            build_data["pure_python"] = False
+            name = module.package.name
+            self.app.display_warning(f"{name} without its native module: {reason}")
+            return None
+        return path
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self.made is not None:

@@ -148,10 +148,11 @@ class VerdictWatch:
 
 
 def _small(snapshot: Snapshot) -> Snapshot:
-    """For keeping. The census is the largest part and the analysis has its numbers as series."""
+    """For keeping. The census is the largest part and the analysis has its numbers as series; it reads no lines."""
     # Each snapshot brings names of its own, which take more than the numbers.
     samples = {sys.intern(name): value for name, value in snapshot.samples.items()}
-    return replace(snapshot, samples=samples, census=None, large_objects=())
+    events = tuple(event for event in snapshot.events if event.kind != "log")
+    return replace(snapshot, samples=samples, events=events, census=None, large_objects=())
 
 
 def is_at_least(status: str, wanted: str) -> bool:

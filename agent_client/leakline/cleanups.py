@@ -29,7 +29,6 @@ COUNTS_LIMIT: Final = 32
 AGAIN_AFTER: Final = 8
 AGAIN_AT_MOST: Final = 64
 
-QUIET: Final = f"{REFUSED}: the run is quiet"
 NOT_REGISTERED: Final = f"{REFUSED}: no cleanup is registered for it"
 
 # A status of the verdict, or a series and what it is to stay at or below.
@@ -69,7 +68,7 @@ class Before:
 
 
 class Cleanups:
-    """``status`` gives the verdict's. ``quiet``: what the server asks is refused."""
+    """``status`` gives the verdict's. ``quiet``: nothing that is registered may be asked for."""
 
     def __init__(
         self, loop: Loop, requests: RequestBox, status: Callable[[], str], *, quiet: bool
@@ -132,7 +131,7 @@ class Cleanups:
         if not asked:
             return
         allowed = [each for each in self._registered.values() if each.on_request]
-        outcome = QUIET if self._quiet else DONE if allowed else NOT_REGISTERED
+        outcome = DONE if allowed else NOT_REGISTERED
         if outcome == DONE:
             went_well = [self._run(each, "it was asked for") for each in allowed]
             outcome = DONE if all(went_well) else FAILED

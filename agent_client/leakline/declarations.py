@@ -10,22 +10,15 @@ import inspect
 import math
 import operator
 import os
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, SupportsFloat
+from typing import Any, SupportsFloat
 
 from .cleanups import Registered, When
 from .errors import BadArgument
 from .probes.names import type_name
 from .settings import checked_name, checked_type, plain_json, unicode_text
-from .snapshot import LARGEST_INTEGER, Number
-
-_UNITS: Final = {
-    "": 1, "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
-_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+from .sizes import size_bytes
+from .snapshot import LARGEST_FLOAT, LARGEST_INTEGER, Number
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
@@ -133,7 +126,11 @@ def gauged(
     name: object, value: object, warn_above: object
 ) -> tuple[str, Number, float | int | None]:
     limit = None if warn_above is None else finite_number(warn_above, "warn_above")
-    return checked_name(name, "name"), finite_number(value, "value"), limit
+    number = finite_number(value, "value")
+    if isinstance(number, float):
+        # As much as a server takes: a loss that explodes is seen to explode, and ends no training.
+        number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
+    return checked_name(name, "name"), number, limit
 
 
 def finite_number(value: object, name: str) -> Number:
@@ -150,17 +147,6 @@ def finite_number(value: object, name: str) -> Number:
         shown = value if isinstance(value, (str, float, bool)) else f"<{type(value).__name__}>"
         raise BadArgument(name, shown, "must be a finite number")
     return number
-
-
-def size_bytes(value: object, name: str) -> int:
-    """Bytes from a number or a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return int(value)
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    factor = _UNITS.get(found[2].lower()) if found else None
-    if found is None or factor is None:
-        raise BadArgument(name, value, 'must be a size such as "30 GiB"')
-    return int(float(found[1]) * factor)
 
 
 def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
@@ -185,7 +171,10 @@ def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[s
 def _bound(value: object, name: str) -> Number | None:
     if value is None:
         return None
-    return size_bytes(value, name) if isinstance(value, str) else finite_number(value, name)
+    bound = size_bytes(value, name) if isinstance(value, str) else finite_number(value, name)
+    if abs(bound) > LARGEST_FLOAT:
+        raise BadArgument(name, value, "must lie between -1e15 and 1e15")
+    return bound
 
 
 def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
@@ -199,8 +188,8 @@ def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str
 def budget_data(normal: object, leak: object) -> dict[str, Any]:
     """{normal_bytes, leak_bytes}. Raises BadArgument where neither is given, or a leak would be normal."""
     bounds = (
-        None if normal is None else size_bytes(normal, "normal"),
-        None if leak is None else size_bytes(leak, "leak"),
+        None if normal is None else _bounded(size_bytes(normal, "normal"), "normal"),
+        None if leak is None else _bounded(size_bytes(leak, "leak"), "leak"),
     )
     _in_order(bounds, ("normal", "leak"))
     return {"normal_bytes": bounds[0], "leak_bytes": bounds[1]}

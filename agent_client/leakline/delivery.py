@@ -1,14 +1,15 @@
 """One request over HTTP -> Accepted, RetryLater or Refused. Knows HTTP and nothing else.
 
-http.client is imported when the first request is made, so that ``import leakline`` stays light. Responses
-are capped: a hostile or broken server must not fill the memory of a training job.
+http.client is imported when the first request is made, so that ``import leakline`` stays light. What is read of an
+answer and how long that may take is bounded (`connection.py`): a hostile or broken server must neither fill the memory
+of a training job nor hold its sender.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,16 +18,24 @@ from urllib.parse import urlsplit
 from .errors import ServerRefused, ServerUnreachable
 
 if TYPE_CHECKING:
-    from http.client import HTTPConnection
+    from pathlib import Path
+    from ssl import SSLContext
+
+    from .connection import Connection, Meter
 
 RESPONSE_LIMIT_BYTES: Final = 64 * 1024
 # What commands may read: verdicts and comparisons of long runs.
 COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
+# What chunks may add to a body.
+FRAMING_LIMIT_BYTES: Final = 64 * 1024
 COMPRESS_FROM_BYTES: Final = 1024
-TIMEOUT_SECONDS: Final = 5.0
-# These say "not now"; every other error status says "not this".
-RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+# For one request from its first byte to the last of the answer.
+TIMEOUT_SECONDS: Final = 15.0
+# These say "not now", as nearly all that a server or what stands before it says of itself (5xx).
+RETRYABLE: Final = frozenset({408, 425, 429})
+# These say "not this", like every other error status: not implemented, version not supported.
+FINAL_SERVER_ERRORS: Final = frozenset({501, 505})
+MESSAGE_LIMIT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +67,17 @@ class Body:
 
     data: bytes
     compressed: bool
+    unpacked_bytes: int
 
 
 Outcome = Accepted | RetryLater | Refused
 
 
 class Delivery:
-    """One kept-alive connection to the API of one server. For one thread."""
+    """One kept-alive connection to the API of one server. For one thread.
+
+    ``timeout_seconds`` holds for a whole request. ``ca_file`` (PEM) is trusted besides what the system trusts.
+    """
 
     def __init__(
         self,
@@ -72,14 +85,16 @@ class Delivery:
         token: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         response_limit_bytes: int = RESPONSE_LIMIT_BYTES,
+        ca_file: Path | None = None,
     ) -> None:
         self.server = server
         self.timeout_seconds = timeout_seconds
-        self._token = token
+        self._token, self._ca_file = token, ca_file
         self._limit = response_limit_bytes
         self._parts = urlsplit(server)
-        self._proxy = _proxy_for(self._parts.scheme, self._parts.hostname or "")
-        self._connection: HTTPConnection | None = None
+        self._connection: Connection | None = None
+        self._context: SSLContext | None = None
+        self._meter: Meter | None = None
 
     def request(
         self, method: str, path: str, payload: Mapping[str, Any] | Body | None = None
@@ -87,69 +102,76 @@ class Delivery:
         """``path`` is below ``/api/v1``, with its query. Never raises for what a network can do."""
         from http.client import HTTPException
 
+        from .connection import Meter
+
         body = encode(payload) if isinstance(payload, Mapping) else payload
+        meter = self._meter = self._meter or Meter()
+        meter.start(self.timeout_seconds)
         fresh = self._connection is None
         try:
             try:
-                return self._exchange(method, path, body)
+                return self._exchange(method, path, body, meter)
             except (HTTPException, ConnectionError):
                 # A kept connection may have been closed by the server meanwhile: that is no outage.
                 self.close()
                 if fresh:
                     raise
-                return self._exchange(method, path, body)
+                return self._exchange(method, path, body, meter)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
             return RetryLater(_reason(error))
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection, which is the parent's."""
+        if self._connection is not None:
+            self._connection.abandon()
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _exchange(self, method: str, path: str, body: Body | None) -> Outcome:
-        connection = self._connect()
-        prefix = self._parts.path
-        if self._proxy is not None and self._parts.scheme == "http":
-            prefix = self.server
-        data = None if body is None else body.data
-        connection.request(method, f"{prefix}/api/v1{path}", data, self._headers(body))
-        response = connection.getresponse()
-        raw = response.read(self._limit + 1)
-        after = response.headers.get("Retry-After")
-        # Reading a limited number of bytes does not notice by itself that some are missing.
-        torn = bool(response.length) and len(raw) <= self._limit
-        if torn or len(raw) > self._limit or response.will_close:
-            self.close()
-        if torn or len(raw) > self._limit:
-            why = "an answer cut short" if torn else f"an answer longer than {self._limit} bytes"
-            return RetryLater(why, status=response.status)
-        return _classify(response.status, raw, after)
+    def _exchange(self, method: str, path: str, body: Body | None, meter: Meter) -> Outcome:
+        from .connection import HEAD_LIMIT_BYTES, AnswerTooLong
 
-    def _connect(self) -> HTTPConnection:
+        connection = self._connect(meter)
+        meter.allow(HEAD_LIMIT_BYTES)
+        data = None if body is None else body.data
+        target = f"{connection.prefix}{self._parts.path}/api/v1{path}"
+        connection.request(method, target, data, self._headers(body, connection))
+        response = connection.getresponse()
+        meter.allow(self._limit + FRAMING_LIMIT_BYTES)
+        raw = response.read(self._limit + 1)
+        if len(raw) > self._limit:
+            if method == "PATCH" and 200 <= response.status < 300 and raw.startswith(b"{"):
+                # The whole run, which nobody has asked for: that it was changed is what matters.
+                self.close()
+                return Accepted()
+            raise AnswerTooLong(f"an answer longer than {self._limit} bytes")
+        # Reading a limited number of bytes does not notice by itself that some are missing.
+        torn = bool(response.length)
+        if torn or response.will_close:
+            self.close()
+        if torn:
+            return RetryLater("an answer cut short", status=response.status)
+        after = response.headers.get("Retry-After")
+        return _classify(response.status, raw, after, response.headers.get("Date"))
+
+    def _connect(self, meter: Meter) -> Connection:
         if self._connection is None:
-            self._connection = self._open()
-        self._connection.timeout = self.timeout_seconds
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(self.timeout_seconds)
+            from .connection import Connection, proxy_for, secure_context
+
+            if self._parts.scheme == "https" and self._context is None:
+                # Once: reading what the system trusts takes longer than a request.
+                self._context = secure_context(self._ca_file)
+            proxy = proxy_for(self._parts)
+            self._connection = Connection(self._parts, proxy, self._context, meter)
         return self._connection
 
-    def _open(self) -> HTTPConnection:
-        from http.client import HTTPConnection, HTTPSConnection
-
-        secure = self._parts.scheme == "https"
-        kind = HTTPSConnection if secure else HTTPConnection
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._proxy is None:
-            return kind(host, port, timeout=self.timeout_seconds)
-        proxy = urlsplit(self._proxy)
-        connection = kind(proxy.hostname or "", proxy.port or 8080, timeout=self.timeout_seconds)
-        if secure:
-            connection.set_tunnel(host, port or 443)
-        return connection
-
-    def _headers(self, body: Body | None) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": "leakline"}
+    def _headers(self, body: Body | None, connection: Connection) -> dict[str, str]:
+        host = self._parts.netloc.rpartition("@")[2]
+        headers = {"Host": host, "Accept": "application/json", "User-Agent": "leakline"}
+        headers |= connection.headers
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
@@ -165,10 +187,11 @@ def request_json(
     path: str,
     body: Mapping[str, Any] | None = None,
     token: str | None = None,
-    timeout_seconds: float = 30.0,
+    timeout_seconds: float = 60.0,
+    ca_file: Path | None = None,
 ) -> dict[str, Any]:
     """One request of a command. Raises ServerUnreachable or ServerRefused."""
-    delivery = Delivery(server, token, timeout_seconds, COMMAND_RESPONSE_LIMIT_BYTES)
+    delivery = Delivery(server, token, timeout_seconds, COMMAND_RESPONSE_LIMIT_BYTES, ca_file)
     try:
         outcome = delivery.request(method, path, body)
     finally:
@@ -181,29 +204,29 @@ def accepted_body(outcome: Outcome, server: str) -> dict[str, Any]:
         return dict(outcome.body)
     if isinstance(outcome, Refused):
         raise ServerRefused(outcome.status, outcome.code, outcome.message)
-    raise ServerUnreachable(server, outcome.why)
+    raise ServerUnreachable(server, outcome.why, outcome.after_seconds)
 
 
 def encode(payload: Mapping[str, Any]) -> Body:
     """JSON, gzipped when that pays."""
     data = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
     if len(data) < COMPRESS_FROM_BYTES:
-        return Body(data, False)
-    return Body(gzip.compress(data, compresslevel=3, mtime=0), True)
+        return Body(data, False, len(data))
+    return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
 
 
-def _classify(status: int, raw: bytes, retry_after: str | None) -> Outcome:
+def _classify(status: int, raw: bytes, retry_after: str | None, date: str | None) -> Outcome:
     body = _json_object(raw)
-    if 200 <= status < 300:
-        if status == 204 or body is not None:
-            return Accepted(body or {})
-        return RetryLater("an answer that is not Leakline's", status=status)
+    if 200 <= status < 300 and (status == 204 or body is not None):
+        return Accepted(body or {})
     error = (body or {}).get("error")
     told = error if isinstance(error, dict) else {}
-    message = str(told.get("message") or f"status {status}")[:500]
-    if status in RETRYABLE:
-        return RetryLater(message, _seconds(retry_after), status)
-    return Refused(status, str(told.get("code") or "unknown")[:100], message)
+    message = one_line(told.get("message"), MESSAGE_LIMIT) or f"status {status}"
+    if status in RETRYABLE or (500 <= status < 600 and status not in FINAL_SERVER_ERRORS):
+        return RetryLater(message, _seconds(retry_after, date), status)
+    if not 300 <= status < 600:
+        return RetryLater("an answer that is not Leakline's", status=status)
+    return Refused(status, one_line(told.get("code"), 100) or "unknown", message)
 
 
 def _json_object(raw: bytes) -> dict[str, Any] | None:
@@ -214,21 +237,38 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
     return loaded if isinstance(loaded, dict) else None
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    # The form with a date is not sent by our server; the usual back-off answers it.
-    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+def _seconds(retry_after: str | None, date: str | None) -> float | None:
+    """What Retry-After asks for, as seconds or as a date; a date counts from the server's own, if it told it."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    until = _unix_seconds(retry_after)
+    if until is None:
+        return None
+    now = _unix_seconds(date)
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _unix_seconds(date: str | None) -> float | None:
+    from email.utils import mktime_tz, parsedate_tz
+
+    try:
+        parsed = None if date is None else parsedate_tz(date[:100])
+        return None if parsed is None else float(mktime_tz(parsed))
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def one_line(text: object, limit: int) -> str:
+    """What a server wrote, for a terminal: one line without control characters."""
+    if not isinstance(text, str):
+        return ""
+    return "".join(c if c.isprintable() else " " for c in text[:limit]).strip()
 
 
 def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)[:200]
-
-
-def _proxy_for(scheme: str, host: str) -> str | None:
-    """The proxy of the environment, never for this machine itself."""
-    if host in LOOPBACK:
-        return None
-    if not any(name in os.environ for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper())):
-        return None
-    from urllib.request import getproxies, proxy_bypass
-
-    return None if proxy_bypass(host) else getproxies().get(scheme)
+    told = str(getattr(error, "strerror", None) or error)
+    if type(error).__name__ == "SSLCertVerificationError":
+        told = f"{getattr(error, 'verify_message', told)}; LEAKLINE_CA_FILE names certificates to trust"
+    return one_line(told, 200) or type(error).__name__

@@ -24,16 +24,49 @@ class Ending(Protocol):
     ) -> None: ...
     def _outlived_signal(self) -> None: ...
     def _finish_at_exit(self) -> None: ...
+    @property
+    def _is_ending(self) -> bool: ...
     def _forget(self) -> None: ...
 
 
 # How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
 KILLED: Final = ("terminated", "SIGTERM")
 
+# As long as an end may take, and a little more.
+FINISH_SECONDS: Final = 3.0
+
 _local: Final = threading.local()
 # Weakly, so that a finished run is not kept for the life of the process.
 _runs: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _installed = False
+# Signals to end by, once the run has ended.
+_held_back: Final[list[int]] = []
+
+
+class Once:
+    """Lets the first through; whoever comes while it is at work waits until it is done."""
+
+    def __init__(self) -> None:
+        self._begun, self._over = threading.Lock(), threading.Event()
+        self._by = 0
+
+    def begin(self) -> bool:
+        """Whether the caller is the first."""
+        if self._begun.acquire(blocking=False):
+            self._by = threading.get_ident()
+            return True
+        # A signal handler may ask in the middle of what its own thread has begun.
+        if self._by != threading.get_ident():
+            self._over.wait(FINISH_SECONDS)
+        return False
+
+    def done(self) -> None:
+        self._over.set()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this very thread is at work on it, interrupted by a signal."""
+        return self._by == threading.get_ident() and not self._over.is_set()
 
 
 def watch(run: Ending) -> None:
@@ -51,7 +84,10 @@ def watch(run: Ending) -> None:
 
 
 def unwatch(run: Ending) -> None:
+    """It has ended. A SIGTERM that came meanwhile ends the process now."""
     _runs.discard(run)
+    if _held_back and not any(each._is_ending for each in list(_runs)):
+        _end_by(_held_back[0])
 
 
 def _at_exit() -> None:
@@ -77,6 +113,7 @@ def _in_child() -> None:
     for run in list(_runs):
         run._forget()
     _runs.clear()
+    _held_back.clear()
     handler = signal.getsignal(signal.SIGTERM)
     if _handler_is_ours():
         signal.signal(signal.SIGTERM, handler._leakline_previous)  # type: ignore[union-attr]
@@ -126,8 +163,17 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
             return
         for run in list(_runs):
             run._finish_at_exit()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        if any(run._is_ending for run in list(_runs)):
+            # In the middle of an end that takes two seconds at most. A launcher tells all ranks to end as soon as one
+            # has failed, and that one is just saying so.
+            _held_back.append(number)
+            return
+        _end_by(number)
 
     handler._leakline_previous = previous  # type: ignore[attr-defined]
     return handler
+
+
+def _end_by(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

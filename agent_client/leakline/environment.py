@@ -9,27 +9,46 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from .probes.cgroup import read_cgroup
 
 PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
 # `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _SECRET = re.compile(r"(?i)(token|passw|secret|api[-_]?key|credential)")
+_SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
+# In running text: what is set to a value. Of a token no number, which is what trainings count by that name.
+_SECRET_VALUES: Final = re.compile(
+    r"""(?ix) ( (?:passw(?:or)?d|secret|api[-_]?key|credential)s? [\w-]* ["']? \s?[=:]\s? ["']? ) [^\s"',;&]{3,}
+      | ( tokens? [\w-]* ["']? \s?[=:]\s? ["']? ) (?! [\d.,_]+ (?: [^\w] | $ ) ) [^\s"',;&]{8,}
+      | ( \b bearer \s+ ) [\w.~+/=-]{8,}
+      | ( :// [^\s/:@]* : ) [^\s/@]+ (?= @ )"""
+)
 
 
 def read_environment() -> dict[str, Any]:
-    """commit, dirty, python, packages, command_line, host, cpu_count, platform; absent where unknown."""
+    """commit, dirty, python, packages, command_line, notebook, host, cpu_count, memory_bytes, memory_limit_bytes,
+    platform, gpus, world_size, job; absent where unknown. Asks no device and loads nothing."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": installed_packages(sys.path),
         "command_line": command_line(sys.orig_argv),
+        "notebook": os.environ.get("JPY_SESSION_NAME"),
         "host": socket.gethostname(),
         "cpu_count": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "memory_limit_bytes": read_cgroup().get("cgroup.limit_bytes"),
         "platform": platform.platform(),
+        "gpus": _gpus(),
+        "world_size": os.environ.get("WORLD_SIZE"),
+        "job": os.environ.get("SLURM_JOB_ID"),
+        **_code_version(_code_folders()),
     }
-    return {**found, **_code_version(Path.cwd())}
+    return {name: value for name, value in found.items() if value or value is False}
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
@@ -44,9 +63,18 @@ def command_line(arguments: Sequence[str]) -> list[str]:
         elif secret and separator and value:
             shown.append(f"{name}=***")
         else:
-            shown.append(argument[:300])
+            shown.append(masked(argument[:300]))
         hide_next = secret and not separator
     return shown
+
+
+def masked(text: str) -> str:
+    """``text`` without the values of what is called a secret there. As well as a pattern can: not a promise."""
+    lower = text.lower()
+    if not any(word in lower for word in _SECRET_WORDS):
+        # Nearly every line; the pattern costs ten times as much.
+        return text
+    return _SECRET_VALUES.sub(lambda found: f"{next(filter(None, found.groups()))}***", text)
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, str]:
@@ -68,21 +96,59 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _code_version(folder: Path) -> dict[str, Any]:
-    if not any((place / ".git").exists() for place in (folder, *folder.parents)):
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _gpus() -> list[str]:
+    """Names of the devices that torch has set up already: asking for them first would set them up."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return []
+        return [str(torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
+    except (AttributeError, RuntimeError):
+        # Half imported, or built without it.
+        return []
+
+
+def _code_folders() -> list[Path]:
+    """Where the program's code may lie: beside its main script (or module), then where it was started."""
+    found: list[Path] = []
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    with suppress(OSError, RuntimeError):
+        if isinstance(script, str):
+            found.append(Path(script).resolve().parent)
+    # A notebook has no script; and the working folder may have been deleted.
+    with suppress(OSError):
+        found.append(Path.cwd())
+    return found
+
+
+def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
+    """Of the first folder that lies in a repository."""
+    folder = next(filter(_in_repository, folders), None)
+    commit = None if folder is None else _git(folder, "rev-parse", "HEAD")
+    if folder is None or commit is None:
         return {}
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return {}
-    changes = _git("status", "--porcelain", "--untracked-files=no")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit} if changes is None else {"commit": commit, "dirty": bool(changes)}
 
 
-def _git(*arguments: str) -> str | None:
+def _in_repository(folder: Path) -> bool:
+    with suppress(OSError):
+        return any((place / ".git").exists() for place in (folder, *folder.parents))
+    return False
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
             # Without optional locks, so that a commit made meanwhile is not disturbed.
-            ["git", "--no-optional-locks", *arguments],
+            ["git", "-C", str(folder), "--no-optional-locks", *arguments],
             capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

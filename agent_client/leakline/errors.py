@@ -33,11 +33,13 @@ class SpoolError(LeaklineError):
 
 
 class ServerUnreachable(LeaklineError):
-    def __init__(self, address: str, why: str) -> None:
+    """``after_seconds``: when to ask again, if the server said so."""
+
+    def __init__(self, address: str, why: str, after_seconds: float | None = None) -> None:
         super().__init__(
             f"no Leakline server answers at {address} ({why}); start one with: leakline serve"
         )
-        self.address = address
+        self.address, self.after_seconds = address, after_seconds
 
 
 class ServerRefused(LeaklineError):

@@ -37,6 +37,8 @@ from leakline.snapshot import CYCLIC_GARBAGE, Holder
 # Each sample makes every look through the heap dearer.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
+# Characters of one path, as the server takes them.
+PATH_LIMIT: Final = 1024
 # Paths that lead to less than this share of the sample are chance.
 _SHARE_TOLD: Final = 0.1
 # The part of the budget for paths; the rest is for sizes.
@@ -61,7 +63,7 @@ class FoundHolder:
     bytes_each: int | None
 
     def to_holder(self, sequence: int) -> Holder:
-        return Holder(sequence, self.type, self.path, self.count, self.bytes_each)
+        return Holder(sequence, self.type, self.path[:PATH_LIMIT], self.count, self.bytes_each)
 
 
 def find_holders(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .budget import Governor
 from .looks import Measured
+from .output import OutputTail
 from .phases import Frame, PhaseBooks, Reading, book_samples
 from .probes.peaks import PEAK
 from .recorder import Losses
@@ -24,6 +25,7 @@ from .snapshot import Event, Number, Snapshot
 EVENTS_LIMIT: Final = 256
 GAUGES_LIMIT: Final = 128
 LABEL_LIMIT: Final = 256
+EVENT_NAME_LIMIT: Final = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,7 @@ class Loop:
         self._order = threading.RLock()
         self._thread = threading.get_ident()
         self._sequence = 0
+        self.generations_ended = 0
         self._events: list[Event] = []
         self._gauges: dict[str, Number] = {}
         self._fresh_gauges: set[str] = set()
@@ -72,7 +75,11 @@ class Loop:
         self._generation_started: float | None = None
         # How long the newest generation took, while its end has no snapshot yet.
         self._untold_seconds: float | None = None
+        # Other threads may still be inside phases of a run that has ended.
+        self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
+        # Of a run that may keep what its program prints.
+        self.output: OutputTail | None = None
 
     @property
     def phase(self) -> str | None:
@@ -87,6 +94,8 @@ class Loop:
 
     def start_generation(self, number: int) -> None:
         with self._lock:
+            if self._over:
+                return
             if self._generation_started is not None:
                 if number == self.generation:
                     return
@@ -101,6 +110,8 @@ class Loop:
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
         """Close the books of this generation and take its snapshot; the last one is never left out."""
         with self._lock:
+            if self._over:
+                return
             if error is not None:
                 self._note_exception(error, None)
             if self._generation_started is not None:
@@ -121,11 +132,15 @@ class Loop:
                 self._resolve_types()
                 self._tell_when_too_large()
                 label = f"{self.unit} {self.generation}: end"
+                self.generations_ended += 1
                 self._hand_over("generation_end", label, measured, books)
             self._book_own_work()
 
-    def enter_phase(self, name: str) -> Frame:
+    def enter_phase(self, name: str) -> Frame | None:
+        """None: the run has ended meanwhile."""
         with self._lock:
+            if self._over:
+                return None
             elsewhere = threading.get_ident() != self._thread
             enter = self._books.enter_elsewhere if elsewhere else self._books.enter
             if not elsewhere:
@@ -139,7 +154,7 @@ class Loop:
 
     def exit_phase(self, frame: Frame, error: BaseException | None) -> None:
         with self._lock:
-            if not self._leave(frame):
+            if self._over or not self._leave(frame):
                 return
             if error is not None:
                 self._note_exception(error, frame.path)
@@ -175,6 +190,8 @@ class Loop:
 
     def manual(self, label: str) -> None:
         with self._lock:
+            if self._over:
+                return
             self._books.book(self._read())
             with self.governor.measuring("manual"):
                 self._hand_over("manual", label, self.sampler.measure("manual"))
@@ -183,12 +200,17 @@ class Loop:
     def finish(self) -> None:
         """Close the open generation and take the last snapshot."""
         with self._lock:
-            self.end_generation(last=True)
-            with self.governor.measuring("finish"):
-                self._hand_over("finish", "finish", self.sampler.measure("finish"))
+            try:
+                self.end_generation(last=True)
+                with self.governor.measuring("finish"):
+                    self._hand_over("finish", "finish", self.sampler.measure("finish"))
+            finally:
+                self._over = True
 
     def background(self, samples: Mapping[str, Number]) -> None:
         """A snapshot of the recorder's thread, between two phases' ends."""
+        if self._over:
+            return
         doing = self.phase
         label = "sample" if doing is None else f"during {doing}"
         self._hand_over("sample", label, Measured(dict(samples)))
@@ -198,7 +220,15 @@ class Loop:
         if len(self._events) >= EVENTS_LIMIT:
             self.losses.count("events")
             return
-        event = Event(0, self._wall_clock(), kind, name, self.generation, self.phase, data or {})
+        event = Event(
+            0,
+            self._wall_clock(),
+            kind,
+            name[:EVENT_NAME_LIMIT],
+            self.generation,
+            self.phase,
+            data or {},
+        )
         with self._order:
             self._events.append(event)
 
@@ -288,6 +318,7 @@ class Loop:
     ) -> None:
         for answer in measured.answers:
             self.note("mark", answer.text[:LABEL_LIMIT], answer.data)
+        self._tell_output(last=kind == "finish")
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
         # Measuring may leave less memory than it found; on the wire this series is a size.
@@ -312,6 +343,16 @@ class Loop:
             self._put(snapshot)
         for listener in self.listeners:
             listener(snapshot)
+
+    def has_output(self) -> bool:
+        """Whether the program has printed lines that a snapshot should carry now."""
+        return self.output is not None and self.output.waits()
+
+    def _tell_output(self, *, last: bool) -> None:
+        if self.output is not None:
+            lines = self.output.take(last=last)
+            if lines:
+                self.note("log", "log", {"lines": lines})
 
     def _collections(self) -> list[Event]:
         """Full collections of the program's since the last snapshot, each at its own time."""

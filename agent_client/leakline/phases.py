@@ -22,6 +22,8 @@ OWN: Final = "leakline"
 RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
+# Characters of one path, as the server takes them.
+PATH_LIMIT: Final = 256
 # Open phases of other threads; a program that never closes them must not make us grow.
 ELSEWHERE_LIMIT: Final = 256
 # Phases beyond PATHS_LIMIT share this line.
@@ -168,7 +170,7 @@ class PhaseBooks:
         parts: list[str] = [] if self.path is None else self.path.split("/")
         if name in parts:
             return "/".join(parts[: parts.index(name) + 1])
-        return "/".join([*parts, name][:DEPTH_LIMIT])
+        return "/".join([*parts, name][:DEPTH_LIMIT])[:PATH_LIMIT].rstrip("/")
 
 
 def book_samples(lines: dict[str, Line]) -> dict[str, int | float]:

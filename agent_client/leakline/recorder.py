@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from . import breathing
+from .batches import SNAPSHOTS_PER_RECORD, consecutive, within
 from .guard import Guard
 from .outbox import Outbox
 from .snapshot import Batch, ProcessIdentity, Snapshot
-from .spool import consecutive
 
 QUEUE_LIMIT: Final = 1000
 # What comes soon after each other is written together, which halves what writing costs: one waking for several, and
@@ -39,7 +40,8 @@ class Losses:
 class Recorder:
     """``put`` from the training thread, everything else here.
 
-    ``news`` is called after each write, ``note_cpu`` on our thread after each piece of work.
+    ``news`` is called after each write, ``note_cpu`` on our thread after each piece of work, ``tick`` there too: first
+    after ``tick_seconds``, and then when it says. What waits is written before it is due.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Recorder:
         process: ProcessIdentity,
         losses: Losses,
         news: Callable[[], None] = lambda: None,
-        tick: Callable[[], None] | None = None,
+        tick: Callable[[], float] | None = None,
         queue_limit: int = QUEUE_LIMIT,
         tick_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
@@ -60,10 +62,17 @@ class Recorder:
         # SimpleQueue, because its put may be interrupted by a signal handler that puts as well.
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
         self._guard = Guard("recording")
+        # Snapshots given to us; put into the queue; and out of our hands. Each is written by one side only.
+        self.taken = self._queued = self._recorded = 0
+        self._told: dict[str, int] = {}
         self._end: Mapping[str, Any] | None = None
         self._tick_seconds = tick_seconds
         self._next_tick = clock() + tick_seconds
-        self._hurry, self._done = threading.Event(), threading.Event()
+        self._hurry, self._done, self._closing = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._thread = threading.Thread(target=self._loop, name="leakline-recorder", daemon=True)
 
     def start(self) -> None:
@@ -71,10 +80,16 @@ class Recorder:
 
     def put(self, snapshot: Snapshot) -> None:
         """Hand a snapshot over. Never waits: a full queue is a counted loss."""
+        self.taken += 1
         if self._queue.qsize() >= self._limit:
             self._losses.count("queue_full")
         else:
+            self._queued += 1
             self._queue.put(snapshot)
+
+    def waiting(self) -> int:
+        """Snapshots in the queue and in our hands."""
+        return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until everything put before is recorded."""
@@ -86,11 +101,14 @@ class Recorder:
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
         """Record what waits and the end; the thread ends."""
         self._end = end
+        self._closing.set()
         self._queue.put(None)
         self._hurry.set()
         return self._done.wait(timeout_seconds)
 
     def _loop(self) -> None:
+        # What it has in its hands is not safe yet.
+        breathing.begin(self._closing, longest_rest=breathing.REST_SECONDS)
         closing = False
         while not closing:
             items = self._take()
@@ -103,6 +121,8 @@ class Recorder:
                     item.set()
             self._note_cpu()
         with self._guard:
+            self._tell_losses()
+        with self._guard:
             if self._end is not None:
                 self._outbox.append_end(self._end)
         self._done.set()
@@ -110,10 +130,9 @@ class Recorder:
 
     def _take(self) -> list[Snapshot | threading.Event | None]:
         """Wait for work or for the next tick; then everything that is there."""
-        wait = None if self._tick is None else max(0.001, self._next_tick - self._clock())
         try:
-            items = [self._queue.get(timeout=wait)]
-            self._hurry.wait(LINGER_SECONDS)
+            items = [self._queue.get(timeout=self._until_tick())]
+            self._linger(items[0])
             self._hurry.clear()
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
@@ -121,16 +140,52 @@ class Recorder:
             return []
         return items
 
+    def _linger(self, oldest: Snapshot | threading.Event | None) -> None:
+        """Not for what has waited so long already, while what came before it was written."""
+        seconds = min(LINGER_SECONDS, self._until_tick() or LINGER_SECONDS)
+        if isinstance(oldest, Snapshot):
+            seconds = min(seconds, oldest.monotonic + LINGER_SECONDS - self._clock())
+        if seconds > 0:
+            self._hurry.wait(seconds)
+
+    def _until_tick(self) -> float | None:
+        return None if self._tick is None else max(0.001, self._next_tick - self._clock())
+
     def _record(self, snapshots: list[Snapshot]) -> None:
-        for run in consecutive(snapshots):
-            lost = {**self._losses.totals(), **self._outbox.lost()}
-            self._outbox.append(Batch(self._process, run, lost))
+        for run in consecutive(snapshots, SNAPSHOTS_PER_RECORD):
+            for part in within(run):
+                self._append(part)
+                breathing.breathe()
         if snapshots:
             self._news()
+
+    def _append(self, run: tuple[Snapshot, ...]) -> None:
+        failed = True
+        with self._guard:
+            self._outbox.append(Batch(self._process, run, self._lost()))
+            failed = False
+        if failed and len(run) > 1:
+            # One that cannot be written takes no other with it.
+            for snapshot in run:
+                self._append((snapshot,))
+            return
+        if failed:
+            self._losses.count("recording_failed")
+        self._recorded += len(run)
+
+    def _lost(self) -> dict[str, int]:
+        self._told = {**self._losses.totals(), **self._outbox.lost()}
+        return self._told
+
+    def _tell_losses(self) -> None:
+        """What was lost after the last snapshot that was recorded."""
+        told = self._told
+        if self._lost() != told:
+            self._outbox.append(Batch(self._process, (), self._told))
 
     def _tick_if_due(self) -> None:
         now = self._clock()
         if self._tick is not None and now >= self._next_tick:
             # Not += : after a suspended machine there is nothing to catch up with.
             self._next_tick = now + self._tick_seconds
-            self._tick()
+            self._next_tick = now + self._tick()

@@ -25,6 +25,7 @@ PATIENCE: Final = 256
 DONE: Final = "done"
 NOTHING_FOUND: Final = "nothing found"
 REFUSED: Final = "refused"
+QUIET: Final = f"{REFUSED}: the run is quiet"
 NO_ROOM: Final = "no room in the budget"
 FAILED: Final = "failed"
 
@@ -59,11 +60,12 @@ class Answer:
 
 
 class RequestBox:
-    """Where requests wait. ``refuse``: those of the server are answered with a refusal."""
+    """Where requests wait. ``refuse``: what those of the server are answered with, instead of being served."""
 
-    def __init__(self, *, refuse: bool = False) -> None:
+    def __init__(self, *, refuse: str | None = None) -> None:
         self._refuse = refuse
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may end the run in the middle of a call.
+        self._lock = threading.RLock()
         self._waiting: deque[tuple[Request, int]] = deque()
         # Not looks of ours: they wait by themselves, for the program's own function.
         self._cleanups: list[Request] = []
@@ -137,8 +139,8 @@ class RequestBox:
         self._known[request.id] = None
         while len(self._known) > KNOWN_LIMIT:
             del self._known[next(iter(self._known))]
-        if self._refuse:
-            self._answers.append(Answer(request, REFUSED))
+        if self._refuse is not None:
+            self._answers.append(Answer(request, self._refuse))
         else:
             self._add(request)
 

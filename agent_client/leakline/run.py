@@ -13,11 +13,12 @@ from typing import Any, Final
 from . import callbacks, declarations, endings, notices
 from .blocks import Cleanup, Generation, Phase
 from .cleanups import Before
+from .family import announce, in_worker, take_back
 from .guard import Guard
 from .loop import Loop
 from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
-from .starting import Chain, announce, in_worker, take_back
+from .starting import Chain
 
 _active: Run | None = None
 
@@ -37,13 +38,15 @@ def init(
     quiet: bool | None = None,
     directory: str | os.PathLike[str] | None = None,
     exact_peaks: bool | None = None,
+    log_lines: bool | None = None,
 ) -> Run:
     """Start a run; a run that is still active in this process is finished first.
 
     ``watch``: classes (or their names) counted exactly. ``phases``: declared phases; one that never runs is shown.
     ``total``: planned units. ``directory``: where the spool goes (``LEAKLINE_DIR``, default ``.leakline``).
     ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
-    process after each reading, so that no peak is too short to be seen. Arguments win over ``LEAKLINE_*`` variables.
+    process after each reading, so that no peak is too short to be seen. ``log_lines``: the newest 50 lines that this
+    process prints and logs go with its snapshots, for when it dies. Arguments win over ``LEAKLINE_*`` variables.
 
     Raises BadArgument, with the name, the value and where it came from; after init only calls that declare
     something raise it.
@@ -52,6 +55,7 @@ def init(
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
+        log_lines=log_lines,
     )  # fmt: skip
     # The list of classes the caller made for this call would be counted as a reference to each of them, and
     # instances are counted by references.
@@ -85,6 +89,9 @@ class Run:
         self._goes_on = False
         # The exception that left the newest phase or generation: told already when it ends the program.
         self._told: int | None = None
+        self._finishing = endings.Once()
+        # This is a forked child: all of it but the names belongs to the parent.
+        self._forgotten = False
 
     # -- what people call ----------------------------------------------------------------------------
 
@@ -108,9 +115,9 @@ class Run:
 
         A number beyond 2**53 is no generation: it is left out with a warning.
         """
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             with self._guard:
-                self._loop.start_generation(declarations.generation_number(number))
+                loop.start_generation(declarations.generation_number(number))
             self._call_back()
             self._clean_up()
         return Generation(self)
@@ -136,9 +143,9 @@ class Run:
 
     def snapshot(self, label: str) -> None:
         """A snapshot now, with any label."""
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             with self._guard:
-                self._loop.manual(_clean(label))
+                loop.manual(_clean(label))
 
     def expect(
         self, target: type | str, count: int | tuple[int, int], after: str | None = None
@@ -147,24 +154,24 @@ class Run:
 
         ``after`` limits it to the end of that phase. Raises BadArgument for a wrong argument.
         """
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             wanted, data = declarations.expectation(target, count, after)
             with self._guard:
-                self._loop.expect(wanted, data)
+                loop.expect(wanted, data)
 
     def track(self, name: str, target: Any, capacity: int | None = None) -> None:
         """Watch the length of a container, or of what a function gives. Raises BadArgument."""
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             checked, limit = declarations.tracked(name, target, capacity)
             with self._guard:
-                self._loop.track(checked, target, limit)
+                loop.track(checked, target, limit)
 
     def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
         """Any number on the same axis; above ``warn_above`` an event tells so. Raises BadArgument."""
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             checked, number, limit = declarations.gauged(name, value, warn_above)
             with self._guard:
-                self._loop.gauge(checked, number, limit)
+                loop.gauge(checked, number, limit)
 
     def cleanup(self, name: str) -> Cleanup:
         """Measure what a cleanup frees: ``with run.cleanup("agent"): ...``, also as a decorator."""
@@ -185,13 +192,13 @@ class Run:
         While that lasts it runs again 8 generations later, then 16, then 32. An exception of it is told, and ends
         there. Once more with the same name replaces it. Raises BadArgument.
         """
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             cleanup = declarations.registered(name, function, on_request, when)
             self._chain.cleanups.check_room(cleanup.name)
             with self._guard:
                 self._chain.cleanups.register(cleanup)
                 if isinstance(cleanup.when, tuple):
-                    self._loop.watch(declarations.counted_class(cleanup.when[0]))
+                    loop.watch(declarations.counted_class(cleanup.when[0]))
                 elif cleanup.when is not None:
                     self._follow_verdict()
 
@@ -251,11 +258,11 @@ class Run:
         ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
         complete; ``count:package.Class``, the most instances alive at the end of a generation.
         """
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             data = declarations.fix_data(phase, location, promises)
             with self._guard:
-                self._loop.note("fix", _clean(name), data)
-                self._loop.watch(declarations.promised_classes(data))
+                loop.note("fix", _clean(name), data)
+                loop.watch(declarations.promised_classes(data))
 
     def on(self, event: str, callback: Callable[[Any], object]) -> None:
         """Call ``callback(verdict)`` in this process when the verdict changes so.
@@ -274,11 +281,12 @@ class Run:
 
     def report(self) -> str:
         """Snapshot, trend, growth and large objects with the verdict, as text; empty when there is nothing."""
-        if self._settings is None:
+        if self._settings is None or self._forgotten:
             return ""
         text = ""
         with self._guard:
-            self._chain.flush()
+            if self._loop is not None:
+                self._chain.flush()
             if self._chain.spool_path is not None:
                 from .report import report_text
 
@@ -304,10 +312,10 @@ class Run:
         return current() if self is _NOTHING else self
 
     def _enter_phase(self, name: str) -> Frame | None:
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             self._told = None
             with self._guard:
-                return self._loop.enter_phase(_phase_name(name))
+                return loop.enter_phase(_phase_name(name))
         return None
 
     def _exit_phase(self, frame: Frame, error: BaseException | None) -> None:
@@ -320,10 +328,10 @@ class Run:
                 self._clean_up()
 
     def _end_generation(self, error: BaseException | None) -> None:
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             self._told = None if error is None else id(error)
             with self._guard:
-                self._loop.end_generation(error)
+                loop.end_generation(error)
             self._call_back()
             if error is None:
                 self._clean_up()
@@ -360,6 +368,9 @@ class Run:
     def _ends_because(self, state: str, reason: str, error: BaseException | None = None) -> None:
         """The process is about to end for this reason."""
         self._end, self._goes_on = (state, reason), False
+        if error is not None and self._loop is not None and self._chain.output is not None:
+            with self._guard:
+                self._chain.output.ends_with(error)
         if self._loop is None or (isinstance(error, Exception) and id(error) == self._told):
             return
         with self._guard:
@@ -371,12 +382,17 @@ class Run:
     def _finish_at_exit(self) -> None:
         self._finish(self._end or ("finished", ""))
 
+    @property
+    def _is_ending(self) -> bool:
+        return self._finishing.is_mine
+
     def _forget(self) -> None:
-        """In a forked child: do nothing, touch nothing."""
+        """In a forked child: do nothing, and keep nothing open that is the parent's."""
         global _active
-        self._loop = None
+        self._loop, self._forgotten = None, True
         if _active is self:
             _active = None
+        self._chain.abandon()
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -384,34 +400,43 @@ class Run:
         notices.set_up()
         self._chain = chain = Chain(settings)
         self._settings, self._loop = settings, chain.loop
-        announce(settings.run_id)
+        announce(settings.run_id, chain.process.attempt)
         endings.watch(self)
         chain.start()
 
     def _finish(self, end: tuple[str, str]) -> None:
+        """Once. A second thread that asks waits until the first is done: the process may end after it."""
+        if self._settings is None or self._forgotten or not self._finishing.begin():
+            return
+        try:
+            self._leave(end)
+        finally:
+            self._finishing.done()
+            endings.unwatch(self)
+
+    def _leave(self, end: tuple[str, str]) -> None:
         """1. last snapshot  2. record and send, within the time  3. let its objects go  4. say the verdict."""
         global _active
         loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        endings.unwatch(self)
         take_back()
         if _active is self:
             _active = None
         with self._guard:
-            loop.finish()
+            if loop is not None:
+                loop.finish()
         with self._guard:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        if end != endings.KILLED:
+        # Told to end by now, it is in a hurry.
+        if endings.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()
 
     def _declare(self, kind: str, name: str, data: Callable[[], Mapping[str, Any]]) -> None:
-        if self._loop is not None:
+        if (loop := self._loop) is not None:
             with self._guard:
-                self._loop.note(kind, _clean(name), data())
+                loop.note(kind, _clean(name), data())
 
 
 _NOTHING: Final = Run()

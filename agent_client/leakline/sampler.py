@@ -34,7 +34,7 @@ from .snapshot import Number
 NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
-SAMPLE: Final = ("process", "cgroup", "cuda", "mps")
+SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
 # A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
@@ -102,6 +102,10 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
         self._looks.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: no hook of ours stays. The threads are the parent's."""
+        self._collector.stop()
 
     def forget(self) -> None:
         """Let go of what the program gave: after the end nothing of ours keeps it alive."""

@@ -1,11 +1,13 @@
 """The sender's thread: outbox -> server. Knows when to wait, when to give up, and what got lost.
 
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
-2. Send what the outbox holds, at most 200 snapshots and 256 KiB at a time, and move the mark.
+2. Send what the outbox holds, in parts that a server takes (`parts.py`), and move the mark. After an outage not all
+   at once: this thread takes half a hundredth of a core, or a twentieth where that does not catch up.
 3. No answer, or "not now": wait with growing, jittered pauses, or as long as the server asks.
-4. A refusal of a batch: halve it until what is refused is one snapshot, count that and go on.
+4. A refusal of a batch: count it and go on. It is never sent again, but in halves where it was too large.
 5. A refusal of the whole run (no permission, unknown route): stop; the spool keeps everything.
-6. At the end tell how the process left (``PATCH /runs/{id}``).
+6. When all of that has arrived, send a piece of what earlier runs have left (`leftovers.py`), and another.
+7. At the end tell how the process left (``PATCH /runs/{id}``).
 """
 
 from __future__ import annotations
@@ -13,27 +15,31 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from .delivery import Accepted, Body, Delivery, Outcome, Refused, RetryLater, encode
+from . import breathing
+from .batches import consecutive
+from .delivery import Accepted, Body, Delivery, Outcome, Refused, RetryLater
 from .guard import Guard
 from .notices import Notices
 from .outbox import Outbox
+from .parts import BATCH_REFUSALS, TOO_LARGE, deliver
 from .recorder import Losses
-from .snapshot import Batch, ProcessIdentity, RunHeader, batch_to_wire, header_to_wire
+from .snapshot import Batch, ProcessIdentity, RunHeader, header_to_wire
 
-BATCH_LIMIT_BYTES: Final = 256 * 1024
 # Between two batches while training runs, so that frequent snapshots travel together.
 LINGER_SECONDS: Final = 0.3
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_RETRY_AFTER_SECONDS: Final = 300.0
-# These refuse one batch; every other refusal is about the run or the server.
-BATCH_REFUSALS: Final = frozenset({400, 409, 413, 422})
-# These may be the fault of one snapshot: its neighbours get another try without it.
-DIVISIBLE_REFUSALS: Final = frozenset({400, 413, 422})
+# CPU seconds of this thread, as a share of wall time, while there is more to send than what has just been recorded;
+# and where that share does not catch up, because a program takes snapshots faster.
+CATCH_UP_SHARE: Final = 0.005
+KEEP_UP_SHARE: Final = 0.05
+SENT: Final = "sent"
 
 
 class Sender:
@@ -49,6 +55,9 @@ class Sender:
         notices: Notices,
         where: str = "",
         requested: Callable[[object], None] = lambda wishes: None,
+        idle: Callable[[], bool] = lambda: False,
+        let_go: Callable[[], None] = lambda: None,
+        ended: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: int.from_bytes(os.urandom(2)) / 65536,
         note_cpu: Callable[[], None] = lambda: None,
@@ -60,7 +69,8 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
-        self._requested, self._note_cpu = requested, note_cpu
+        self._requested, self._ended, self._note_cpu = requested, ended, note_cpu
+        self._idle, self._let_go = idle, let_go
         # From the system, not from `random`: importing that costs a training job ten times what this does.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
@@ -72,7 +82,14 @@ class Sender:
         self._end: Mapping[str, Any] | None = None
         self._announced = self._stopped = False
         self.failures = 0
-        self.ever_accepted = False
+        # Snapshots that the server has accepted: one side of `accounts.py`.
+        self.sent = 0
+        # The losses that the server has heard of.
+        self._told: dict[str, int] = {}
+        # What became of snapshots that the mark has not passed yet: they are in the outbox and never sent again.
+        self._answered: dict[int, str] = {}
+        # Seconds between the newest of what was sent last and now.
+        self._behind = 0.0
         self._not_before = 0.0
         self._thread = threading.Thread(target=self._loop, name="leakline-sender", daemon=True)
 
@@ -91,14 +108,22 @@ class Sender:
         self._wake.set()
         return self._done.wait(timeout_seconds) and not self._outbox.pending()
 
+    def abandon(self) -> None:
+        """In a forked child: the thread is not there, and the connection is the parent's."""
+        self._delivery.abandon()
+
     def _loop(self) -> None:
+        breathing.begin(self._closing)
         while not (self._closing.is_set() or self._stopped):
             self._wait()
             with self._guard:
                 self._send_all()
+                self._send_leftovers()
             self._note_cpu()
         with self._guard:
             self._finish()
+        with self._guard:
+            self._let_go()
         self._done.set()
 
     def _wait(self) -> None:
@@ -113,33 +138,75 @@ class Sender:
                 return
 
     def _send_all(self) -> None:
-        """Everything in the outbox, until a pause is asked for."""
+        """Everything in the outbox, until a pause is asked for or this thread has taken its share."""
         while self._announce():
+            started = time.thread_time()
             batches, mark = self._outbox.unsent()
-            refused = 0
-            for batch in batches:
-                for part, outcome in deliver(batch, self._post):
-                    if not self._settle(outcome):
-                        return
-                    refused += 0 if isinstance(outcome, Accepted) else len(part.snapshots)
+            if not all(self._send(batch) for batch in batches):
+                return
             # Only now: until the mark moves, the same snapshots come again and would count twice.
-            if refused:
-                self._losses.count("refused", refused)
+            self._count(batches)
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
             if not self._outbox.pending():
                 return
+            if not self._closing.is_set():
+                self._rest(batches, time.thread_time() - started)
+                return
+
+    def _rest(self, batches: list[Batch], cpu_seconds: float) -> None:
+        """Between two readings of an outbox that holds more."""
+        newest = max((s.time for batch in batches for s in batch.snapshots), default=0.0)
+        behind = time.time() - newest
+        share = CATCH_UP_SHARE if behind < self._behind else KEEP_UP_SHARE
+        self._behind = behind
+        self._not_before = self._clock() + cpu_seconds / share
+        self._wake.set()
+
+    def _send(self, batch: Batch) -> bool:
+        """False when a pause is asked for, or the end."""
+        left = [s for s in batch.snapshots if s.sequence not in self._answered]
+        for run in consecutive(left) if batch.snapshots else [()]:
+            for part, outcome in deliver(replace(batch, snapshots=run), self._post):
+                if not self._settle(outcome):
+                    return False
+                self._answered |= dict.fromkeys(
+                    (s.sequence for s in part.snapshots), _became(outcome)
+                )
+        self._told = dict(batch.lost)
+        return True
+
+    def _count(self, batches: list[Batch]) -> None:
+        became = Counter(self._answered[s.sequence] for batch in batches for s in batch.snapshots)
+        self._answered.clear()
+        self.sent += became.pop(SENT, 0)
+        for reason, number in became.items():
+            self._losses.count(reason, number)
+
+    def _send_leftovers(self) -> None:
+        """A piece of what others have left, when everything of ours has arrived."""
+        up_to_date = self._announced and not self._outbox.pending() and self.failures == 0
+        if up_to_date and not self._closing.is_set() and self._idle():
+            self._wake.set()
 
     def _finish(self) -> None:
         if self._stopped or self._end is None:
             return
         self._send_all()
         if self._announced and not self._outbox.pending():
+            self._tell_losses()
             left = {**self._end, "instance": self._process.instance}
             outcome = self._delivery.request("PATCH", f"/runs/{self._header.id}", left)
             if isinstance(outcome, Accepted):
                 self._outbox.accept_end(self._delivery.server)
+                self._ended()
         self._delivery.close()
+
+    def _tell_losses(self) -> None:
+        """What was lost after the last batch that told of losses."""
+        lost = {**self._losses.totals(), **self._outbox.lost()}
+        if lost != self._told:
+            self._send(Batch(self._process, (), lost))
 
     def _announce(self) -> bool:
         """Has the server heard of this run?"""
@@ -148,7 +215,7 @@ class Sender:
         outcome = self._delivery.request("POST", "/runs", announcement(self._header, self._process))
         if isinstance(outcome, Accepted):
             self._announced = True
-            self._succeeded()
+            self.failures = 0
         elif isinstance(outcome, RetryLater):
             self._pause(outcome)
         else:
@@ -158,7 +225,7 @@ class Sender:
     def _settle(self, outcome: Outcome) -> bool:
         """Is what was sent done with (accepted, or refused for good)?"""
         if isinstance(outcome, Accepted):
-            self._succeeded()
+            self.failures = 0
             # What the server would like to be looked at; `requests.py` decides.
             self._requested(outcome.body.get("requests"))
             return True
@@ -180,9 +247,6 @@ class Sender:
             if self._announce():
                 return self._delivery.request("POST", path, body)
         return outcome
-
-    def _succeeded(self) -> None:
-        self.failures, self.ever_accepted = 0, True
 
     def _pause(self, outcome: RetryLater) -> None:
         self.failures += 1
@@ -207,32 +271,14 @@ class Sender:
         )
 
 
+def _became(outcome: Outcome) -> str:
+    """Of a part that has its answer: sent, or the reason of the loss."""
+    if isinstance(outcome, Accepted):
+        return SENT
+    return "too_large" if outcome.status == TOO_LARGE else "refused"
+
+
 def announcement(header: RunHeader, process: ProcessIdentity) -> dict[str, Any]:
     """The body of ``POST /runs``: the header and the process that joins."""
     identity = {name: getattr(process, name) for name in ProcessIdentity.__dataclass_fields__}
     return {**header_to_wire(header), "process": identity}
-
-
-def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
-    """Post a batch; what is too large or refused goes again in halves. One pair for each part that has its answer.
-
-    The next part is posted when the next pair is asked for.
-    """
-    body = encode(batch_to_wire(batch))
-    whole = len(batch.snapshots) < 2
-    if whole or len(body.data) <= BATCH_LIMIT_BYTES:
-        outcome = post(body)
-        divisible = isinstance(outcome, Refused) and outcome.status in DIVISIBLE_REFUSALS
-        if whole or not divisible:
-            yield batch, outcome
-            return
-    for half in _halves(batch):
-        yield from deliver(half, post)
-
-
-def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    middle = len(batch.snapshots) // 2
-    return (
-        replace(batch, snapshots=batch.snapshots[:middle]),
-        replace(batch, snapshots=batch.snapshots[middle:]),
-    )

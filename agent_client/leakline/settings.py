@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from .errors import BadArgument
+from .sizes import size_bytes
+from .snapshot import LARGEST_INTEGER
 
 UNITS: Final = ("generation", "episode", "epoch", "step")
 MODES: Final = ("online", "offline", "disabled")
@@ -22,9 +26,19 @@ DEFAULT_DIRECTORY: Final = ".leakline"
 DEFAULT_MAX_OVERHEAD: Final = 0.01
 DEFAULT_MAX_PAUSE_SECONDS: Final = 0.05
 DEFAULT_SAMPLE_SECONDS: Final = 1.0
+DEFAULT_SPOOL_LIMIT_BYTES: Final = 256 * 2**20
+# Below it a census or two would be all that there is room for.
+SMALLEST_SPOOL_LIMIT_BYTES: Final = 256 * 2**10
 # More often, and the readings alone would cost a share of a core that somebody notices.
 SHORTEST_SAMPLE_SECONDS: Final = 0.01
 NAME_LIMIT: Final = 128
+# As the server takes them.
+TAGS_LIMIT: Final = 64
+TAG_LIMIT: Final = 64
+PHASES_LIMIT: Final = 256
+CLASS_NAME_LIMIT: Final = 400
+# Of the configuration as JSON: it goes with the announcement of the run, which the server bounds.
+CONFIG_LIMIT_BYTES: Final = 64 * 1024
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -44,9 +58,13 @@ class Settings:
     tags: tuple[str, ...] = ()
     server: str = DEFAULT_SERVER
     token: str | None = None
+    # Certificates (PEM) trusted besides the system's.
+    ca_file: Path | None = None
     mode: str = "online"
     quiet: bool = False
     directory: Path = Path(DEFAULT_DIRECTORY)
+    # How large the file of one process may become.
+    spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES
     max_overhead: float = DEFAULT_MAX_OVERHEAD
     # How long one piece of measuring may hold the program up.
     max_pause_seconds: float = DEFAULT_MAX_PAUSE_SECONDS
@@ -54,6 +72,8 @@ class Settings:
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     # Reset the kernel's high-water mark after each reading: it belongs to the program, so only when asked.
     exact_peaks: bool = False
+    # Keep the newest lines that the program prints and logs (`output.py`): they may hold anything, so only when asked.
+    log_lines: bool = False
     # Look when the server asks for it (`requests.py`).
     requests: bool = True
     rank: int = 0
@@ -92,18 +112,21 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         unit=_one_of(arguments.get("unit") or "generation", UNITS, "unit", "argument"),
         total=_total(arguments.get("total")),
         watch=_watch(arguments.get("watch")),
-        phases=_names(arguments.get("phases"), "phases"),
+        phases=_names(arguments.get("phases"), "phases", PHASES_LIMIT),
         config=_config(arguments.get("config")),
-        tags=_names(arguments.get("tags"), "tags"),
+        tags=_names(arguments.get("tags"), "tags", TAGS_LIMIT, TAG_LIMIT),
         server=_server(server, server_source),
-        token=env.get("LEAKLINE_TOKEN"),
+        token=_token(env.get("LEAKLINE_TOKEN")),
+        ca_file=_ca_file(env.get("LEAKLINE_CA_FILE")),
         mode=_one_of(mode, MODES, "mode", mode_source),
         quiet=_flag(env, arguments, "quiet", "LEAKLINE_QUIET"),
         directory=_directory(directory, directory_source),
+        spool_limit_bytes=_spool_limit(env.get("LEAKLINE_SPOOL_LIMIT")),
         max_overhead=env.share("LEAKLINE_MAX_OVERHEAD", DEFAULT_MAX_OVERHEAD),
         max_pause_seconds=env.max_pause(),
         sample_seconds=env.sample_interval(),
         exact_peaks=_flag(env, arguments, "exact_peaks", "LEAKLINE_EXACT_PEAKS"),
+        log_lines=_flag(env, arguments, "log_lines", "LEAKLINE_LOG_LINES"),
         requests=env.flag("LEAKLINE_REQUESTS", "1"),
         rank=rank,
         world_size=world_size,
@@ -187,12 +210,18 @@ def checked_name(value: object, name: str, source: str = "argument") -> str:
     return text
 
 
-def _names(value: object, name: str) -> tuple[str, ...]:
+def _names(value: object, name: str, most: int, longest: int = NAME_LIMIT) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise BadArgument(name, value, "must be a list of texts")
-    return tuple(dict.fromkeys(checked_name(item, name) for item in value))
+    names = tuple(dict.fromkeys(checked_name(item, name) for item in value))
+    if len(names) > most:
+        raise BadArgument(name, f"<{len(names)} texts>", f"must be at most {most}")
+    for text in names:
+        if len(text) > longest:
+            raise BadArgument(name, text, f"must be at most {longest} characters each")
+    return names
 
 
 def _watch(value: object) -> tuple[str, ...]:
@@ -215,6 +244,9 @@ def checked_type(value: object, name: str) -> type | str:
     """A class, or the name of one with or without its module."""
     if isinstance(value, type):
         return value
+    if isinstance(value, str) and len(value) > CLASS_NAME_LIMIT:
+        why = f"must be at most {CLASS_NAME_LIMIT} characters"
+        raise BadArgument(name, f"{value[:NAME_LIMIT]}...", why)
     if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
         return value
     raise BadArgument(name, value, "must be a class or the name of a class, such as 'agents.Agent'")
@@ -225,6 +257,9 @@ def _total(value: object) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadArgument("total", value, "must be a whole number above zero")
+    if value > LARGEST_INTEGER:
+        # The digits would say nothing, and Python refuses to write very many.
+        raise BadArgument("total", f"<{value.bit_length()} bits>", "must be at most 2**53")
     return value
 
 
@@ -251,7 +286,33 @@ def _server(value: object, source: str) -> str:
         usable = False
     if not usable or parts.query or parts.fragment:
         raise BadArgument("server", value, why, source)
+    if "@" in parts.netloc:
+        # It would be printed with the address; and it is sent to nobody.
+        why = "must not hold a login; LEAKLINE_TOKEN is sent with every request"
+        raise BadArgument("server", f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
+
+
+def _token(value: str | None) -> str | None:
+    if value is not None and not (value.isascii() and value.isprintable()):
+        # It travels in a header; and it is a secret, which no message repeats.
+        raise BadArgument("LEAKLINE_TOKEN", "...", "must be printable ASCII", "environment")
+    return value
+
+
+def _ca_file(value: str | None) -> Path | None:
+    """Read once here, so that a wrong one is named at the start and not as a server that does not answer."""
+    if value is None:
+        return None
+    from .connection import secure_context
+
+    path = Path(value).absolute()
+    try:
+        secure_context(path)
+    except OSError as error:
+        why = f"cannot be read as certificates in PEM ({error.strerror or error})"
+        raise BadArgument("LEAKLINE_CA_FILE", value, why, "environment") from error
+    return path
 
 
 def _directory(value: object, source: str) -> Path:
@@ -259,6 +320,16 @@ def _directory(value: object, source: str) -> Path:
         raise BadArgument("directory", value, "must be the path of a folder", source)
     # The program may change its working folder later; the spool stays where it was.
     return Path(os.fsdecode(value)).absolute()
+
+
+def _spool_limit(value: str | None) -> int:
+    if value is None:
+        return DEFAULT_SPOOL_LIMIT_BYTES
+    name, smallest = "LEAKLINE_SPOOL_LIMIT", SMALLEST_SPOOL_LIMIT_BYTES
+    limit = size_bytes(value, name, "environment")
+    if limit < smallest:
+        raise BadArgument(name, value, f"must be at least {smallest // 1024} KiB", "environment")
+    return limit
 
 
 def _config(value: object) -> dict[str, Any]:
@@ -277,21 +348,53 @@ def _config(value: object) -> dict[str, Any]:
 
 def plain_json(value: Any, depth: int = 4) -> Any:
     """``value`` as bounded JSON: what has no place in JSON is told by its type, never by its contents."""
-    if value is None or isinstance(value, (bool, int)):
+    return _Plain(CONFIG_LIMIT_BYTES).told(value, depth)
+
+
+class _Plain:
+    """One value as JSON of about ``room`` bytes; what comes after them is left out."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def told(self, value: Any, depth: int) -> Any:
+        if depth > 0 and isinstance(value, Mapping):
+            return dict(self._pairs(value, depth - 1))
+        if depth > 0 and isinstance(value, (list, tuple)):
+            return list(self._items(value, depth - 1))
+        scalar = _scalar(value)
+        # Two for what stands around it.
+        self._room -= len(json.dumps(scalar)) + 2
+        return scalar
+
+    def _pairs(self, mapping: Mapping[Any, Any], depth: int) -> Iterator[tuple[str, Any]]:
+        for key, value in islice(mapping.items(), 200):
+            name = _scalar(str(key)[:NAME_LIMIT])
+            self._room -= len(json.dumps(name)) + 2
+            if self._room < 0:
+                return
+            yield name, self.told(value, depth)
+
+    def _items(self, items: Iterable[Any], depth: int) -> Iterator[Any]:
+        for item in islice(items, 200):
+            if self._room < 0:
+                return
+            self._room -= 2
+            yield self.told(item, depth)
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        # Python refuses to write very many digits.
+        return value if value.bit_length() < 1024 else f"<{value.bit_length()} bits>"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return unicode_text(value[:1000])
     if isinstance(value, os.PathLike):
         return unicode_text(os.fsdecode(value)[:1000])
-    if depth > 0 and isinstance(value, Mapping):
-        pairs = list(value.items())[:200]
-        return {
-            unicode_text(str(key)[:NAME_LIMIT]): plain_json(item, depth - 1) for key, item in pairs
-        }
-    if depth > 0 and isinstance(value, (list, tuple)):
-        return [plain_json(item, depth - 1) for item in value[:200]]
     return f"<{type(value).__name__}>"
 
 
@@ -344,11 +447,11 @@ def _is_on_one_machine(env: _Environment, master: str | None) -> bool:
 def _launcher() -> str | None:
     """The parent process and when it started. Not init: it adopts what has lost its parent, of every launch."""
     parent = os.getppid()
-    ticks = _start_ticks(parent) if parent > 1 else ""
+    ticks = start_ticks(parent) if parent > 1 else ""
     return f"launcher {parent} {ticks}" if ticks else None
 
 
-def _start_ticks(pid: int) -> str:
+def start_ticks(pid: int) -> str:
     """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher; empty where unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")

@@ -25,6 +25,7 @@ The wire format, version 1 (JSON, UTF-8; the spool stores the same objects):
   instead of ``columns`` and ``count``.
 - ``lost`` holds running totals of this process instance, by reason, so that a repeated batch
   changes nothing.
+- In a spool alone, never on the wire: ``"sequences": [..]``, where the sequence numbers are not consecutive.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from typing import Any, Final
 WIRE_VERSION: Final = 1
 # Exact in every language that reads the format; servers refuse larger ones.
 LARGEST_INTEGER: Final = 2**53
+# Of what is no integer: squares and sums of it still have digits to spare.
+LARGEST_FLOAT: Final = 1e15
 
 # What a snapshot stands for. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")
@@ -47,7 +50,7 @@ CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 # events so that a run without a server loses none of them.
 EVENT_KINDS: Final = (
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix", "band",
-    "budget", "collection", "register_cleanup",
+    "budget", "collection", "register_cleanup", "log",
 )  # fmt: skip
 
 Number = int | float
@@ -75,7 +78,8 @@ class Event:
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
     ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
-    ``collection`` {generation, freed, uncollectable, seconds}, of the interpreter's generations, in objects.
+    ``collection`` {generation, freed, uncollectable, seconds}, of the interpreter's generations, in objects;
+    ``log`` {lines}, of what the program printed and logged since the one before.
     """
 
     sequence: int
@@ -161,7 +165,7 @@ class RunHeader:
     phases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    # commit, dirty, python, packages {name: version}, command_line, host, cpu_count, platform
+    # What `environment.read_environment` tells, and exact_peaks and native.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -176,7 +180,7 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Snapshots of one process with consecutive sequence numbers."""
+    """Snapshots of one process; those of one that travels have consecutive sequence numbers."""
 
     process: ProcessIdentity
     snapshots: tuple[Snapshot, ...]
@@ -188,13 +192,16 @@ class Batch:
 
 
 def batch_to_wire(batch: Batch) -> dict[str, Any]:
-    """The JSON object of a batch. Snapshots must have consecutive sequence numbers."""
-    snapshots = batch.snapshots
+    """The JSON object of a batch. To travel, its snapshots must have consecutive sequence numbers."""
+    snapshots, first = batch.snapshots, batch.first_sequence
+    sequences = [snapshot.sequence for snapshot in snapshots]
+    consecutive = sequences == list(range(first, first + len(sequences)))
     return {
         "version": WIRE_VERSION,
         "process": _fields(batch.process),
-        "first_sequence": batch.first_sequence,
+        "first_sequence": first,
         "count": len(snapshots),
+        **({} if consecutive else {"sequences": sequences}),
         "columns": {
             **{
                 column: [getattr(s, column) for s in snapshots]
@@ -222,7 +229,7 @@ def _series_columns(snapshots: Sequence[Snapshot]) -> dict[str, list[Number | No
 
 def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
     """The batch of a wire object that is already known to be well formed (our own spool, or checked input)."""
-    columns, first, count = wire["columns"], int(wire["first_sequence"]), int(wire["count"])
+    columns = wire["columns"]
     extras = {
         name: _by_sequence(make, wire.get(name, ()))
         for name, make in (
@@ -233,8 +240,7 @@ def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
         "phase_end" if phase else "manual" for phase in columns["phase"]
     ]
     snapshots = []
-    for i in range(count):
-        sequence = first + i
+    for i, sequence in enumerate(sequences_of(wire)):
         censuses = extras["census"].get(sequence, ())
         snapshots.append(
             Snapshot(
@@ -257,6 +263,12 @@ def batch_from_wire(wire: Mapping[str, Any]) -> Batch:
             )
         )
     return Batch(ProcessIdentity(**wire["process"]), tuple(snapshots), dict(wire.get("lost", {})))
+
+
+def sequences_of(wire: Mapping[str, Any]) -> Sequence[int]:
+    """The sequence numbers of a wire object that is already known to be well formed."""
+    first, count = int(wire["first_sequence"]), int(wire["count"])
+    return wire.get("sequences") or range(first, first + count)
 
 
 def header_to_wire(header: RunHeader) -> dict[str, Any]:

@@ -13,9 +13,12 @@
       crc      CRC-32 of kind, flags and stored payload           4 bytes, unsigned
       payload  JSON, UTF-8
 
-- The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity}``.
-- A batch is the wire format of ``snapshot.py``; its snapshots have consecutive sequence numbers.
+- The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity, "server": str,
+  "memory_group": str}``; ``server`` is the address that the run reports to, null when it is offline, absent in older
+  files; ``memory_group`` is what the kernel counts kills by, null where that is unknown.
+- A batch is the wire format of ``snapshot.py``. After a rewrite (below) its sequence numbers may have gaps.
 - The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
+  One that records follow is no end: somebody took a process for dead that went on.
 - A torn tail (the process died while writing) is not a record; a record with a wrong checksum is
   skipped, and reading goes on at the next marker whose record is whole.
 - Each record is one ``write`` to the operating system, so it survives ``kill -9``; not a power cut.
@@ -24,31 +27,41 @@ Beside it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed 
 address. Everything before ``offset`` has been accepted by that server. A torn or missing one means zero:
 sending again is harmless, because batches are idempotent.
 
-The file is bounded. Over the bound it is rewritten once: every second snapshot that is neither a generation
-end, baseline, manual or finish goes, and if that is not enough, the oldest; both are counted.
+The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten beside itself, as ``<instance>.rewrite``,
+and put in its own place (`rewriting.py`); whatever moment the process dies at, one of the two files is whole.
+A batch without snapshots tells the losses at the end of a process.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from .batches import merge
+from .breathing import breathe
 from .errors import SpoolError
 from .snapshot import (
     Batch,
     ProcessIdentity,
     RunHeader,
-    Snapshot,
     batch_from_wire,
     batch_to_wire,
     header_from_wire,
     header_to_wire,
 )
+
+try:
+    import fcntl
+except ImportError:
+    # Windows.
+    fcntl = None  # type: ignore[assignment]
 
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
@@ -60,7 +73,9 @@ COMPRESS_FROM_BYTES: Final = 1024
 # 8 KiB, in which one snapshot finds the names of the one before.
 WINDOW_BITS: Final = 13
 MEMORY_LEVEL: Final = 6
-SNAPSHOTS_PER_BATCH: Final = 200
+READ_BYTES: Final = 64 * 1024
+# Where the end of a spool is looked for at first.
+TAIL_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,11 @@ class Record:
     def batch(self) -> Batch:
         return batch_from_wire(self.payload())
 
+    def encoded(self) -> bytes:
+        """As it stands in the file."""
+        crc = _crc(self.kind, self.flags, self.stored)
+        return FRAME.pack(MARKER, self.kind, self.flags, len(self.stored), crc) + self.stored
+
 
 def encode_record(kind: int, payload: Mapping[str, Any], flags: int = 0) -> bytes:
     body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
@@ -102,31 +122,73 @@ def encode_batch(batch: Batch) -> bytes:
     return encode_record(BATCH, batch_to_wire(batch), GENERATION_END if ends else 0)
 
 
-def encode_header(header: RunHeader, process: ProcessIdentity) -> bytes:
+def encode_header(
+    header: RunHeader,
+    process: ProcessIdentity,
+    server: str | None = None,
+    memory_group: str | None = None,
+) -> bytes:
     identity = {name: getattr(process, name) for name in ProcessIdentity.__dataclass_fields__}
     run = header_to_wire(header)
-    return encode_record(HEADER, {"version": 1, "run": run, "process": identity})
+    origin = {"server": server, "memory_group": memory_group}
+    return encode_record(HEADER, {"version": 1, "run": run, "process": identity, **origin})
 
 
 def _crc(kind: int, flags: int, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(bytes((kind, flags))))
 
 
+class _Descriptor(io.RawIOBase):
+    """A file by its descriptor: also one that was deleted or renamed. Reads at a position of its own."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._position = fd, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (self._position if whence == io.SEEK_CUR else 0)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        got = os.pread(self._fd, len(buffer), self._position)
+        buffer[: len(got)] = got
+        self._position += len(got)
+        return len(got)
+
+
 def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
     """The whole records from ``offset`` on, in order; damaged ones are skipped. Raises SpoolError."""
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise SpoolError(path, "is not a Leakline spool")
-            position = max(offset, len(MAGIC))
-            while (record := _read_record(file, position)) is not None:
-                yield record
-                position = record.end
+            yield from _records(file, offset, path)
     except OSError as error:
         raise SpoolError(path, f"cannot be read ({error.strerror})") from error
 
 
-def _read_record(file: BinaryIO, position: int) -> Record | None:
+def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
+    """The same for a file that is open, wherever ``path`` leads by now. Raises SpoolError."""
+    try:
+        yield from _records(io.BufferedReader(_Descriptor(fd), READ_BYTES), offset, path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+
+
+def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Iterator[Record]:
+    # One that is just begun, or whose process was killed at its first bytes, is a spool without records.
+    if not MAGIC.startswith(file.read(len(MAGIC))):
+        raise SpoolError(path, "is not a Leakline spool")
+    position = max(offset, len(MAGIC))
+    while (record := _read_record(file, position)) is not None:
+        yield record
+        position = record.end
+
+
+def _read_record(file: BinaryIO | io.BufferedReader, position: int) -> Record | None:
     """The first whole record at or after ``position``, or None."""
     file.seek(position)
     while True:
@@ -141,7 +203,7 @@ def _read_record(file: BinaryIO, position: int) -> Record | None:
         file.seek(position)
 
 
-def _whole(file: BinaryIO, frame: bytes, position: int) -> Record | None:
+def _whole(file: BinaryIO | io.BufferedReader, frame: bytes, position: int) -> Record | None:
     if len(frame) < FRAME.size:
         return None
     marker, kind, flags, length, crc = FRAME.unpack(frame)
@@ -153,7 +215,7 @@ def _whole(file: BinaryIO, frame: bytes, position: int) -> Record | None:
     return Record(kind, flags, body, position, position + FRAME.size + length)
 
 
-def _next_marker(file: BinaryIO, position: int) -> int | None:
+def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | None:
     """Where the next marker stands at or after ``position``: reading goes on there after damage."""
     file.seek(position)
     carried = b""
@@ -168,28 +230,103 @@ def _next_marker(file: BinaryIO, position: int) -> int | None:
 
 def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
     """Raises SpoolError when the file is no spool or died before its header was whole."""
+    payload = _header_payload(path)
+    return header_from_wire(payload["run"]), ProcessIdentity(**payload["process"])
+
+
+def read_origin(path: Path) -> str | None:
+    """The address of the server that the run reported to; None for an offline run. Raises SpoolError."""
+    origin = _header_payload(path).get("server")
+    return origin if isinstance(origin, str) else None
+
+
+def read_memory_group(path: Path) -> str | None:
+    """What `probes.cgroup.memory_group` gave in that process. Raises SpoolError."""
+    group = _header_payload(path).get("memory_group")
+    return group if isinstance(group, str) else None
+
+
+def _header_payload(path: Path) -> dict[str, Any]:
     for record in read_records(path):
         if record.kind == HEADER:
-            payload = record.payload()
-            process = payload["process"]
-            return header_from_wire(payload["run"]), ProcessIdentity(**process)
+            return record.payload()
     raise SpoolError(path, "holds no header; its process ended before recording anything")
 
 
-def read_batches(path: Path, *, only_generation_ends: bool = False) -> Iterator[Batch]:
-    """Every batch in the file. ``only_generation_ends`` skips the others without parsing them."""
+def is_in_place(fd: int, path: Path) -> bool:
+    """Is it the file of this name? Its process may have put a shorter one in its place, or somebody moved it."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def lock(fd: int) -> bool | None:
+    """Mark the file as being written for as long as it is open. None: this file system cannot do that.
+
+    False: somebody asks `is_live` in this very moment.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def is_live(path: Path) -> bool | None:
+    """Is a process, of this machine, still writing this spool? None: that cannot be told."""
+    if fcntl is None:
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        # Shared: two that ask at the same time must not take each other for the process that writes.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_batches(path: Path) -> Iterator[Batch]:
+    """Every batch in the file. Raises SpoolError."""
     for record in read_records(path):
-        if record.kind == BATCH and (record.flags & GENERATION_END or not only_generation_ends):
+        if record.kind == BATCH:
             yield record.batch()
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """How the process left the run, or None when it was killed or still runs."""
-    found = None
-    for record in read_records(path):
-        if record.kind == END:
-            found = record.payload()
-    return found
+    """How the process left the run, or None when it was killed or still runs. Raises SpoolError."""
+    try:
+        with path.open("rb") as file:
+            end = read_open_end(file.fileno(), path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
+    return None if end is None else end.payload()
+
+
+def read_open_end(fd: int, path: Path) -> Record | None:
+    """The same for a file that is open: the record. Reads no more than the tail. Raises SpoolError."""
+    tail = TAIL_BYTES
+    while True:
+        start = max(0, os.fstat(fd).st_size - tail)
+        last = None
+        for record in read_open(fd, start, path):
+            breathe()
+            last = record
+        if last is not None or start == 0:
+            return last if last is not None and last.kind == END else None
+        # The last record, or one that is torn or damaged, is longer.
+        tail *= 16
 
 
 def ack_path(spool: Path) -> Path:
@@ -219,64 +356,20 @@ def _ack_crc(digits: str, server: str) -> str:
     return f"{zlib.crc32(f'{digits} {server}'.encode()):08x}"
 
 
-def merge(batches: Iterable[Batch]) -> list[Batch]:
-    """The same snapshots in as few batches as their sequence numbers and the limit of a batch allow."""
-    merged: list[Batch] = []
-    for batch in batches:
-        for run in consecutive(batch.snapshots):
-            last = merged[-1] if merged else None
-            if last is not None and _follows(last, run):
-                merged[-1] = replace(last, snapshots=last.snapshots + run, lost=batch.lost)
-            else:
-                merged.append(replace(batch, snapshots=run))
-    return merged
-
-
-def _follows(last: Batch, run: tuple[Snapshot, ...]) -> bool:
-    return (
-        last.snapshots[-1].sequence + 1 == run[0].sequence
-        and len(last.snapshots) + len(run) <= SNAPSHOTS_PER_BATCH
-    )
-
-
-def consecutive(snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, ...]]:
-    """Split where a sequence number is missing or a batch would grow too long."""
-    run: list[Snapshot] = []
-    for snapshot in snapshots:
-        if run and (snapshot.sequence != run[-1].sequence + 1 or len(run) >= SNAPSHOTS_PER_BATCH):
-            yield tuple(run)
-            run = []
-        run.append(snapshot)
-    if run:
-        yield tuple(run)
-
-
-def unsent_batches(
-    path: Path, offset: int, limit: int = SNAPSHOTS_PER_BATCH
-) -> tuple[list[Batch], int]:
-    """Up to ``limit`` snapshots from ``offset`` on, merged, and the offset behind them; never behind the end."""
+def collect(records: Iterable[Record], offset: int, limit: int) -> tuple[list[Batch], int]:
+    """The first snapshots of ``records``, up to ``limit``, merged, and the offset behind them; never behind the end."""
     batches: list[Batch] = []
     count, mark = 0, offset
-    for record in read_records(path, offset):
+    for record in records:
         if record.kind == END:
-            break
+            # Behind it only where snapshots follow.
+            continue
         if record.kind == BATCH:
             batch = record.batch()
+            breathe()
             if batches and count + len(batch.snapshots) > limit:
                 break
             batches.append(batch)
             count += len(batch.snapshots)
         mark = record.end
     return merge(batches), mark
-
-
-def count_attempts(run_directory: Path, rank: int) -> int:
-    """How many processes of this rank have recorded in the run's folder before."""
-    count = 0
-    for path in sorted(run_directory.glob("*.spool")):
-        try:
-            count += read_header(path)[1].rank == rank
-        except SpoolError:
-            # Its process died before it recorded anything; it was no attempt worth counting.
-            continue
-    return count

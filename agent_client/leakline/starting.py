@@ -1,42 +1,52 @@
-"""Starting a run: who we are, where its snapshots go, what carries them; and ending it within two seconds."""
+"""Starting a run: where its snapshots go and what carries them; and ending it within two seconds."""
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
+from .accounts import Account
 from .background import BackgroundFold
 from .budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from .callbacks import VerdictWatch
 from .cleanups import Cleanups
 from .delivery import Delivery
 from .environment import read_environment
+from .family import identity
+from .goodbye import verdict_of_server, verdict_within
 from .guard import logger
 from .loop import Loop
 from .names import readable_name
 from .notices import Notices
-from .outbox import SafeOutbox, SpoolFile
+from .outbox import SafeOutbox
+from .output import OutputTail
+from .probes.cgroup import memory_group
 from .probes.native import native, why_not_native
 from .recorder import Losses, Recorder
-from .requests import RequestBox
+from .requests import QUIET, REFUSED, RequestBox
 from .sampler import Sampler
 from .sender import Sender
 from .settings import Settings
 from .snapshot import ProcessIdentity, RunHeader, Snapshot
-from .spool import count_attempts, read_batches
+from .spool import read_batches
+from .spool_file import SpoolFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXIT_SECONDS: Final = 2.0
+# All that an exit may take, with a little less than two seconds to be on the right side of them.
+EXIT_SECONDS: Final = 1.8
+# Of them for the verdict, when the server has everything.
+GOODBYE_SECONDS: Final = 0.1
 # When the server has not answered lately, waiting longer at exit would not change that.
 EXIT_SECONDS_UNREACHABLE: Final = 0.5
 FLUSH_SECONDS: Final = 1.0
-# Tells the children of this process that a run is already announced: "<run id>:<pid>".
-ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
+# For each part of an exit, however long those before it took.
+LEAST_SECONDS: Final = 0.1
+# Snapshots move while they are counted.
+ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
 class Chain:
@@ -44,20 +54,27 @@ class Chain:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._quiet = settings.quiet or settings.rank > 0
+        self.process = process = identity(settings)
+        # One process of a run talks.
+        self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
-        process = _identity(settings)
         losses = Losses()
         governor = Governor(
             settings.max_overhead,
             max_pause_seconds=settings.max_pause_seconds,
             deep_credit_seconds=None if native() is None else NATIVE_DEEP_CREDIT_SECONDS,
         )
-        self.requests = RequestBox(refuse=not settings.requests)
+        self.requests = RequestBox(refuse=_refusal(settings))
         sampler = Sampler(governor, exact_peaks=settings.exact_peaks, requests=self.requests)
         self.header = _header(settings, sampler)
         self.spool_path: Path | None = None
-        self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool)
+        self._exit_until = 0.0
+        # Whether the server has everything.
+        self._arrived = False
+        # What the server says of the run at its end, and until when somebody waits for what is said.
+        self._verdict: str | None = None
+        self._goodbye_until = 0.0
+        self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
             self.outbox, process, losses,
@@ -71,13 +88,19 @@ class Chain:
             self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
         )
         self.loop.listeners += [self.verdicts.see, self.cleanups.see]
+        self.output = OutputTail() if settings.log_lines else None
+        self.loop.output = self.output
         if settings.sample_seconds:
-            fold = BackgroundFold(sampler, self.loop.background, settings.sample_seconds)
+            fold = BackgroundFold(
+                sampler, self.loop.background, settings.sample_seconds, self.loop.has_output
+            )
         self.loop.watch(settings.watch)
 
     def start(self) -> None:
         """1. say so  2. threads  3. the baseline."""
         self._say_hello()
+        if self.output is not None:
+            self.output.start()
         self.loop.sampler.start()
         self.recorder.start()
         if self.sender is not None:
@@ -97,7 +120,8 @@ class Chain:
 
     def close(self, end: tuple[str, str]) -> None:
         """Record the end and send what is left, within the time."""
-        deadline = time.monotonic() + EXIT_SECONDS
+        deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
+        self.stop_listening()
         state, reason = end
         left = {"state": state, "ended_at": time.time(), "reason": reason}
         self.loop.sampler.stop()
@@ -105,10 +129,49 @@ class Chain:
         if self.sender is not None:
             reachable = self.sender.failures == 0
             seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
-            if not self.sender.close(left, max(0.1, seconds)) and self.spool_path is not None:
+            self._arrived = self.sender.close(left, max(LEAST_SECONDS, seconds))
+            if not self._arrived and self.spool_path is not None:
                 where = self.spool_path.parent
                 self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
-        self.outbox.close()
+        self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
+
+    def _ask_for_verdict(self, delivery: Delivery) -> None:
+        """On the sender's thread, when the server has heard of the end."""
+        self._goodbye_until = time.monotonic() + GOODBYE_SECONDS
+        if not self._quiet:
+            self._verdict = verdict_of_server(
+                delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
+            )
+
+    def stop_listening(self) -> None:
+        """Leave what the program prints alone from here on."""
+        if self.output is not None:
+            self.output.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what it has inherited. Without a lock: another thread may have held it."""
+        self.loop.sampler.abandon()
+        self.stop_listening()
+        if self.sender is not None:
+            self.sender.abandon()
+
+    def account(self) -> Account:
+        """Where every snapshot has gone. Read again while it moves from one hand to the next."""
+        for _ in range(ACCOUNT_TRIES):
+            account = self._read_account()
+            if account.closes:
+                break
+            # Whoever moves them needs the interpreter for it.
+            time.sleep(ACCOUNT_PAUSE_SECONDS)
+        return account
+
+    def _read_account(self) -> Account:
+        return Account(
+            taken=self.recorder.taken,
+            sent=0 if self.sender is None else self.sender.sent,
+            pending=self.recorder.waiting() + self.outbox.waiting(),
+            lost=self.outbox.lost(),
+        )
 
     def forget(self) -> None:
         """Let go of what the program gave."""
@@ -119,9 +182,12 @@ class Chain:
     def say_goodbye(self) -> None:
         if self._quiet or self.spool_path is None:
             return
-        from .report import closing_line
-
-        self._notices.say(closing_line(self.spool_path))
+        until, where = self._exit_until, f"leakline report {self.spool_path.parent}"
+        if self._arrived:
+            # The server has it as well, and nobody waits for what is to be seen there.
+            until, where = self._goodbye_until, self._settings.url
+        verdict = self._verdict or verdict_within(self.spool_path, until - time.monotonic())
+        self._notices.say(verdict or f"the verdict takes longer than an exit may; see {where}")
 
     def _say_hello(self) -> None:
         settings = self._settings
@@ -135,8 +201,12 @@ class Chain:
 
     def _open_spool(self, process: ProcessIdentity) -> SpoolFile | None:
         self.spool_path = self._settings.run_directory / f"{process.instance}.spool"
+        origin = self._settings.server if self._settings.mode == "online" else None
         try:
-            return SpoolFile(self.spool_path, self.header, process)
+            return SpoolFile(
+                self.spool_path, self.header, process, self._settings.spool_limit_bytes,
+                server=origin, memory_group=memory_group(),
+            )  # fmt: skip
         except OSError as error:
             self._lost_spool(str(error))
             return None
@@ -151,20 +221,20 @@ class Chain:
         settings = self._settings
         if settings.mode != "online":
             return None
+        _load_network()
         where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        from .leftovers import Leftovers
+
+        delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)
+        leftovers = Leftovers(
+            settings.directory, self.spool_path, delivery, lambda line: self._notices.say(line)
+        )
         return Sender(
-            self.outbox, Delivery(settings.server, settings.token), self.header, process, losses,
-            self._notices, where, requested=self.requests.put,
+            self.outbox, delivery, self.header, process, losses, self._notices, where,
+            requested=self.requests.put, idle=leftovers.send, let_go=leftovers.close,
+            ended=lambda: self._ask_for_verdict(delivery),
             note_cpu=governor.note_thread,
         )  # fmt: skip
-
-
-def _identity(settings: Settings) -> ProcessIdentity:
-    recorded = count_attempts(settings.run_directory, settings.rank)
-    attempt = max(settings.restarts + 1, recorded + 1)
-    return ProcessIdentity(
-        os.urandom(8).hex(), settings.rank, os.getpid(), socket.gethostname(), attempt=attempt
-    )
 
 
 def _header(settings: Settings, sampler: Sampler) -> RunHeader:
@@ -187,25 +257,17 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
     )
 
 
-def announce(run_id: str) -> None:
-    """Tell the children of this process that it has a run."""
-    os.environ[ANNOUNCED] = f"{run_id}:{os.getpid()}"
+def _refusal(settings: Settings) -> str | None:
+    """What the server's requests are answered with; None: they are served."""
+    if not settings.requests:
+        return REFUSED
+    return QUIET if settings.quiet else None
 
 
-def take_back() -> None:
-    """The run of this process is over."""
-    os.environ.pop(ANNOUNCED, None)
-
-
-def in_worker() -> bool:
-    """Is this a multiprocessing child of a process that measures already? It must not start a second run.
-
-    A child of a process without a run (a rank started by ``mp.spawn``) may start one.
-    """
-    announced = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
-    if announced in ("", str(os.getpid())):
-        return False
-    # While a spawned child imports the main module, multiprocessing does not know its parent yet.
-    helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
-    processes: Any = sys.modules.get("multiprocessing.process")
-    return helper or (processes is not None and processes.parent_process() is not None)
+def _load_network() -> None:
+    """What the sender would import: a child forked while another thread imports could never import the same."""
+    names = ["leakline.connection", "encodings.ascii", "encodings.idna"]
+    if any(variable.lower().endswith("_proxy") for variable in os.environ):
+        names.append("urllib.request")
+    for name in names:
+        import_module(name)

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .batches import SNAPSHOTS_PER_BATCH
 from .delivery import Body, Delivery, Outcome, Refused, accepted_body
 from .errors import SpoolError
-from .sender import BATCH_REFUSALS, announcement, deliver
-from .snapshot import Batch
-from .spool import END, read_ack, read_header, read_records, unsent_batches, write_ack
+from .parts import BATCH_REFUSALS, deliver
+from .sender import announcement
+from .snapshot import Batch, ProcessIdentity, RunHeader
+from .spool import (
+    Record,
+    collect,
+    is_in_place,
+    read_ack,
+    read_header,
+    read_open,
+    read_open_end,
+    write_ack,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What one upload did. ``whole`` is False when the process was killed or still runs: no end was recorded."""
+    """What an upload has done, ``complete`` when nothing is left.
+
+    ``state`` is how the process ended; empty: no end is recorded, it may still run.
+    """
 
     run: str
     name: str
     sent: int = 0
     refused: int = 0
-    whole: bool = False
+    state: str = ""
+    reason: str = ""
+    complete: bool = False
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
@@ -30,27 +46,77 @@ def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
 
     Raises SpoolError, ServerUnreachable, or ServerRefused when the server refuses the whole run.
     """
+    return list(uploading(path, delivery, again=again))[-1]
+
+
+def uploading(
+    path: Path, delivery: Delivery, *, again: bool = False, limit: int = SNAPSHOTS_PER_BATCH
+) -> Iterator[Uploaded]:
+    """`upload` in steps of at most ``limit`` snapshots: what was done so far, after each."""
     header, process = read_header(path)
-    offset = 0 if again else read_ack(path, delivery.server)
-    done = Uploaded(header.id, header.name)
-    end = next((record for record in read_records(path) if record.kind == END), None)
-    if next(read_records(path, offset), None) is None:
-        return replace(done, whole=end is not None)
+    # One file to the end: a process that still runs may put a shorter one in its place meanwhile.
+    with path.open("rb") as file:
+        yield from _uploading(_Spool(path, file.fileno()), header, process, delivery, again, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spool:
+    """A spool that is open, and its name."""
+
+    path: Path
+    fd: int
+
+    def records(self, offset: int = 0) -> Iterator[Record]:
+        return read_open(self.fd, offset, self.path)
+
+    def accepted(self, server: str) -> int:
+        offset = read_ack(self.path, server)
+        return offset if is_in_place(self.fd, self.path) else 0
+
+    def note(self, offset: int, server: str) -> None:
+        # Of another file an offset says nothing: it would skip what was never sent.
+        if not is_in_place(self.fd, self.path):
+            return
+        try:
+            write_ack(self.path, offset, server)
+        except OSError as error:
+            raise SpoolError(
+                self.path, f"was sent, but that cannot be noted beside it ({error.strerror})"
+            ) from error
+
+
+def _uploading(
+    spool: _Spool,
+    header: RunHeader,
+    process: ProcessIdentity,
+    delivery: Delivery,
+    again: bool,
+    limit: int,
+) -> Iterator[Uploaded]:
+    offset = 0 if again else spool.accepted(delivery.server)
+    end = read_open_end(spool.fd, spool.path)
+    told = {} if end is None else end.payload()
+    done = Uploaded(
+        header.id, header.name, state=str(told.get("state", "")), reason=str(told.get("reason", ""))
+    )
+    if next(spool.records(offset), None) is None:
+        yield replace(done, complete=True)
+        return
     _accepted(delivery, "POST", "/runs", announcement(header, process))
     while True:
-        batches, mark = unsent_batches(path, offset)
+        batches, mark = collect(spool.records(offset), offset, limit)
         if mark <= offset:
             break
         for batch in batches:
             sent, refused = _send(batch, header.id, delivery)
             done = replace(done, sent=done.sent + sent, refused=done.refused + refused)
         offset = mark
-        _note(path, offset, delivery.server)
+        spool.note(offset, delivery.server)
+        yield done
     if end is not None:
-        left = {**end.payload(), "instance": process.instance}
-        _accepted(delivery, "PATCH", f"/runs/{header.id}", left)
-        _note(path, end.end, delivery.server)
-    return replace(done, whole=end is not None)
+        _accepted(delivery, "PATCH", f"/runs/{header.id}", {**told, "instance": process.instance})
+        spool.note(end.end, delivery.server)
+    yield replace(done, complete=True)
 
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
@@ -71,12 +137,3 @@ def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
 
 def _accepted(delivery: Delivery, method: str, path: str, body: Mapping[str, Any]) -> None:
     accepted_body(delivery.request(method, path, body), delivery.server)
-
-
-def _note(path: Path, offset: int, server: str) -> None:
-    try:
-        write_ack(path, offset, server)
-    except OSError as error:
-        raise SpoolError(
-            path, f"was sent, but that cannot be noted beside it ({error.strerror})"
-        ) from error

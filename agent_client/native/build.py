@@ -1,10 +1,11 @@
-"""Compile `leakline._native` for the interpreter that runs this file.
+"""Compile `leakline._native`, or `leakline_server._native`, for the interpreter that runs this file.
 
-    python agent_client/native/build.py FOLDER        # leaves FOLDER/_native<EXT_SUFFIX>
-    python agent_client/native/build.py --possible    # says whether it can, without doing it
+    python agent_client/native/build.py FOLDER                   # leaves FOLDER/_native<EXT_SUFFIX>
+    python agent_client/native/build.py FOLDER leakline_server   # the one of the server
+    python agent_client/native/build.py --possible               # says whether it can, without doing it
 
 Standard library only, so that any interpreter can run it. The build hook of the package and the tests call `build`. The
-module is optional: whatever is in the way is a `NotBuilt` with one line, and the package then works in pure Python.
+modules are optional: whatever is in the way is a `NotBuilt` with one line, and the package then works in pure Python.
 """
 
 from __future__ import annotations
@@ -18,9 +19,31 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 SETTING = "LEAKLINE_BUILD_NATIVE"
-SOURCES = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Module(NamedTuple):
+    """One that is compiled: `_native` of the package in that folder."""
+
+    package: Path
+    sources: Path
+    headers: tuple[str, ...] = ("Python.h",)
+
+    @property
+    def name(self) -> str:
+        return f"{self.package.name}._native"
+
+
+CLIENT = Module(
+    ROOT / "agent_client" / "leakline",
+    ROOT / "agent_client" / "native",
+    ("Python.h", "internal/pycore_gc.h"),
+)
+SERVER = Module(ROOT / "server" / "leakline_server", ROOT / "server" / "native")
+MODULES = {module.package.name: module for module in (CLIENT, SERVER)}
 # The versions whose internal headers the sources were written and tested against.
 OLDEST, NEWEST = (3, 11), (3, 14)
 # Warnings are not errors: a newer compiler must not turn an installation away.
@@ -71,7 +94,7 @@ def compiler() -> list[str]:
     raise NotBuilt("there is no C compiler")
 
 
-def check() -> None:
+def check(module: Module = CLIENT) -> None:
     """Raise `NotBuilt` when this interpreter or this machine cannot have the module."""
     version = sys.version_info[:2]
     if sys.implementation.name != "cpython":
@@ -83,13 +106,13 @@ def check() -> None:
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
         raise NotBuilt("it is for 64-bit Linux")
     headers = Path(sysconfig.get_path("include"))
-    for name in ("Python.h", "internal/pycore_gc.h"):
+    for name in module.headers:
         if not (headers / name).is_file():
             raise NotBuilt(f"Python's headers are not installed: no {headers / name}")
     compiler()
 
 
-def build(folder: Path, *, extra: Sequence[str] = ()) -> Path:
+def build(folder: Path, module: Module = CLIENT, *, extra: Sequence[str] = ()) -> Path:
     """Compile the module into the folder, load it once in a fresh interpreter, and return its path.
 
     `extra` are further arguments of the compiler. An older module of the same name is replaced in one
@@ -97,14 +120,14 @@ def build(folder: Path, *, extra: Sequence[str] = ()) -> Path:
     """
     target = folder / file_name()
     try:
-        check()
+        check(module)
         folder.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the replacement is one step and a process that has the old one keeps it.
         with tempfile.TemporaryDirectory(prefix="_native-", dir=folder) as made:
             fresh = Path(made) / target.name
-            _compile(fresh, extra)
+            _compile(module, fresh, extra)
             if not extra:
-                _load_once(fresh)
+                _load_once(module, fresh)
             fresh.replace(target)
     except NotBuilt:
         target.unlink(missing_ok=True)
@@ -112,10 +135,10 @@ def build(folder: Path, *, extra: Sequence[str] = ()) -> Path:
     return target
 
 
-def _compile(target: Path, extra: Sequence[str]) -> None:
-    sources = sorted(path.name for path in SOURCES.glob("*.c"))
+def _compile(module: Module, target: Path, extra: Sequence[str]) -> None:
+    sources = sorted(path.name for path in module.sources.glob("*.c"))
     if not sources:
-        raise NotBuilt(f"{SOURCES} holds no sources")
+        raise NotBuilt(f"{module.sources} holds no sources")
     # Both may be the same folder.
     headers = dict.fromkeys(sysconfig.get_path(kind) for kind in ("include", "platinclude"))
     command = [
@@ -125,7 +148,12 @@ def _compile(target: Path, extra: Sequence[str]) -> None:
     try:
         # Relative names keep this machine's folders out of the result.
         done = subprocess.run(
-            command, cwd=SOURCES, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            command,
+            cwd=module.sources,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotBuilt(f"the C compiler could not run: {error}") from None
@@ -137,14 +165,14 @@ def _compile(target: Path, extra: Sequence[str]) -> None:
         raise NotBuilt(f"it does not compile: {what}")
 
 
-def _load_once(path: Path) -> None:
+def _load_once(module: Module, path: Path) -> None:
     """An undefined symbol shows here, and not in somebody's training."""
     code = (
-        "import importlib.util as u, sys; s = u.spec_from_file_location('leakline._native', sys.argv[1]); "
-        "u.module_from_spec(s)"
+        "import importlib.util as u, sys; "
+        "s = u.spec_from_file_location(*sys.argv[1:]); u.module_from_spec(s)"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(path)],
+        [sys.executable, "-I", "-c", code, module.name, str(path)],
         capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -153,14 +181,16 @@ def _load_once(path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+    folder, *names = arguments or ("--help",)
+    name = names[0] if names else "leakline"
+    if len(names) > 1 or name not in MODULES or folder in ("-h", "--help"):
         sys.stderr.write(f"{__doc__}\n")
         return 2
     try:
-        if arguments[0] == "--possible":
-            check()
+        if folder == "--possible":
+            check(MODULES[name])
         else:
-            sys.stdout.write(f"{build(Path(arguments[0]).resolve())}\n")
+            sys.stdout.write(f"{build(Path(folder).resolve(), MODULES[name])}\n")
     except NotBuilt as reason:
         sys.stderr.write(f"no native module: {reason}\n")
         return 1

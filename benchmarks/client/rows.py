@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -28,9 +27,6 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "client_mb": ("MB", "{:.2f}"),
     "per_snapshot_bytes": ("bytes per snapshot", "{:.0f}"),
 }
-# Multiplies every target that is not a count. Only for the test that sees the check fail.
-SCALE: Final = float(os.environ.get("LEAKLINE_BENCH_SCALE", "1"))
-
 NOT_BUILT: Final = "not built"
 NOT_MEASURED: Final = "not measured"
 
@@ -53,7 +49,9 @@ class Row:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def scaled(self) -> Row:
-        return replace(self, at_most={key: value * SCALE for key, value in self.at_most.items()})
+        return replace(
+            self, at_most={key: value * printing.SCALE for key, value in self.at_most.items()}
+        )
 
     def failures(self) -> list[str]:
         """What falls short, in words; empty when nothing does."""

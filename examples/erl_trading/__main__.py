@@ -50,7 +50,7 @@ def train(options: argparse.Namespace) -> int:
     )
     trainer = Trainer(
         run, make_market(options.seed), Leaks.of(options.leak), population, options.seed, tell,
-        options.replay_ready,
+        options.replay_ready, options.critic_steps,
     )  # fmt: skip
     run.expect(TradingEnvironment, population)
     # The population, and the best agent so far.
@@ -93,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--replay-ready", type=int, default=6_000, metavar="NUMBER",
         help="transitions in the buffer before the training phase begins (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--critic-steps", type=int, default=48, metavar="NUMBER",
+        help="of the critic alone before each step of the actor; most of the time goes there (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--project", default="erl-trading")
     parser.add_argument("--name", help="of the run (default: a readable random one)")

@@ -78,6 +78,7 @@ class Trainer:
     seed: int = 0
     on_progress: Callable[[Progress], None] = lambda progress: None
     replay_ready: int = REPLAY_READY
+    critic_steps: int = CRITIC_STEPS
 
     replay: ReplayBuffer = field(init=False)
     population: list[DDPGAgent] = field(init=False)
@@ -126,7 +127,7 @@ class Trainer:
         """population x GRADIENT_STEPS x ACCUMULATION_STEPS times two losses."""
         for agent in self.population:
             for _ in range(GRADIENT_STEPS):
-                for _ in range(CRITIC_STEPS):
+                for _ in range(self.critic_steps):
                     agent.train_critic(self.replay.sample(CRITIC_BATCH_SIZE, self.random))
                 for _ in range(ACCUMULATION_STEPS):
                     experience = self.replay.sample(BATCH_SIZE, self.random)

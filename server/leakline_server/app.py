@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from .config import Config
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
+from .store import disk
+from .store.columns import Key
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
 from .store.rules import take_file
 from .web import (
     alert_pages,
     errors,
+    export_api,
     incident_pages,
     incidents_api,
+    keeping_api,
     metrics,
     openapi,
     pages,
     read_api,
     rules_api,
     rules_pages,
+    series_api,
     stream,
     webhooks_api,
 )
 from .web.derived import Derivations
 from .web.guard import Guard
-from .web.ingest_api import PATH, IngestRoute
+from .web.ingest_api import PATH, Hot, IngestRoute
 from .web.metrics import Metrics
 from .web.services import Services
 from .web.static_files import RevalidatedFiles
 from .worker import Worker
+from .workers.compacting import Compactor
 from .workers.deliver import Deliverer
 from .workers.examine import Examiner, Wakes
+from .workers.retaining import Retainer
+from .workers.seal import Sealer
+from .workers.watching import Watcher
 from .writer import Writer
 
 DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."
 )
+
+log = logging.getLogger("leakline")
 
 
 def create_app(config: Config) -> FastAPI:
@@ -56,9 +69,12 @@ def create_app(config: Config) -> FastAPI:
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
+    advice = disk.prepare(engine)
+    if advice is not None:
+        log.warning(advice)
     take_file(engine, config.rules, time.time())
     rooms = _Rooms(config, engine)
-    app = FastAPI(
+    app = _Application(
         title="Leakline",
         description=DESCRIPTION,
         version=version("leakline"),
@@ -73,11 +89,14 @@ def create_app(config: Config) -> FastAPI:
     app.state.services = rooms.services
     app.state.metrics = Metrics()
     app.state.metrics.attach(rooms.services)
-    # Before everything else: most requests are batches, and routes are tried in order.
+    # Before the other routes, which are tried in order.
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
     for router in (
         stream.router,
         read_api.router,
+        series_api.router,
+        keeping_api.router,
+        export_api.router,
         read_api.health,
         incidents_api.router,
         rules_api.router,
@@ -88,7 +107,8 @@ def create_app(config: Config) -> FastAPI:
         alert_pages.router,
         rules_pages.router,
     ):
-        app.include_router(router)
+        # Not included, which makes every route and its models anew for each application, at the first request.
+        app.router.routes.extend(router.routes)
     app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
     openapi.install(app)
@@ -101,7 +121,21 @@ def create_app(config: Config) -> FastAPI:
         )
     # Outermost: what may not be here at all is not even read.
     app.add_middleware(Guard, config=config)
+    app.hot = Hot(rooms.services, app.state.metrics, Guard(app, config))
     return app
+
+
+class _Application(FastAPI):
+    """Most requests are batches, and those go past the framework."""
+
+    hot: Hot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        run_id = self.hot.run_of(scope)
+        if run_id is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await self.hot.take(run_id, scope, receive, send)
 
 
 class _Rooms:
@@ -111,21 +145,33 @@ class _Rooms:
         self._engine = engine
         self._live = Live()
         self._deliverer = Deliverer(engine, config)
-        requests = Requests()
+        requests = Requests(engine, has_answers=self._watch_now)
+        self._watcher = Watcher(engine, self._live, requests)
+        self._watching = Worker("watch", self._watcher.once)
         wakes = Wakes(self._live.wake, self._deliverer.wake, requests.wanted)
         self._examiner = Examiner(engine, config.silent_after_seconds, wakes)
         self._examining = Worker("examine", self._examiner.once)
-        self._writer = Writer(engine, self._stored)
+        self._writer = Writer(engine, self._stored, self._seal)
+        self._sealer = Sealer(engine, self._writer.sealed)
+        self._sealing = Worker("seal", self._sealer.once)
+        self._retainer = Retainer(engine, config.limits, self._live.wake)
+        self._retaining = Worker("retain", self._retainer.once)
+        self._compactor = Compactor(engine)
+        self._compacting = Worker("compact", self._compactor.once)
         self.services = Services(
             config,
             engine,
             self._live,
             self._writer,
+            self._sealer.figures,
             self._examiner.figures,
             Derivations(engine),
             requests,
             self._examine,
             self._deliverer.wake,
+            self._retainer.figures,
+            self._retaining.wake,
+            self._compactor.figures,
         )
 
     @contextlib.asynccontextmanager
@@ -133,22 +179,43 @@ class _Rooms:
         self._live.start()
         # First, because an alert is for the webhooks that are there when it is written.
         self._deliverer.start()
+        self._watching.start()
         self._writer.start()
+        self._sealing.start()
         self._examining.start()
+        self._retaining.start()
+        self._compacting.start()
         try:
             yield
         finally:
             # What makes rows stops before what sends from them.
             self._live.close()
+            self._retaining.stop()
+            self._compacting.stop()
+            self._sealing.stop()
             self._writer.stop()
             self._examining.stop()
+            self._watching.stop()
             self._deliverer.stop()
             self._engine.dispose()
 
-    def _stored(self, run_id: str) -> None:
-        self._live.wake(run_id)
-        self._examine(run_id)
+    def _watch_now(self) -> None:
+        self._watcher.news()
+        self._watching.wake()
 
-    def _examine(self, run_id: str) -> None:
-        self._examiner.news(run_id)
+    def _seal(self, keys: Sequence[Key]) -> None:
+        self._sealer.want(keys)
+        self._sealing.wake()
+
+    def _stored(self, run_ids: Collection[str]) -> None:
+        # Whoever begins to watch after this look reads what is committed.
+        for run_id in set(self._live.watched).intersection(run_ids):
+            self._live.wake(run_id)
+        # One that waits already is looked at when its time comes.
+        new = [run_id for run_id in run_ids if self._examiner.news(run_id)]
+        if new:
+            self._examining.wake()
+
+    def _examine(self, run_id: str, ended: bool) -> None:
+        self._examiner.news(run_id, ended=ended)
         self._examining.wake()

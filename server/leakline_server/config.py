@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from leakline.errors import LeaklineError
+from leakline.errors import BadArgument, LeaklineError
+from leakline.sizes import size_bytes
 
 from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS
 from .alerts.rules_file import read_rules
 from .alerts.signing import check_secret
 from .store.engine import Synchronous
+from .store.retention import FOREVER, Limits, PerProject
 from .store.rules import Terms
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -26,6 +28,7 @@ DEFAULT_PORT: Final = 8765
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
 # Each is sent to by a thread of its own.
 MAX_APPRISE_URLS: Final = 32
+MAX_DAYS: Final = 36_500.0
 
 
 class WrongSettings(LeaklineError):
@@ -54,8 +57,16 @@ class Config:
     allowed_origins: tuple[str, ...] = ()
     # Those of the file; none is there without it.
     rules: tuple[Terms, ...] = ()
+    # How long runs are kept, and whole; without end by themselves.
+    keep_days: PerProject = FOREVER
+    thin_after_days: PerProject = FOREVER
+    keep_bytes: PerProject = FOREVER
     # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
     silent_after_seconds: float = 60.0
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.keep_days, self.thin_after_days, self.keep_bytes)
 
     @property
     def address(self) -> str:
@@ -148,6 +159,44 @@ def _apprise_urls(text: str) -> tuple[str, ...]:
     return found
 
 
+def _per_project(number: Callable[[str], float]) -> Callable[[str], PerProject]:
+    """``30,erl-trading=90``: one for all projects, and others by name; ``forever`` is without end."""
+
+    def parse(text: str) -> PerProject:
+        default: float | None = None
+        projects: dict[str, float | None] = {}
+        for part in _list(text):
+            name, named, value = part.rpartition("=")
+            found = None if value.strip() == "forever" else number(value.strip())
+            if named:
+                projects[name.strip()] = found
+            else:
+                default = found
+        return PerProject(default, projects)
+
+    return parse
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days <= MAX_DAYS:
+        raise ValueError("must be days above 0 such as 30, or forever, or 30,project=90")
+    return days
+
+
+def _size(text: str) -> float:
+    try:
+        size = size_bytes(text, "size")
+    except BadArgument:
+        size = 0
+    if size == 0:
+        raise ValueError("must be a size such as 50 GiB, or forever, or 50 GiB,project=200 GiB")
+    return size
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -171,4 +220,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_APPRISE_URLS": ("apprise_urls", _apprise_urls),
     "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _list),
     "LEAKLINE_RULES": ("rules", _rules),
+    "LEAKLINE_KEEP_DAYS": ("keep_days", _per_project(_days)),
+    "LEAKLINE_THIN_AFTER_DAYS": ("thin_after_days", _per_project(_days)),
+    "LEAKLINE_KEEP_BYTES": ("keep_bytes", _per_project(_size)),
 }

@@ -12,9 +12,13 @@ class WriterFigures:
     batches: int = 0
     snapshots: int = 0
     repeated_batches: int = 0
-    sealed_snapshots: int = 0
-    seal_seconds: float = 0.0
     failures: int = 0
+
+
+@dataclass(slots=True)
+class SealerFigures:
+    snapshots: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -23,3 +27,15 @@ class ExaminerFigures:
 
     examinations: int = 0
     cpu_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class CompactorFigures:
+    snapshots: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class RetainerFigures:
+    removed_runs: int = 0
+    thinned_snapshots: int = 0

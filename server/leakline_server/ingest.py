@@ -7,25 +7,32 @@ Nothing is silently repaired but control characters, which are removed from ever
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import zstandard
 
 from leakline.snapshot import WIRE_VERSION, ProcessIdentity
 
+from . import number_columns
 from .errors import InvalidField, Malformed, TooLarge, Unsupported
 from .store import wire
+from .store.batch_columns import NOT_THERE, BatchColumns, Rows, of_lists
 from .store.incoming import DetailKind, Incoming
+from .store.log_lines import LINES_KEPT
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_INFLATED_BYTES: Final = 2 * 2**20
 MAX_SNAPSHOTS: Final = 200
 MAX_SERIES: Final = 4_000
+SMALL_BODY_BYTES: Final = 8 * 1024
 MAX_EVENTS: Final = 2_000
 MAX_LARGE_OBJECTS: Final = 64 * MAX_SNAPSHOTS
 MAX_HOLDERS: Final = 64 * MAX_SNAPSHOTS
@@ -33,6 +40,8 @@ MAX_CENSUS_TYPES: Final = 5_000
 MAX_DEPTH: Final = 8
 MAX_RSS_BYTES: Final = 64 * 2**40
 MAX_LOST_REASONS: Final = 32
+# What a process printed: characters of one line. A client of ours cuts at 400.
+MAX_LINE_LENGTH: Final = 1_000
 # Sums and squares of what is below this still fit a double with digits to spare.
 MAX_FLOAT: Final = 1e15
 
@@ -81,16 +90,20 @@ def too_large(limit_bytes: int, what: str) -> TooLarge:
 
 def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     """The batch in ``body``, inflated JSON. Raises Malformed or InvalidField."""
-    batch = _decode(body)
-    clean = b"\\" in body or b"\x7f" in body
-    if clean:
+    if b"\\" in body or b"\x7f" in body:
         # JSON can hold a control character only behind a backslash, so most bodies need no look.
         # Checked again after it: a name of nothing but control characters is no name.
-        batch = _decode(wire.encode(_all_without_control(msgspec.to_builtins(batch))))
-    rows = batch.snapshots is not None
-    columns, filled = _columns(batch)
-    count = len(columns.time)
-    _check_series(columns.series)
+        cleaned = _all_without_control(msgspec.to_builtins(_decode(body)))
+        body = wire.encode(cleaned)
+    # In Python, a number as an object costs less in a few snapshots than looking how its text can be read.
+    try_text = len(body) > SMALL_BODY_BYTES or number_columns.native() is not None
+    found = _plain(body) if try_text else None
+    if found is None:
+        whole = _decode(body)
+        found = whole, _columns(whole)
+        _check_series(found[1])
+    batch, columns = found
+    count = len(columns)
     if len(batch.lost) > MAX_LOST_REASONS:
         raise InvalidField("lost", len(batch.lost), f"at most {MAX_LOST_REASONS} reasons")
     details = _details(batch, count)
@@ -101,11 +114,43 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
         first_sequence=batch.first_sequence,
         count=count,
         columns=columns,
-        raw=None if rows or filled or clean else body,
         details=details,
         lost=batch.lost,
         received_at=received_at,
     )
+
+
+def _plain(body: bytes) -> tuple[wire.Envelope, BatchColumns] | None:
+    """The batch where nothing is wrong with it and nothing missing in it, as clients of ours send; else None."""
+    try:
+        batch = wire.decode_plain(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    columns = batch.columns
+    count = len(columns.time)
+    sizes = {
+        len(columns.monotonic), len(columns.generation), len(columns.phase), len(columns.label), len(columns.kind),
+        count if batch.count is None else batch.count,
+    }  # fmt: skip
+    if batch.version != WIRE_VERSION or sizes != {count} or not 0 < count <= MAX_SNAPSHOTS:
+        return None
+    found = number_columns.read(columns.series, count)
+    if found is None:
+        return None
+    checked = BatchColumns(
+        np.array(columns.time, np.float64),
+        np.array(columns.monotonic, np.float64),
+        columns.generation,
+        columns.phase,
+        columns.label,
+        columns.kind,
+        found.whole,
+        found.holed,
+        found.floats,
+        found.constant,
+    )
+    _check_series(checked, found.low, found.high)
+    return batch, checked
 
 
 def _gunzip(body: bytes) -> bytes:
@@ -134,18 +179,17 @@ def _decode(body: bytes) -> wire.Batch:
 _NOT_JSON: Final = re.compile(rb"\b(?:NaN|-?Infinity)\b")
 
 
-def _columns(batch: wire.Batch) -> tuple[wire.Columns, bool]:
-    """The columns of either form, and whether something had to be filled in."""
+def _columns(batch: wire.Batch) -> BatchColumns:
+    """The columns of either form."""
     if (batch.columns is None) == (batch.snapshots is None):
         raise InvalidField("columns", None, "send either columns with count, or snapshots")
     if batch.snapshots is not None:
         _check_count(len(batch.snapshots))
-        return wire.columns_of(batch.snapshots), True
+        return _arrays(wire.columns_of(batch.snapshots))
     columns = batch.columns
     assert columns is not None
     count = len(columns.time) if batch.count is None else batch.count
     _check_count(count)
-    filled = not (columns.monotonic and columns.generation and columns.phase and columns.label)
     nothing = [None] * count
     columns.monotonic = columns.monotonic or list(columns.time)
     columns.generation = columns.generation or list(nothing)
@@ -160,7 +204,14 @@ def _columns(batch: wire.Batch) -> tuple[wire.Columns, bool]:
             raise InvalidField(
                 f"columns.series.{name}", len(values), f"must have count={count} entries"
             )
-    return columns, filled
+    return _arrays(columns)
+
+
+def _arrays(columns: wire.Columns) -> BatchColumns:
+    found = of_lists(columns)
+    for name in found.floats.names:
+        _check_sizes(name, columns.series[name])
+    return found
 
 
 def _check_count(count: int) -> None:
@@ -168,26 +219,56 @@ def _check_count(count: int) -> None:
         raise InvalidField("count", count, f"at most {MAX_SNAPSHOTS} snapshots in one batch")
 
 
-def _check_series(series: Mapping[str, Sequence[Any]]) -> None:
-    if len(series) > MAX_SERIES:
-        raise InvalidField(
-            "columns.series", len(series), f"at most {MAX_SERIES} series in one batch"
-        )
-    for name, values in series.items():
-        present = values if None not in values else [v for v in values if v is not None]
-        if not present:
-            continue
-        if min(present) < -MAX_FLOAT or max(present) > MAX_FLOAT:
-            _check_sizes(name, values)
-        if _COUNTS.fullmatch(name):
-            if min(present) < 0:
-                raise InvalidField(f"columns.series.{name}", min(present), "must not be negative")
-            if name == "process.rss_bytes" and max(present) > MAX_RSS_BYTES:
-                raise InvalidField(f"columns.series.{name}", max(present), "is more than 64 TiB")
+def _check_series(columns: BatchColumns, low: float = -math.inf, high: float = math.inf) -> None:
+    """Of columns with no number below ``low`` or above ``high``: most need no look at each of them."""
+    tables = (columns.whole, columns.holed, columns.floats)
+    series = len(columns.constant) + sum(len(rows.names) for rows in tables)
+    if series > MAX_SERIES:
+        raise InvalidField("columns.series", series, f"at most {MAX_SERIES} series in one batch")
+    if low < 0:
+        for name, value in columns.constant.items():
+            if value < 0:
+                _check_not_negative(name, value)
+        for rows in tables:
+            if len(rows.names) and len(columns):
+                _check_rows(rows)
+    if high > MAX_RSS_BYTES:
+        _check_resident(columns)
+
+
+def _check_resident(columns: BatchColumns) -> None:
+    resident = columns.numbers("process.rss_bytes")
+    if resident is not None and len(columns) and resident.values.max() > MAX_RSS_BYTES:
+        most = resident.values.max().item()
+        raise InvalidField("columns.series.process.rss_bytes", most, "is more than 64 TiB")
+
+
+def _check_rows(rows: Rows) -> None:
+    values = rows.values
+    suspicious = values < 0
+    if rows.values.dtype.kind == "i":
+        suspicious &= values != NOT_THERE
+    if suspicious.any():
+        for at in np.flatnonzero(suspicious.any(axis=1)).tolist():
+            of_one = values[at]
+            _check_not_negative(rows.names[at], of_one[suspicious[at]].min().item())
+
+
+def _check_not_negative(name: str, lowest: float) -> None:
+    if _counts(name):
+        raise InvalidField(f"columns.series.{name}", lowest, "must not be negative")
+
+
+@lru_cache(maxsize=10_000)
+def _counts(name: str) -> bool:
+    return _COUNTS.fullmatch(name) is not None
 
 
 def _check_sizes(name: str, values: Sequence[Any]) -> None:
-    """Seldom needed: some value is beyond MAX_FLOAT. Integers were bounded when they were decoded."""
+    """Of values decoded one by one. Integers were bounded then."""
+    present = [v for v in values if v is not None]
+    if not present or (min(present) >= -MAX_FLOAT and max(present) <= MAX_FLOAT):
+        return
     whole = _BYTES_OR_COUNT.fullmatch(name) is not None
     for i, value in enumerate(values):
         limit = wire.MAX_INTEGER if whole or isinstance(value, int) else MAX_FLOAT
@@ -196,9 +277,10 @@ def _check_sizes(name: str, values: Sequence[Any]) -> None:
             raise InvalidField(where, value, f"must lie between -{limit:g} and {limit:g}")
 
 
-def _details(batch: wire.Batch, count: int) -> dict[DetailKind, Sequence[Any]]:
+def _details(batch: wire.Envelope, count: int) -> dict[DetailKind, Sequence[Any]]:
     kinds: tuple[tuple[DetailKind, Sequence[Any], int], ...] = (
-        ("events", batch.events, MAX_EVENTS),
+        ("events", [e for e in batch.events if e.kind != "log"], MAX_EVENTS),
+        ("log", [e for e in batch.events if e.kind == "log"], MAX_SNAPSHOTS),
         ("large_objects", batch.large_objects, MAX_LARGE_OBJECTS),
         ("census", batch.census, MAX_SNAPSHOTS),
         ("holders", batch.holders, MAX_HOLDERS),
@@ -273,6 +355,8 @@ def _check_event(i: int, event: wire.Event) -> None:
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
     if event.kind == "cleanup":
         _check_counts(i, event.data.get("counts"))
+    if event.kind == "log":
+        _check_lines(i, event.data.get("lines"))
     promises = event.data.get("promises")
     if event.kind == "fix" and not (promises is None or isinstance(promises, dict)):
         raise InvalidField(f"events[{i}].data.promises", promises, "must be an object")
@@ -294,6 +378,17 @@ def _check_counts(i: int, counts: Any) -> None:
     if not right:
         where = f"events[{i}].data.counts"
         raise InvalidField(where, counts, "must be counts by type: {type: [before, after]}")
+
+
+def _check_lines(i: int, lines: Any) -> None:
+    right = (
+        isinstance(lines, list)
+        and 1 <= len(lines) <= LINES_KEPT
+        and all(isinstance(line, str) and len(line) <= MAX_LINE_LENGTH for line in lines)
+    )
+    if not right:
+        where = f"must be 1 to {LINES_KEPT} texts of at most {MAX_LINE_LENGTH} characters"
+        raise InvalidField(f"events[{i}].data.lines", lines, where)
 
 
 def deeper_than(thing: Any, depth: int) -> bool:

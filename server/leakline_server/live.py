@@ -1,14 +1,41 @@
-"""Tells those who wait for a run that it has news. What the news is, they read from the database.
+"""Everybody who watches a run: one of them reads what is new, all of them are sent the same bytes.
 
-`wake` may be called from any thread; waiting happens on the event loop. Nothing is queued for anybody, so a slow
-reader costs nothing: it wakes once and reads what is newest then.
+A `Channel` is for those who watch the same samples of one run. It reads the database once for each moment with news,
+at most four times a second, and keeps the newest messages; who fell behind further than those reach is read for from
+where it is. So nothing is queued for anybody, and a slow viewer costs nothing.
+
+`wake` may be called from any thread; everything else happens on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+COALESCE_SECONDS: Final = 0.25
+# Something is sent at least this often, so that nobody in between takes a quiet stream for a dead one.
+BEAT_SECONDS: Final = 15.0
+MAX_KEPT_MESSAGES: Final = 8
+MAX_KEPT_BYTES: Final = 2**20
+
+log = logging.getLogger("leakline")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What leads from ``since`` to ``revision``, as it goes over the wire. ``since`` is None for who has nothing."""
+
+    since: int | None
+    revision: int
+    data: bytes
+
+
+Read = Callable[[int | None], Awaitable[Told]]
 
 
 class Live:
@@ -17,44 +44,58 @@ class Live:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._open: set[asyncio.Event] = set()
+        # By run, and by what is watched of it.
+        self._channels: dict[str, dict[Hashable, Channel]] = {}
         self._patient: set[asyncio.Timeout] = set()
 
     @property
     def closing(self) -> bool:
         return self._ended.is_set()
 
+    @property
+    def listeners(self) -> int:
+        """Open streams."""
+        return sum(len(c.viewers) for of_run in self._channels.values() for c in of_run.values())
+
+    @property
+    def watched(self) -> list[str]:
+        """Ids of the runs that anybody watches here; from any thread."""
+        return list(self._channels)
+
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     def wake(self, run_id: str) -> None:
         """This run has news; from any thread, never waits."""
-        loop = self._loop
-        if loop is not None:
-            # The loop may close between the look and the call; then nobody waits any more.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._wake, run_id)
+        self._on_loop(self._wake, {run_id: None})
+
+    def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
+        """Runs are at these revisions: those of them that viewers have not been told of have news, and those that are
+        gone (None). From any thread.
+        """
+        self._on_loop(self._wake, revisions)
 
     def close(self) -> None:
         """The server ends, and every stream with it. May be called in a signal handler."""
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._end)
+        self._on_loop(self._end)
 
     @contextlib.contextmanager
-    def listening(self, run_id: str) -> Iterator[Listener]:
-        event = asyncio.Event()
-        self._waiting.setdefault(run_id, set()).add(event)
-        self._open.add(event)
+    def viewing(self, run_id: str, what: Hashable, read: Read) -> Iterator[Viewer]:
+        """Watch a run. ``read`` is how, the same for all with the same ``what``."""
+        channel = self._channels.setdefault(run_id, {}).get(what)
+        if channel is None:
+            channel = self._channels[run_id][what] = Channel(read, self._ended)
+        viewer = Viewer(channel)
+        channel.viewers.add(viewer)
         try:
-            yield Listener(event, self._ended)
+            yield viewer
         finally:
-            self._open.discard(event)
-            self._waiting[run_id].discard(event)
-            if not self._waiting[run_id]:
-                del self._waiting[run_id]
+            channel.viewers.discard(viewer)
+            if not channel.viewers:
+                channel.close()
+                del self._channels[run_id][what]
+                if not self._channels[run_id]:
+                    del self._channels[run_id]
 
     @contextlib.contextmanager
     def ending(self, patience: asyncio.Timeout) -> Iterator[None]:
@@ -67,36 +108,174 @@ class Live:
         finally:
             self._patient.discard(patience)
 
-    @property
-    def listeners(self) -> int:
-        return len(self._open)
+    def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
+        if self._loop is not None:
+            # The loop may close between the look and the call; then nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _wake(self, run_id: str) -> None:
-        for event in self._waiting.get(run_id, ()):
-            event.set()
+    def _wake(self, revisions: Mapping[str, int | None]) -> None:
+        for run_id, revision in revisions.items():
+            for channel in self._channels.get(run_id, {}).values():
+                if revision is None or revision != channel.revision:
+                    channel.news.set()
 
     def _end(self) -> None:
         self._ended.set()
-        for event in self._open:
-            event.set()
+        for of_run in self._channels.values():
+            for channel in of_run.values():
+                channel.news.set()
+                channel.wake_viewers()
         for patience in self._patient:
             if not patience.expired():
                 patience.reschedule(0)
 
 
-class Listener:
-    def __init__(self, event: asyncio.Event, ended: asyncio.Event) -> None:
-        self._event, self._ended = event, ended
+class Channel:
+    """What several viewers are told. ``revision`` is what all of them will be told of, None before the first look."""
 
-    async def news(self) -> bool:
-        """Wait for news. False: the server ends."""
-        if not self._ended.is_set():
-            await self._event.wait()
-        self._event.clear()
-        return not self._ended.is_set()
+    def __init__(self, read: Read, ended: asyncio.Event) -> None:
+        self._read, self._ended = read, ended
+        self._kept: deque[Told] = deque(maxlen=MAX_KEPT_MESSAGES)
+        self._reading: dict[int | None, asyncio.Task[Told]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        self.viewers: set[Viewer] = set()
+        self.news = asyncio.Event()
+        self.revision: int | None = None
+        self.over = False
 
-    async def pause(self, seconds: float) -> None:
+    def follow(self, revision: int) -> None:
+        """Begin to follow the run from here; with the first viewer that was read for."""
+        if self._follower is None:
+            self.revision = revision
+            self._follower = asyncio.create_task(self._follow())
+            self._follower.add_done_callback(self._end_with)
+
+    @property
+    def closing(self) -> bool:
+        return self._ended.is_set()
+
+    def close(self) -> None:
+        self.over = True
+        if self._follower is not None:
+            self._follower.cancel()
+
+    def since(self, revision: int) -> list[Told] | None:
+        """What leads from a revision to the newest; None when that is not kept any more."""
+        newest = self.revision
+        if newest is None or revision >= newest:
+            return []
+        found: list[Told] = []
+        for told in reversed(self._kept):
+            found.append(told)
+            if told.since is not None and told.since <= revision:
+                return found[::-1]
+        return None
+
+    async def read(self, revision: int | None) -> Told:
+        """Read from a revision on; those who ask for the same meanwhile are given the same."""
+        return await asyncio.shield(self._reading.get(revision) or self._begin_to_read(revision))
+
+    def wake_viewers(self) -> None:
+        for viewer in self.viewers:
+            viewer.event.set()
+
+    def _begin_to_read(self, revision: int | None) -> asyncio.Task[Told]:
+        task = asyncio.ensure_future(self._read(revision))
+        self._reading[revision] = task
+        task.add_done_callback(lambda done: self._has_read(revision, done))
+        return task
+
+    def _has_read(self, revision: int | None, done: asyncio.Task[Told]) -> None:
+        if self._reading.get(revision) is done:
+            del self._reading[revision]
+        if not done.cancelled():
+            # Looked at, so that an error after everybody has left is not reported as forgotten.
+            done.exception()
+
+    def _end_with(self, follower: asyncio.Task[None]) -> None:
+        error = None if follower.cancelled() else follower.exception()
+        if error is not None:
+            # The database failed, or the run is gone: every stream ends, and comes back to be told which.
+            log.warning("live streams end: %s", error)
+        self.over = True
+        self.wake_viewers()
+
+    async def _follow(self) -> None:
+        while not self._ended.is_set():
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(BEAT_SECONDS):
+                await self.news.wait()
+        except TimeoutError:
+            self.wake_viewers()
+            return
+        self.news.clear()
+        # Not one that is under way: it may have looked before there were news.
+        told = await asyncio.shield(self._begin_to_read(self.revision))
+        assert self.revision is not None
+        if told.revision < self.revision:
+            raise LookupError("a run begins anew under its id")
+        if told.revision > self.revision:
+            self._publish(told)
+            await self._pause()
+
+    def _publish(self, told: Told) -> None:
+        self._kept.append(told)
+        while len(self._kept) > 1 and sum(len(kept.data) for kept in self._kept) > MAX_KEPT_BYTES:
+            self._kept.popleft()
+        self.revision = told.revision
+        self.wake_viewers()
+
+    async def _pause(self) -> None:
         """Let news gather for a moment, but not beyond the end of the server."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(COALESCE_SECONDS):
                 await self._ended.wait()
+
+
+class Viewer:
+    """One stream. ``event`` is set when there may be something to send, or when it is to end."""
+
+    __slots__ = ("_channel", "_revision", "event", "gone")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._revision: int | None = None
+        self.event = asyncio.Event()
+        # The other side has left.
+        self.gone = False
+
+    async def begin(self, known: int | None) -> bytes:
+        """What there is to tell who has this revision, or nothing."""
+        told = await self._channel.read(known)
+        self._revision = told.revision
+        self._channel.follow(told.revision)
+        return told.data
+
+    async def news(self) -> bytes | None:
+        """Wait for what is new; empty when there was nothing for long, None when the stream ends."""
+        self.event.clear()
+        found = await self._newer()
+        if not found and not self._over:
+            await self.event.wait()
+            self.event.clear()
+            found = await self._newer()
+        return None if self._over else found
+
+    @property
+    def _over(self) -> bool:
+        return self.gone or self._channel.over or self._channel.closing
+
+    async def _newer(self) -> bytes:
+        assert self._revision is not None
+        found = self._channel.since(self._revision)
+        if found is None:
+            # Away for longer than what is kept reaches.
+            found = [await self._channel.read(self._revision)]
+        if not found:
+            return b""
+        self._revision = found[-1].revision
+        return found[0].data if len(found) == 1 else b"".join(told.data for told in found)

@@ -1,108 +1,130 @@
 """What the training processes are asked for: looks, by people and by the examiner for what nobody holds yet, and by
 people the cleanup that a program has registered.
 
-In memory alone: a request that a restart loses is asked again by whoever still wants it. It goes with every answer to
-a batch of its process until a batch tells what came of it, so it may be told twice; the client looks once. All calls
-may come from any thread.
+The truth is a table, so that what one server asks reaches a process that sends to another. Here is what of it is told:
+`refresh` reads it every moment, and no batch waits for the database. A request goes with every answer to a batch of
+its process until a batch tells what came of it, so it may be told twice; the client looks once. All calls may come from
+any thread.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.results import Finding, Verdict
 
 from .errors import TooBusy
+from .store import requests as stored
+from .store.engine import Engine
+from .store.history import NoSuchRun
+from .store.requests import EXPIRE_SECONDS, MAX_WAITING, Request, TooManyWait, Wanted
 
-# Waiting for one run, and runs that anything waits for.
-MAX_WAITING: Final = 16
-MAX_RUNS: Final = 1_024
-# What no batch has answered by then is forgotten: the process ended, or does not know requests.
-EXPIRE_SECONDS: Final = 3_600.0
+# What the examiner asked for is remembered for this many types; of the others the table is asked again.
+MAX_REMEMBERED: Final = 16_384
+# What was answered here and told by another server, until the next `refresh`.
+MAX_ELSEWHERE: Final = 4_096
 # The holders of one type are looked for at most once in so many generations.
 AGAIN_AFTER: Final = 8
 # Kinds of finding whose holders can be looked for.
 SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
 
+# As requests are numbered (`store/requests.py`).
+_ID: Final = re.compile(r"[0-9a-f]{16}")
 _RANK: Final = re.compile(r"rank (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """``kind`` is find_holders, census or cleanup; ``type`` is for the first alone."""
-
-    id: str
-    kind: str
-    type: str
-    rank: int
-    by_person: bool
-    asked_at: float
-
-    def told(self) -> dict[str, str]:
-        """As the answer to a batch carries it."""
-        named = {"type": self.type} if self.type else {}
-        by = "person" if self.by_person else "server"
-        return {"id": self.id, "kind": self.kind, **named, "asked_by": by}
-
-
 class Requests:
-    """``clock`` is monotonic seconds."""
+    """``clock`` is Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has something to write."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float] = time.time,
+        has_answers: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine, self._clock, self._has_answers = engine, clock, has_answers
+        # Between the table and what is told of it. Never held where a batch waits.
         self._lock = threading.Lock()
-        self._waiting: dict[str, dict[str, Request]] = {}
+        # Run -> what waits for it; replaced as a whole.
+        self._told: Mapping[str, Sequence[Request]] = {}
+        # Request id -> run, until the table says so too: of what was told here, and of what another server told.
+        self._answered: dict[str, str] = {}
+        self._answered_elsewhere: dict[str, str] = {}
         # (run, type) -> the generation it was last asked for.
         self._asked: dict[tuple[str, str], int] = {}
 
-    def ask(
-        self, run_id: str, kind: str, type_name: str = "", rank: int = 0, *, by_person: bool = True
-    ) -> Request:
-        """Ask this process of the run; the same request that waits already is that one. Raises TooBusy."""
+    def ask(self, run_id: str, wanted: Wanted) -> Request:
+        """Ask this process of the run; the same request that waits already is that one.
+
+        Raises TooBusy, NoSuchRun, or one of DATABASE_ERRORS.
+        """
         with self._lock:
-            waiting = self._of(run_id)
-            for known in waiting.values():
-                if (known.kind, known.type, known.rank) == (kind, type_name, rank):
-                    if by_person <= known.by_person:
-                        return known
-                    del waiting[known.id]
-                    break
-            if len(waiting) >= MAX_WAITING:
+            try:
+                request = stored.ask(self._engine, run_id, wanted, self._clock())
+            except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
                     f"{MAX_WAITING} requests wait for run {run_id} already; ask again when it has answered",
                     retry_after_seconds=30,
-                )
-            number = secrets.token_hex(8)
-            request = Request(number, kind, type_name, rank, by_person, self._clock())
-            self._waiting.setdefault(run_id, waiting)[number] = request
-            while len(self._waiting) > MAX_RUNS:
-                del self._waiting[next(iter(self._waiting))]
+                ) from error
+            same = (request.kind, request.type, request.rank)
+            others = [
+                r for r in self._told.get(run_id, ()) if (r.kind, r.type, r.rank) != same
+            ]  # fmt: skip
+            self._told = {**self._told, run_id: (*others, request)}
             return request
 
     def of(self, run_id: str, rank: int) -> list[dict[str, str]]:
         """What the answer to a batch of this process carries."""
-        if run_id not in self._waiting:
+        waiting = self._told.get(run_id)
+        if waiting is None:
             return []
-        with self._lock:
-            return [r.told() for r in self._of(run_id).values() if r.rank == rank]
+        since = self._clock() - EXPIRE_SECONDS
+        return [
+            r.told()
+            for r in waiting
+            if r.rank == rank and r.asked_at > since and not self._is_answered(r.id)
+        ]
 
     def answered(self, run_id: str, events: Iterable[Any]) -> None:
-        """Forget what these events of a batch tell the outcome of."""
-        if run_id not in self._waiting:
+        """Forget what these events of a batch tell the outcome of.
+
+        A process may have heard of it from another server, a moment ago, and tells the outcome once.
+        """
+        named = (event.data.get("request") for event in events if event.kind == "mark")
+        told = {number for number in named if isinstance(number, str)}
+        if not told:
             return
-        ids = [event.data.get("request") for event in events if event.kind == "mark"]
+        here = {r.id for r in self._told.get(run_id, ())}
+        for number in told:
+            if self._is_answered(number):
+                continue
+            if number in here:
+                self._answered[number] = run_id
+                self._has_answers()
+            elif _ID.fullmatch(number) and len(self._answered_elsewhere) < MAX_ELSEWHERE:
+                self._answered_elsewhere[number] = run_id
+
+    def refresh(self) -> None:
+        """Write what was answered here; read what was asked and answered anywhere. Raises one of DATABASE_ERRORS."""
         with self._lock:
-            waiting = self._of(run_id)
-            for number in ids:
-                if isinstance(number, str):
-                    waiting.pop(number, None)
+            answered = {**self._answered, **self._answered_elsewhere}
+            if answered:
+                stored.answered(self._engine, answered)
+            by_run: dict[str, list[Request]] = {}
+            for request in stored.waiting(self._engine, self._clock()):
+                by_run.setdefault(request.run_id, []).append(request)
+            self._told = by_run
+            for number in answered:
+                self._answered.pop(number, None)
+                self._answered_elsewhere.pop(number, None)
+
+    def _is_answered(self, number: str) -> bool:
+        return number in self._answered or number in self._answered_elsewhere
 
     def wanted(self, verdict: Verdict) -> None:
         """Ask for the holders of what is suspected and held by nothing that has a name yet."""
@@ -111,32 +133,27 @@ class Requests:
             if name is None or not self._is_due(verdict.run, name, verdict.generations):
                 continue
             try:
-                self.ask(verdict.run, "find_holders", name, _rank(finding), by_person=False)
-            except TooBusy:
+                self.ask(
+                    verdict.run, Wanted("find_holders", name, _rank(finding), verdict.generations)
+                )
+            except (TooBusy, NoSuchRun):
                 return
 
     def _is_due(self, run_id: str, name: str, generation: int) -> bool:
-        with self._lock:
-            last = self._asked.get((run_id, name))
-            if last is not None and generation < last + AGAIN_AFTER:
-                return False
-            # At the end of the order, so that the longest not asked for is forgotten first.
-            self._asked.pop((run_id, name), None)
-            self._asked[run_id, name] = generation
-            while len(self._asked) > MAX_RUNS * MAX_WAITING:
-                del self._asked[next(iter(self._asked))]
-            return True
+        if not self._is_due_since(self._asked.get((run_id, name)), generation):
+            return False
+        last = stored.last_asked_at_generation(self._engine, run_id, name)
+        due = self._is_due_since(last, generation)
+        # At the end of the order, so that the longest not asked for is forgotten first.
+        self._asked.pop((run_id, name), None)
+        self._asked[run_id, name] = generation if due or last is None else last
+        while len(self._asked) > MAX_REMEMBERED:
+            del self._asked[next(iter(self._asked))]
+        return due
 
-    def _of(self, run_id: str) -> dict[str, Request]:
-        """What waits for a run, without what has waited too long. Under the lock."""
-        waiting = self._waiting.get(run_id, {})
-        now = self._clock()
-        for request in list(waiting.values()):
-            if now - request.asked_at > EXPIRE_SECONDS:
-                del waiting[request.id]
-        if not waiting:
-            self._waiting.pop(run_id, None)
-        return waiting
+    @staticmethod
+    def _is_due_since(last: int | None, generation: int) -> bool:
+        return last is None or generation >= last + AGAIN_AFTER
 
 
 def searched_type(finding: Finding) -> str | None:

@@ -6,14 +6,17 @@ streams to end, so that nothing is left to wait for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 
 from leakline.errors import BadArgument, LeaklineError
 
@@ -22,11 +25,13 @@ from .config import Config, is_loopback
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl
 from .store.migrate import NewerDatabase
 from .store.rules import TooManyRules
+from .store.serving import AlreadyServed, alone_on
 from .web.services import Services
 
 BACKLOG: Final = 1024
 # A backstop: nothing should need it.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
+SWITCH_SECONDS: Final = 0.001
 
 
 class CannotServe(LeaklineError):
@@ -36,18 +41,30 @@ class CannotServe(LeaklineError):
 def serve(config: Config, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. ``started`` gets the address once requests are answered."""
     refuse_beyond_loopback(config)
+    # The analysis computes on a thread of its own, and a batch changes threads a few times until it is answered.
+    sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
+    with contextlib.ExitStack() as held:
+        _serve(_open(config, held), listening, started)
+
+
+def _open(config: Config, held: contextlib.ExitStack) -> FastAPI:
+    """The application on its database, which stays ours until ``held`` ends."""
     try:
-        app = create_app(config)
-    except (BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
+        held.enter_context(alone_on(config.database_url))
+        return create_app(config)
+    except (AlreadyServed, BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
         reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
         raise CannotServe(f"cannot open the database: {reason}") from error
+
+
+def _serve(app: FastAPI, listening: socket.socket, started: Callable[[str], None]) -> None:
     settings = uvicorn.Config(
         app,
-        # Explicitly one: uvicorn takes the number from the environment, and live pages and the writer need one process.
+        # Explicitly one: uvicorn takes the number from the environment. Several servers are several `leakline serve`.
         workers=1,
         log_level="warning",
         access_log=False,

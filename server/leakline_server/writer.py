@@ -1,7 +1,7 @@
 """The one thread that writes batches: everything that waits goes into one transaction, then all are answered.
 
-One fsync serves many batches, so durability costs little under load and 0.2 ms when idle. Sealing happens here too,
-after the answers, one segment at a time: a burst of it never keeps an acknowledgement waiting for long.
+One fsync serves many batches, so durability costs little under load and 0.2 ms when idle. Sealing happens on a thread
+of its own (`workers/seal.py`), which is told here of which processes enough waits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,18 +18,20 @@ from sqlalchemy.exc import DataError, OperationalError
 
 from .errors import Malformed, RequestRefused, TooBusy, Unavailable
 from .figures import WriterFigures
-from .store import sealing
 from .store.codec import CorruptChunk
+from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, writing
 from .store.inbox import Inbox
 from .store.incoming import Accepted, Incoming, Outcome
 from .worker import Worker
 
-MAX_WAITING_BATCHES: Final = 256
-# Decoded snapshots take about ten times their wire size; 256 batches of the usual size are far below this.
+# A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
+MAX_WAITING_BATCHES: Final = 1_024
+# Snapshots of 65 series as arrays take at most 10 MB then.
 MAX_WAITING_SNAPSHOTS: Final = 20_000
 MAX_GROUP: Final = 64
-TIDY_SECONDS: Final = 30.0
+# Nothing but news ends a wait.
+WAIT_SECONDS: Final = 30.0
 
 # What a value that no check foresaw raises on its way into the database.
 _OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
@@ -45,15 +47,24 @@ class _Waiting:
 
 
 class Writer:
-    """``stored`` is called with the id of a run that has news, on the writer's thread, after the commit."""
+    """Called on the writer's thread, after the commit: ``stored`` with the ids of the runs that have news, and
+    ``to_seal`` with the processes of which enough waits.
+    """
 
-    def __init__(self, engine: Engine, stored: Callable[[str], None]) -> None:
-        self._engine, self._stored = engine, stored
+    def __init__(
+        self,
+        engine: Engine,
+        stored: Callable[[Collection[str]], None],
+        to_seal: Callable[[Sequence[Key]], None],
+    ) -> None:
+        self._engine, self._stored, self._to_seal = engine, stored, to_seal
         self._inbox = Inbox()
         self._queue: deque[_Waiting] = deque()
+        # Snapshots: that came, counted on the event loop, and that were taken to be written, on the writer's thread.
+        self._came = self._taken = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due: dict[int, str] = {}
-        self._next_tidy = 0.0
+        # Processes, and how many of their snapshots were sealed: told by the sealer's thread.
+        self._sealed: deque[tuple[Key, int]] = deque()
         self._worker = Worker("writer", self._once)
         self.figures = WriterFigures()
 
@@ -75,14 +86,17 @@ class Writer:
 
     async def store(self, batch: Incoming) -> Outcome:
         """Returns once the batch is durable, or says why not. Raises TooBusy and Unavailable."""
-        snapshots = sum(w.batch.count for w in self._queue)
-        if len(self._queue) >= MAX_WAITING_BATCHES or snapshots >= MAX_WAITING_SNAPSHOTS:
+        if (
+            len(self._queue) >= MAX_WAITING_BATCHES
+            or self._came - self._taken >= MAX_WAITING_SNAPSHOTS
+        ):
             raise TooBusy(
                 "too_busy",
                 "the server has more batches waiting than it can write; send this one again later",
                 retry_after_seconds=1,
             )
         answer = asyncio.get_running_loop().create_future()
+        self._came += batch.count
         self._queue.append(_Waiting(batch, answer))
         self._worker.wake()
         outcome: Outcome | Exception = await answer
@@ -90,47 +104,69 @@ class Writer:
             raise outcome
         return outcome
 
+    def sealed(self, key: Key, count: int) -> None:
+        """So many snapshots of the process were sealed; from any thread."""
+        self._sealed.append((key, count))
+
     def _once(self) -> float:
+        while self._sealed:
+            self._inbox.sealed(*self._sealed.popleft())
         group = [self._queue.popleft() for _ in range(min(MAX_GROUP, len(self._queue)))]
         if group:
+            self._taken += sum(w.batch.count for w in group)
             self._store_group(group)
-        if self._due and (not self._queue or len(self._due) > MAX_GROUP):
-            self._seal_one()
-        if time.monotonic() >= self._next_tidy:
-            self._next_tidy = time.monotonic() + TIDY_SECONDS
-            self._look_for_unsealed()
-        return 0.0 if self._queue or self._due else TIDY_SECONDS
+        return 0.0 if self._queue else WAIT_SECONDS
 
     def _store_group(self, group: Sequence[_Waiting]) -> None:
         outcomes: Sequence[Outcome | Exception] = []
+        ready: Sequence[Key] = ()
         started = time.perf_counter()
         try:
-            outcomes = self._write([w.batch for w in group])
+            outcomes, ready = self._write([w.batch for w in group])
         finally:
             # Also after an exception nobody foresaw: whoever waits gets an answer.
             if not outcomes:
                 self.figures.failures += 1
-                self._inbox.forget()
+                self._inbox.forget({w.batch.run_id for w in group})
                 outcomes = [_not_written() for _ in group]
             self._answer(group, outcomes)
-        self.figures.commits += 1
         self.figures.commit_seconds += time.perf_counter() - started
-        self._after(group, outcomes)
+        self._after(group, outcomes, ready)
 
-    def _write(self, group: Sequence[Incoming]) -> Sequence[Outcome | Exception]:
+    def _write(
+        self, group: Sequence[Incoming]
+    ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
         """In one transaction; when that fails for what is in a batch, each in its own."""
         try:
             with writing(self._engine) as connection:
-                return self._inbox.store(connection, group)
+                written = self._inbox.store(connection, group)
         except (*DATABASE_ERRORS, *_UNSTORABLE) as error:
-            self._inbox.forget()
+            self._inbox.forget({batch.run_id for batch in group})
             if len(group) > 1 and not isinstance(error, OperationalError):
-                return [outcome for batch in group for outcome in self._write([batch])]
+                return self._write_each(group)
             self.figures.failures += 1
             log.error("could not write %d batches: %s", len(group), error)
-            return [_refusal(error) for _ in group]
+            return [_refusal(error) for _ in group], ()
+        self.figures.commits += 1
+        return written
 
-    def _after(self, group: Sequence[_Waiting], outcomes: Sequence[Outcome | Exception]) -> None:
+    def _write_each(
+        self, group: Sequence[Incoming]
+    ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
+        outcomes: list[Outcome | Exception] = []
+        ready: list[Key] = []
+        for batch in group:
+            of_one, ready_of_one = self._write([batch])
+            outcomes += of_one
+            ready += ready_of_one
+        return outcomes, ready
+
+    def _after(
+        self,
+        group: Sequence[_Waiting],
+        outcomes: Sequence[Outcome | Exception],
+        ready: Sequence[Key],
+    ) -> None:
         touched: dict[str, None] = {}
         for waiting, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Accepted):
@@ -138,11 +174,10 @@ class Writer:
                 self.figures.snapshots += outcome.count
                 self.figures.repeated_batches += outcome.count == 0
                 touched[waiting.batch.run_id] = None
-        for run_id in touched:
-            self._stored(run_id)
-            for process_id, count in self._inbox.waiting([run_id]).items():
-                if count >= sealing.MIN_SNAPSHOTS:
-                    self._due[process_id] = run_id
+        if touched:
+            self._stored(touched.keys())
+        if ready:
+            self._to_seal(ready)
 
     def _answer(self, group: Sequence[_Waiting], outcomes: Sequence[Outcome | Exception]) -> None:
         assert self._loop is not None
@@ -152,29 +187,6 @@ class Writer:
         except RuntimeError:
             # The loop is closed: the server ends, and nobody waits. What was committed is committed.
             return
-
-    def _seal_one(self) -> None:
-        process_id, run_id = next(iter(self._due.items()))
-        started = time.perf_counter()
-        try:
-            count = sealing.seal(self._engine, process_id, time.time())
-        except (*DATABASE_ERRORS, CorruptChunk) as error:
-            log.error("could not seal batches of run %s: %s", run_id, error)
-            count = 0
-        self._inbox.sealed(run_id, process_id, count)
-        self.figures.sealed_snapshots += count
-        self.figures.seal_seconds += time.perf_counter() - started
-        if count == 0:
-            del self._due[process_id]
-
-    def _look_for_unsealed(self) -> None:
-        try:
-            found = sealing.due(self._engine, time.time())
-        except DATABASE_ERRORS as error:
-            log.error("could not look for batches to seal: %s", error)
-            return
-        for run_id, process_id in found:
-            self._due.setdefault(process_id, run_id)
 
 
 def _resolve(

@@ -7,7 +7,7 @@ const written = new WeakMap();
 /** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
-/** Replaces each changed `data-part` and adds sections that are new. Returns the names of the changed parts. */
+/** Replaces each changed `data-part`, adds sections that are new and removes tables that are gone. Returns the names of the changed parts. */
 export function takeParts(html, root = document) {
   const incoming = parser.parseFromString(html, "text/html");
   const changed = [];
@@ -21,6 +21,10 @@ export function takeParts(html, root = document) {
       changed.push(`${section.id}.data`);
     }
     previous = root.getElementById(section.id) ?? previous;
+  }
+  for (const here of root.querySelectorAll("[data-section]")) {
+    // A chart stays: it may be open, and its numbers come back.
+    if (!incoming.getElementById(here.id) && !here.querySelector(".chart")) here.remove();
   }
   for (const part of incoming.querySelectorAll("[data-part]")) {
     const here = root.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);

@@ -124,7 +124,9 @@ function takeSnapshots({ process, rows }) {
 
 function takeRun(run) {
   fragments.want();
-  if (run.state !== "finished" && run.state !== "failed") return;
+  // What is presumed from silence may speak again.
+  const over = ["finished", "failed"].includes(run.state) || (run.state === "killed" && !run.presumed);
+  if (!over) return;
   connection = "ended";
   stream.end();
   showState();

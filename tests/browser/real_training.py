@@ -31,7 +31,7 @@ class Trainer:
         self.known = [agent for agent in self.hidden if agent]
 
 trainer = Trainer()
-run = leakline.init(project="asked", quiet=True)
+run = leakline.init(project="asked")
 for line in sys.stdin:
     for _ in range(int(line)):
         trainer.train()
@@ -61,8 +61,11 @@ class RealTraining:
         self._tell(0)
 
     def end(self) -> str:
-        """Whatever it complained of."""
-        return self.process.communicate(timeout=60)[1]
+        """Whatever it complained of, besides the lines at the start and at the end: a quiet run refuses requests."""
+        said = self.process.communicate(timeout=60)[1].splitlines()
+        return "\n".join(
+            line for line in said if not line.startswith("leakline: ") or " failed (" in line
+        )
 
     def _tell(self, number: int) -> None:
         assert self.process.stdin is not None

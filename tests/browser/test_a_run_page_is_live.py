@@ -75,7 +75,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
     expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     wait_for_points(page, 6)
     zoom(page, "trend")
-    expect(mark).to_have_attribute("data-live", "paused")
+    expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
     assert "x=" in page.url
 
     training.run_generation()
@@ -83,7 +83,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
     assert points(page) == 6
 
     page.locator("#chart-trend .nsewdrag").dblclick()
-    expect(mark).to_have_attribute("data-live", "live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     wait_for_points(page, 7)
     assert "x=" not in page.url
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +19,10 @@ import pytest
 
 import leakline
 from leakline import guard
+from leakline.settings import Settings
 from leakline.snapshot import Batch, Snapshot, batch_from_wire
-from leakline.spool import read_batches
+from leakline.spool import collect, read_batches, read_records
+from leakline.starting import Chain
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,47 @@ def internal_exceptions() -> Iterator[Any]:
     for failure in guard.swallowed:
         assert isinstance(failure, Exception), failure
         raise failure
+
+
+# Every server of the test that runs.
+_servers: list[FakeServer] = []
+
+
+@pytest.fixture(autouse=True)
+def accounts_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """At the end of each test: every snapshot that its runs have taken is somewhere, and there it is."""
+    chains: list[Chain] = []
+    real = Chain.__init__
+
+    def noted(chain: Chain, settings: Settings) -> None:
+        real(chain, settings)
+        chains.append(chain)
+
+    monkeypatch.setattr(Chain, "__init__", noted)
+    yield
+    leakline.current().finish()
+    for chain in chains:
+        wait_until(lambda chain=chain: chain.account().closes, 10)  # type: ignore[misc]
+        _check_account(chain)
+    _servers.clear()
+
+
+def _check_account(chain: Chain) -> None:
+    account, file = chain.account(), chain.outbox.file
+    assert account.taken == chain.loop._sequence
+    instance = chain.process.instance
+    arrived = {
+        snapshot.sequence
+        for server in _servers
+        for batch in server.batches
+        if batch.process.instance == instance
+        for snapshot in batch.snapshots
+    }
+    # An answer that came too late leaves a snapshot both there and pending.
+    assert account.sent <= len(arrived) <= account.sent + account.pending or not _servers
+    if file is not None and file.path.exists():
+        left, _ = collect(read_records(file.path, file._sent), file._sent, 10**9)
+        assert sum(len(batch.snapshots) for batch in left) == file.waiting()
 
 
 @pytest.fixture
@@ -118,6 +163,8 @@ class FakeServer:
     hold: threading.Event | None = None
     # What it asks for in the answer to every batch.
     wishes: list[Any] = field(default_factory=list)
+    # What it says of a run, at the first question and at each later one; the last for good.
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
     http: ThreadingHTTPServer | None = None
 
     @property
@@ -134,9 +181,12 @@ class FakeServer:
 
     def start(self, port: int = 0) -> FakeServer:
         fake = self
+        _servers.append(self)
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body in one packet, as every real server: two wait for each other for 40 ms.
+            wbufsize = -1
 
             def _handle(self) -> None:
                 status, headers, body = fake.handle(self)
@@ -196,6 +246,9 @@ class FakeServer:
                 {},
                 json.dumps({"accepted": body["count"], "requests": self.wishes}).encode(),
             )
+        if path.endswith("/verdict"):
+            said = self.verdicts.pop(0) if len(self.verdicts) > 1 else (self.verdicts or [{}])[0]
+            return 200, {}, json.dumps(said).encode()
         if method == "PATCH":
             self.ends.append(body)
         elif method == "POST":
@@ -238,3 +291,36 @@ class Script:
         path = self.directory / f"train_{self._count}.py"
         path.write_text(code)
         return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A training script in a process of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(code: str, **environment: str) -> subprocess.Popen[str]:
+        script = tmp_path / "train.py"
+        script.write_text(code)
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, **environment},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def faulty() -> Iterator[Any]:
+    """A `faults.FaultServer` that is well until a test sets its mode."""
+    from tests.client.faults import FaultServer
+
+    server = FaultServer()
+    server.start()
+    yield server
+    server.set("absent")

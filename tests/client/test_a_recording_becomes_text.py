@@ -11,7 +11,6 @@ import pytest
 
 import leakline
 from leakline.cli import main
-from leakline.outbox import SpoolFile
 from leakline.report import (
     GENERATION_ENDS_READ,
     WHOLE_UP_TO_BYTES,
@@ -26,6 +25,7 @@ from leakline.report.build import trend
 from leakline.report.render import gib, render, signed_gib
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import read_batches
+from leakline.spool_file import SpoolFile
 
 GIB = 2**30
 HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)

@@ -270,3 +270,27 @@ def test_a_process_waiting_in_a_child_ends_at_sigterm_within_the_time(train: Any
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert time.monotonic() - started < 3.0
+
+
+def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(
+    train: Any, server: Any, spool_directory: Path
+) -> None:
+    """A launcher tells its ranks to end as soon as one has failed, which that one is just saying."""
+    process = train(
+        """
+        close = run._chain.close
+
+        def interrupted(end):
+            os.kill(os.getpid(), signal.SIGTERM)
+            close(end)
+
+        run._chain.close = interrupted
+        raise ValueError("planned")
+        """,
+        mode="online",
+        server=server.address,
+    )
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert (ended(spool_directory) or {})["reason"] == "ValueError"
+    assert [(end["state"], end["reason"]) for end in server.ends] == [("failed", "ValueError")]

@@ -20,6 +20,8 @@ from leakline.sampled_growth import AT_LEAST, SampledGrowth
 from leakline.slices import Outcome, SliceThread
 from leakline.snapshot import Snapshot
 
+pytestmark = pytest.mark.alone
+
 needs_native = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
 
 PATIENCE_SECONDS = 20.0

@@ -30,6 +30,8 @@ from leakline.probes.census import take_census
 from leakline.sampler import Sampler
 from leakline.snapshot import Snapshot
 
+pytestmark = pytest.mark.alone
+
 
 class Piled:
     """Counts as a library's."""

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 import leakline
-from leakline.background import TOLD_EVERY_SECONDS, BackgroundFold
+from leakline.background import (
+    MOST_TOLD,
+    SECONDS_EACH,
+    TOLD_EVERY_SECONDS,
+    Approach,
+    BackgroundFold,
+)
+from leakline.probes.headroom import Headroom
 from leakline.snapshot import Number, Snapshot
 
 MIB = 2**20
@@ -33,12 +40,84 @@ def test_a_snapshot_is_told_every_ten_seconds_or_at_each_rarer_reading(
     interval: float, looks: int
 ) -> None:
     sampler, told = _Sampler(), list[Mapping[str, Number]]()
-    fold = BackgroundFold(sampler, told.append, interval)  # type: ignore[arg-type]
+    fold = BackgroundFold(sampler, told.append, interval, approach=Plenty())  # type: ignore[arg-type]
     for _ in range(2 * (looks + 1)):
-        fold.tick()
+        assert fold.tick() == interval
     assert sampler.calls == (["look"] * looks + ["sample"]) * 2
     assert len(told) == 2
     assert (looks + 1) * interval == max(TOLD_EVERY_SECONDS, interval)
+
+
+class Plenty(Approach):
+    def look(self) -> tuple[float, bool]:
+        return float("inf"), False
+
+
+GIB = 2**30
+
+
+class Filling:
+    """Memory that fills while a clock of its own passes as the readings ask."""
+
+    def __init__(self, rate: float, used: float = 0.0, limit: int = 10 * GIB) -> None:
+        self.rate, self.used, self.limit, self.now = rate, used, limit, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def read(self) -> Headroom:
+        return Headroom(int(max(0, self.limit - self.used)), self.limit)
+
+    def run(self, seconds: float) -> list[float]:
+        """Readings until the limit is reached, or for so long; the use at each that was told."""
+        told: list[float] = []
+        fold = BackgroundFold(
+            _Sampler(), lambda samples: told.append(self.used), approach=Approach(self.read, self.clock)
+        )  # type: ignore[arg-type]  # fmt: skip
+        end = self.now + seconds
+        while self.now < end:
+            pause = fold.tick()
+            if self.used + pause * self.rate >= self.limit:
+                return told
+            self.now += pause
+            self.used += pause * self.rate
+        return told
+
+
+@pytest.mark.parametrize("rate", [2**20, 100 * 2**20, GIB, 4 * GIB])
+def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: int) -> None:
+    memory = Filling(rate, used=10 * GIB - 4 * rate)
+    told = memory.run(60)
+    assert told[-1] >= 0.98 * memory.limit
+    # Ten a second at most on the way there, and not for long.
+    assert len(told) < MOST_TOLD
+
+
+def test_a_program_that_lives_at_its_limit_does_not_fill_the_spool() -> None:
+    memory = Filling(2**30, used=9.5 * GIB)
+    told = 0
+    for _ in range(1000):
+        told += len(memory.run(1.0))
+        memory.used = 9.5 * GIB
+    assert told < MOST_TOLD + memory.now / SECONDS_EACH + memory.now / TOLD_EVERY_SECONDS
+
+
+def test_memory_that_is_given_back_each_time_tells_nothing_more() -> None:
+    memory = Filling(2**30, used=2 * GIB)
+    told = 0
+    for _ in range(30):
+        told += len(memory.run(4.0))
+        memory.used = 2 * GIB
+    assert told <= memory.now / TOLD_EVERY_SECONDS + 1
+
+
+def test_news_is_told_at_the_next_reading() -> None:
+    told = list[Mapping[str, Number]]()
+    news = iter([False, True, False])
+    fold = BackgroundFold(
+        _Sampler(), told.append, has_news=lambda: next(news), approach=Plenty()
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert [len(told) for _ in range(3) if fold.tick()] == [0, 1, 1]
 
 
 def fresh(size: int) -> mmap.mmap:

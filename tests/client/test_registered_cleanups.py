@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -271,28 +268,6 @@ while not done.wait(0.02):
         generation += 1
 run.finish()
 """
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """A training script in a process of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(code: str, **environment: str) -> subprocess.Popen[str]:
-        script = tmp_path / "train.py"
-        script.write_text(code)
-        started.append(
-            subprocess.Popen(
-                [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, **environment},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def ends_well(process: subprocess.Popen[str]) -> str:

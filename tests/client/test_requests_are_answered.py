@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -97,7 +93,7 @@ class Kept:
     pass
 
 kept = [Kept() for _ in range(30)]
-run = leakline.init(quiet=True, {mode})
+run = leakline.init({mode})
 run.expect(Kept, 30)
 """
 
@@ -125,31 +121,9 @@ run.finish()
 """
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A training script in a process of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(code: str, **environment: str) -> subprocess.Popen[str]:
-        script = tmp_path / "train.py"
-        script.write_text(code)
-        started.append(
-            subprocess.Popen(
-                [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, **environment},
-                stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorded) -> None:
     # A pause so long that nothing is looked at beside the training thread, however slow the machine is.
-    process = start(SCRIPT.format(mode="mode='offline'") + OWN, LEAKLINE_MAX_PAUSE="1")
+    process = start(SCRIPT.format(mode="mode='offline', quiet=True") + OWN, LEAKLINE_MAX_PAUSE="1")
     assert process.communicate(timeout=60)[1] == ""
     after = [s for s in recorded() if s.label.endswith("after train")]
     told = [
@@ -193,13 +167,20 @@ for generation in range(400):
         time.sleep(0.005)
 run.finish()
 """
-    code = "import time\n" + SCRIPT.format(mode="mode='offline'") + own
+    code = "import time\n" + SCRIPT.format(mode="mode='offline', quiet=True") + own
     process = start(code, LEAKLINE_MAX_PAUSE="0.002")
     assert process.communicate(timeout=60)[1] == ""
     snapshots = recorded()
     assert sorted(marks(snapshots)) == ["census: done", "find_holders __main__.Kept: done"]
     held = [h for s in snapshots for h in s.holders if h.type == "__main__.Kept"]
     assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
+
+
+def ends_well(process: Any) -> None:
+    said = process.communicate("x", timeout=60)[1]
+    assert process.returncode == 0, said
+    assert all(line.startswith("leakline: ") for line in said.splitlines()), said
+    assert " failed (" not in said
 
 
 def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start: Any) -> None:
@@ -212,7 +193,7 @@ def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start
     until(lambda: len(marks(sent())) >= 2)
     seen = len(server.batches)
     until(lambda: len(server.batches) > seen + 2)
-    assert process.communicate("x", timeout=60)[1] == ""
+    ends_well(process)
     assert sorted(marks(sent())) == ["census: done", "find_holders __main__.Kept: done"]
     events = [event for s in sent() for event in s.events if event.kind == "mark"]
     assert {event.data["request"] for event in events} == {"r1", "r2"}
@@ -220,15 +201,27 @@ def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start
     assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
 
 
-def test_a_run_may_refuse_what_the_server_asks(server: Any, until: Any, start: Any) -> None:
-    server.wishes = [search("r1", "__main__.Kept")]
-    code = SCRIPT.format(mode=f"server={server.address!r}") + "run.census()" + LOOP
-    process = start(code, LEAKLINE_REQUESTS="0")
+@pytest.mark.parametrize(
+    ("mode", "environment", "answer"),
+    [
+        ("", {"LEAKLINE_REQUESTS": "0"}, "refused"),
+        ("quiet=True", {}, "refused: the run is quiet"),
+        ("", {"LEAKLINE_QUIET": "1"}, "refused: the run is quiet"),
+    ],
+)
+def test_a_run_may_refuse_what_the_server_asks(
+    server: Any, until: Any, start: Any, mode: str, environment: dict[str, str], answer: str
+) -> None:
+    server.wishes = [search("r1", "__main__.Kept"), {"id": "r2", "kind": "census"}]
+    code = SCRIPT.format(mode=f"server={server.address!r}, {mode}") + "run.census()" + LOOP
+    process = start(code, **environment)
 
     def told() -> list[str]:
         return marks([s for batch in server.batches for s in batch.snapshots])
 
-    until(lambda: len(told()) >= 2)
-    assert process.communicate("x", timeout=60)[1] == ""
+    until(lambda: len(told()) >= 3)
+    ends_well(process)
     # What the program asks itself is not the server's.
-    assert sorted(told()) == ["census: done", "find_holders __main__.Kept: refused"]
+    assert sorted(told()) == [
+        "census: done", f"census: {answer}", f"find_holders __main__.Kept: {answer}",
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -24,7 +25,9 @@ from leakline.settings import resolve
         ("phases", [1]), ("tags", "tag"), ("tags", [""]), ("config", 5), ("server", "localhost:8765"),
         ("server", "ftp://host"), ("server", "http://"), ("server", "http://host:0"), ("server", 8765),
         ("server", "http://host:notaport"), ("mode", "onlin"), ("quiet", "yes"), ("exact_peaks", 1),
-        ("directory", ""), ("directory", 1),
+        ("directory", ""), ("directory", 1), ("server", "http://ann:secret@host"), ("total", 2**53 + 1),
+        ("total", 10**300), ("tags", ["t" * 65]), ("tags", [f"{i}" for i in range(65)]),
+        ("phases", [f"{i}" for i in range(257)]), ("watch", ["a." + "W" * 400]),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
@@ -32,7 +35,21 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
         leakline.init(**{argument: value})
     assert caught.value.name == argument
     assert argument in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
     assert leakline.current().id == ""
+
+
+def test_a_configuration_of_any_size_becomes_a_bounded_one() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(50):
+        deep = {"deeper": deep, "beside": deep}
+    wide = [[["\N{GRINNING FACE}" * 5000] * 300] * 300] * 300
+    for config in (deep, {"wide": wide}, {f"{i}": "x" * 900 for i in range(500)}, {"n": 10**5000}):
+        told = resolve({}, config=config).config
+        assert len(json.dumps(told)) < 80 * 1024
+    small = {"lr": 1e-3, "layers": [64, 64], "nested": {"a": None, "b": [True, "x"]}}
+    assert resolve({}, config=small).config == small
 
 
 @pytest.mark.parametrize(
@@ -43,7 +60,8 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
         ("LEAKLINE_MAX_PAUSE", "0"), ("LEAKLINE_MAX_PAUSE", "50 ms"), ("LEAKLINE_MAX_PAUSE", "61"),
         ("LEAKLINE_SAMPLE_SECONDS", "-1"), ("LEAKLINE_SAMPLE_SECONDS", "0.001"), ("LEAKLINE_SAMPLE_SECONDS", "inf"),
         ("LEAKLINE_EXACT_PEAKS", "please"), ("LEAKLINE_REQUESTS", "ask"), ("LEAKLINE_RUN_ID", "../../etc"),
-        ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
+        ("LEAKLINE_SPOOL_LIMIT", "lots"), ("LEAKLINE_SPOOL_LIMIT", "0"), ("LEAKLINE_SPOOL_LIMIT", "255 KiB"),
+        ("LEAKLINE_SPOOL_LIMIT", "9" * 400), ("LEAKLINE_PROJECT", "x" * 200), ("RANK", "first"), ("WORLD_SIZE", "-1"),
     ],
 )  # fmt: skip
 def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> None:
@@ -58,6 +76,7 @@ def test_without_anything_the_defaults_hold() -> None:
     assert settings.max_overhead == 0.01
     assert (settings.max_pause_seconds, settings.sample_seconds) == (0.05, 1.0)
     assert settings.exact_peaks is False
+    assert settings.spool_limit_bytes == 256 * 2**20
     assert settings.directory == Path(".leakline").absolute()
 
 

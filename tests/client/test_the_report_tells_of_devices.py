@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leakline.outbox import SpoolFile
 from leakline.report import report_text
 from leakline.snapshot import Batch, Number, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool_file import SpoolFile
 
 DATA = Path(__file__).parents[1] / "data"
 GIB = 2**30

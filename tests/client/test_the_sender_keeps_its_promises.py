@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import pytest
 import leakline
 from leakline.delivery import Delivery
 from leakline.notices import Notices
-from leakline.outbox import SafeOutbox, SpoolFile
+from leakline.outbox import SafeOutbox
 from leakline.recorder import Losses, Recorder
 from leakline.sender import Sender
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool_file import SpoolFile
 from leakline.uploading import upload
 
 HEADER = RunHeader("run-1", "p", "n", "generation", None, 1.0)
@@ -33,7 +36,7 @@ def snapshot(sequence: int) -> Snapshot:
 class Chain:
     """Recorder, outbox and sender, wired as `Run` does it, against one address."""
 
-    def __init__(self, tmp_path: Path, address: str, timeout_seconds: float = 1.0) -> None:
+    def __init__(self, tmp_path: Path, address: str, timeout_seconds: float = 10.0) -> None:
         self.path = tmp_path / "run-1" / "instance-1.spool"
         self.losses = Losses()
         self.outbox = SafeOutbox(SpoolFile(self.path, HEADER, PROCESS), lambda why: None)
@@ -92,8 +95,8 @@ def test_a_server_absent_until_the_end_leaves_everything_in_the_spool(
     back = make_server(int(gone.address.rpartition(":")[2]))
     delivery = Delivery(back.address)
     first, second = upload(chain.path, delivery), upload(chain.path, delivery)
-    assert (first.sent, first.whole) == (3, True)
-    assert (second.sent, second.whole) == (0, True)
+    assert (first.sent, first.state) == (3, "finished")
+    assert (second.sent, second.state) == (0, "finished")
     assert back.sequences == [1, 2, 3]
     assert back.ends == [{**END, "instance": "instance-1"}]
 
@@ -132,19 +135,24 @@ def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) 
     assert chain.losses.totals() == {}
 
 
-def test_a_batch_that_is_too_large_even_when_split_is_counted_as_refused(
+def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
     tmp_path: Path, server: Any
 ) -> None:
     server.refuse_batches_over = 0
     chain = Chain(tmp_path, server.address)
-    chain.put(1, 2, 3)
+    server.hold = threading.Event()
+    chain.put(*range(1, 41))
+    assert chain.recorder.flush(5.0)
+    server.hold.set()
     assert chain.close()
     assert server.sequences == []
-    assert chain.losses.totals() == {"refused": 3}
+    assert chain.losses.totals() == {"too_large": 40}
+    # Whole and in two halves; then that they are lost.
+    assert [path for _, path in server.requests].count("/api/v1/runs/run-1/batches") == 4
+    assert [batch.lost for batch in server.batches] == [{"too_large": 40}]
 
 
-def test_one_bad_snapshot_is_lost_alone(tmp_path: Path, server: Any) -> None:
-    """By the sender and by a later upload: its neighbours of the same batch arrive."""
+def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, server: Any) -> None:
     server.refuse_sequence = 7
     chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
@@ -152,13 +160,94 @@ def test_one_bad_snapshot_is_lost_alone(tmp_path: Path, server: Any) -> None:
     assert chain.recorder.flush(5.0)
     server.hold.set()
     assert chain.close()
-    rest = [number for number in range(1, 51) if number != 7]
-    assert server.sequences == rest
+    assert server.sequences == []
+    assert chain.losses.totals() == {"refused": 50}
+    # Once; then that they are lost.
+    assert [path for _, path in server.requests].count("/api/v1/runs/run-1/batches") == 2
+    assert [batch.lost for batch in server.batches] == [{"refused": 50}]
+    server.refuse_sequence = 0
+    assert upload(chain.path, Delivery(server.address)).sent == 0
+    assert upload(chain.path, Delivery(server.address), again=True).sent == 50
+    assert server.sequences == list(range(1, 51))
+
+
+def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
+    tmp_path: Path, server: Any, until: Callable[..., None]
+) -> None:
+    """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
+    chain = Chain(tmp_path, server.address)
+    server.hold = threading.Event()
+    for sequence in (1, 2, 3):
+        wide = {f"type.C{sequence}_{i}.count": i for i in range(3000)}
+        chain.recorder.put(Snapshot(sequence, 1.0, 2.0, 0, None, "", "manual", wide))
+    assert chain.recorder.flush(5.0)
+    server.answer(200, {})
+    server.answer(422, {"error": {"code": "wrong", "message": "wrong"}})
+    server.answer(503, {})
+    server.hold.set()
+    until(lambda: server.sequences == [2, 3])
+    assert chain.close()
+    assert server.sequences == [2, 3]
     assert chain.losses.totals() == {"refused": 1}
-    server.batches.clear()
-    done = upload(chain.path, Delivery(server.address), again=True)
-    assert (done.sent, done.refused) == (49, 1)
-    assert server.sequences == rest
+    assert chain.sender.sent == 2
+
+
+def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arrive(
+    tmp_path: Path, server: Any
+) -> None:
+    chain = Chain(tmp_path, server.address)
+    server.hold = threading.Event()
+    huge = Event(2, 1.0, "note", "n", data={"text": random.Random(1).randbytes(600_000).hex()})
+    chain.recorder.put(snapshot(1))
+    chain.recorder.put(Snapshot(2, 1.0, 2.0, 0, None, "", "manual", {"gauge.x": 1}, events=(huge,)))
+    chain.recorder.put(snapshot(3))
+    assert chain.recorder.flush(5.0)
+    server.hold.set()
+    assert chain.close()
+    assert server.sequences == [1, 3]
+    assert chain.losses.totals() == {"too_large": 1}
+
+
+def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
+    """Every snapshot has names of its own: together they would be more series than a batch may have."""
+    chain = Chain(tmp_path, server.address)
+    server.hold = threading.Event()
+    for sequence in range(1, 101):
+        own = {f"gauge.loss_{sequence}_{i}": i for i in range(100)}
+        chain.recorder.put(Snapshot(sequence, 1.0, 2.0, 0, None, "", "manual", own))
+    assert chain.recorder.flush(5.0)
+    server.hold.set()
+    assert chain.close(20.0)
+    assert server.sequences == list(range(1, 101))
+    for batch in server.batches:
+        assert len({name for s in batch.snapshots for name in s.samples}) <= 4000
+
+
+def test_no_server_silences_the_sender_for_longer_than_five_minutes(
+    tmp_path: Path, server: Any, until: Callable[..., None]
+) -> None:
+    server.answer(503, {}, Retry_After="999999999")
+    chain = Chain(tmp_path, server.address)
+    until(lambda: chain.sender.failures > 0)
+    until(lambda: chain.sender._not_before > time.monotonic() + 100)
+    assert chain.sender._not_before <= time.monotonic() + 300
+    chain.put(1)
+    # At the end it is asked once more: this is the last chance.
+    assert chain.close()
+    assert server.sequences == [1]
+
+
+def test_many_ranks_do_not_come_back_at_the_same_moment(tmp_path: Path, server: Any) -> None:
+    pauses = []
+    for jitter in (0.0, 0.5, 0.999):
+        server.answer(503, {})
+        sender = Sender(
+            SafeOutbox(None, lambda why: None), Delivery(server.address), HEADER, PROCESS, Losses(),
+            Notices(True), clock=lambda: 100.0, jitter=lambda jitter=jitter: jitter,
+        )  # fmt: skip
+        assert not sender._announce()
+        pauses.append(sender._not_before - 100.0)
+    assert pauses == [pytest.approx(0.25), pytest.approx(0.375), pytest.approx(0.5, abs=0.001)]
 
 
 @pytest.mark.parametrize("status", [400, 409, 422])
@@ -175,7 +264,7 @@ def test_a_refused_batch_is_never_sent_again_and_counted(
     assert server.sequences == [2]
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 405, 409, 413, 422, 451])
 def test_a_refused_run_stops_sending_and_stays_in_the_spool(
     tmp_path: Path, server: Any, status: int
 ) -> None:
@@ -185,6 +274,40 @@ def test_a_refused_run_stops_sending_and_stays_in_the_spool(
     assert not chain.close()
     assert len(server.requests) == 1
     assert upload(chain.path, Delivery(server.address)).sent == 2
+
+
+def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute(tmp_path: Path) -> None:
+    """With a clock of its own: the thread is not started, its tries are made here."""
+    now = 0.0
+    sender = Sender(
+        SafeOutbox(None, lambda why: None), Delivery("http://127.0.0.1:9"), HEADER, PROCESS, Losses(),
+        Notices(True), clock=lambda: now, jitter=lambda: 0.999,
+    )  # fmt: skip
+    tries = 0
+    while now < 3600:
+        sender._send_all()
+        tries += 1
+        assert now < sender._not_before <= now + 30
+        now = sender._not_before
+    # Not a try a second, and not one in ten minutes.
+    assert 100 < tries < 150
+
+
+def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
+    tmp_path: Path, server: Any, until: Callable[..., None]
+) -> None:
+    chain = Chain(tmp_path, server.address)
+    server.hold = threading.Event()
+    for sequence in range(1, 1001):
+        chain.recorder.put(replace(snapshot(sequence), time=float(sequence)))
+        if sequence % 250 == 0:
+            assert chain.recorder.flush(5.0)
+    server.hold.set()
+    until(lambda: len(server.sequences) >= 200)
+    # Some two hundred times as long a rest as it took to send them.
+    until(lambda: chain.sender._not_before > time.monotonic() + 0.2)
+    assert chain.close()
+    assert server.sequences == list(range(1, 1001))
 
 
 def test_a_server_in_trouble_gets_the_same_snapshots_later(

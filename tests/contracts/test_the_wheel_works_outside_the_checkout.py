@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+SERVER_NATIVE = NATIVE.replace("leakline/", "leakline_server/")
 # Where the setting says nothing, a wheel made here carries the module exactly when it can be compiled here.
 CANNOT = subprocess.run(
     [sys.executable, str(BUILD), "--possible"], capture_output=True, text=True
@@ -70,7 +71,7 @@ def test_a_wheel_made_where_a_compiler_is_carries_the_module_and_the_tag_of_the_
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name.endswith(f"-{version}-{version}-{platform}.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if "_native" in name] == [NATIVE]
+    assert [name for name in names if "_native" in name] == [NATIVE, SERVER_NATIVE]
     assert not [name for name in names if name.endswith((".c", ".h"))]
     assert _python(unpacked, "import leakline._native as n; print(n.__file__)") == str(
         unpacked / NATIVE

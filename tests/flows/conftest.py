@@ -22,6 +22,10 @@ EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 # A verdict over all generations must be there this long after the training; it takes well under one second.
 VERDICT_SECONDS: Final = 20.0
 TRAINING_SECONDS: Final = 400.0
+# A third of what it takes by default: most of the time of a training goes there, and nothing of it stays.
+CRITIC_STEPS: Final = 16
+# Trained as the example is shipped; what these learn is compared with no other training.
+AS_SHIPPED: Final = (("loss_history",), ("figures",), ("deepcopied_checkpoints",))
 
 
 def eventually(ask: Callable[[], Any], seconds: float = VERDICT_SECONDS) -> Any:
@@ -96,16 +100,18 @@ class Training:
 
     def __init__(
         self, server: str, run: str, folder: Path, leaks: Sequence[str] = (), generations: int = 16,
-        population: int = 16,
+        population: int = 16, critic_steps: int = 48,
     ) -> None:  # fmt: skip
         self.run, self.spool = run, folder / ".leakline" / run
         leak_arguments = [argument for leak in leaks for argument in ("--leak", leak)]
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "erl_trading", "--server", server, "--run-id", run, "--name", run,
-                "--generations", str(generations), "--population", str(population), *leak_arguments,
+                "--generations", str(generations), "--population", str(population),
+                "--critic-steps", str(critic_steps), *leak_arguments,
             ],
-            cwd=folder, env=clean_environment(PYTHONPATH=str(EXAMPLES)),
+            # A machine half as fast as others counts as often as they do by default.
+            cwd=folder, env=clean_environment(PYTHONPATH=str(EXAMPLES), LEAKLINE_MAX_OVERHEAD="0.02"),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -158,7 +164,8 @@ def without_a_server(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    return Training(address, "never-online", tmp_path_factory.mktemp("training")).wait()
+    folder = tmp_path_factory.mktemp("training")
+    return Training(address, "never-online", folder, critic_steps=CRITIC_STEPS).wait()
 
 
 @pytest.fixture(scope="session")
@@ -179,7 +186,9 @@ def trained(
     def train(*leaks: str) -> tuple[Trained, dict[str, Any]]:
         if leaks not in done:
             run = "-".join(leaks).replace("_", "-") or "no-leak"
-            ended = Training(server.address, run, tmp_path_factory.mktemp("training"), leaks).wait()
+            folder = tmp_path_factory.mktemp("training")
+            steps = {} if leaks in AS_SHIPPED else {"critic_steps": CRITIC_STEPS}
+            ended = Training(server.address, run, folder, leaks, **steps).wait()
             assert ended.status == 0, ended.errors
             done[leaks] = ended, server.verdict(run, 16)
         return done[leaks]

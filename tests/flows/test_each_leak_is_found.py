@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.flows.conftest import CRITIC_STEPS, Server, Training
 
 from leakline.analysis.results import SEVERITY
 
@@ -22,7 +23,7 @@ RATE_TOLERANCE = 0.25
 START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
-IN_EVERY_TEST_RUN = ("old_population", "loss_graph", "episode_history")
+IN_EVERY_TEST_RUN = ("old_population", "loss_graph", "episode_history", "loss_history")
 
 Train = Callable[..., Any]
 
@@ -85,6 +86,18 @@ def _told(verdict: dict[str, Any]) -> str:
 
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
+    # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
+    assert verdict["status"] in ("ok", "filling", "watch"), _told(verdict)
+    assert not verdict["findings"], _told(verdict)
+
+
+@pytest.mark.leaks
+def test_a_training_without_a_leak_that_has_warmed_up_is_well(
+    server: Server, tmp_path: Path
+) -> None:
+    warm = Training(server.address, "warm", tmp_path, generations=28, critic_steps=CRITIC_STEPS)
+    assert warm.wait().status == 0
+    verdict = server.verdict("warm", 28)
     assert verdict["status"] in ("ok", "filling"), _told(verdict)
 
 
@@ -118,13 +131,32 @@ def test_a_large_leak_has_the_right_rate_and_start(trained: Train, leak: str) ->
     right, finding = RIGHT_ANSWERS[leak], verdict["findings"][0]
     rate = finding["growth_bytes_per_generation"]["estimate"]
     assert rate == pytest.approx(right.bytes_per_generation, rel=RATE_TOLERANCE), _told(verdict)
-    start = finding["started_at_generation"]["estimate"]
+    _assert_start(verdict, right)
+
+
+def _assert_start(verdict: dict[str, Any], right: Any) -> None:
+    start = verdict["findings"][0]["started_at_generation"]["estimate"]
     assert abs(start - right.started_at_generation) <= START_TOLERANCE, _told(verdict)
 
 
-def test_a_kept_loss_is_told_with_its_graph(trained: Train) -> None:
+def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
-    assert verdict["findings"][0]["kind"] == RIGHT_ANSWERS["loss_graph"].kind == "graph"
+    # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
+    found = verdict["findings"][0]["kind"]
+    assert found in (RIGHT_ANSWERS["loss_graph"].kind, "container"), _told(verdict)
+
+
+@pytest.mark.leaks
+def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: Path) -> None:
+    leaks = ("loss_graph",)
+    kept = Training(
+        server.address, "kept", tmp_path, leaks, generations=28, critic_steps=CRITIC_STEPS
+    )
+    assert kept.wait().status == 0
+    verdict = server.verdict("kept", 28)
+    found = verdict["findings"][0]["kind"]
+    assert found == RIGHT_ANSWERS["loss_graph"].kind == "graph", _told(verdict)
+    _assert_start(verdict, RIGHT_ANSWERS["loss_graph"])
 
 
 @pytest.mark.leaks

@@ -70,7 +70,10 @@ def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) 
     assert stored_sequences(server, "never-online") == recorded
     assert "nothing new" in sync(server, without_a_server.spool)
     assert stored_sequences(server, "never-online") == recorded
-    assert server.verdict("never-online", 16)["status"] in ("ok", "filling")
+    verdict = server.verdict("never-online", 16)
+    # Of 16 generations, the first ten of which fill caches, memory may look unsteady; nothing is accused.
+    assert verdict["status"] in ("ok", "filling", "watch"), verdict["summary"]
+    assert not verdict["findings"], verdict["summary"]
 
 
 def test_two_fixed_runs_compare_as_no_effect(

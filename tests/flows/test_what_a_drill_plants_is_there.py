@@ -22,7 +22,7 @@ SECONDS = 60
 HEALTHY_BYTES = 2 * MIB
 
 MEASURE = """
-import json, psutil, sys
+import gc, json, psutil, sys
 from small_training.planting import plant_of
 
 def private():
@@ -33,8 +33,12 @@ def private():
 plant, first, last = plant_of(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for generation in range(first):
     plant.grow(generation)
+# Of a healthy one, what the collector would have freed in a moment is not kept.
+collect = gc.collect if sys.argv[4] == "healthy" else int
+collect()
 before = private()
 planted = sum(plant.grow(generation) for generation in range(first, last))
+collect()
 print(json.dumps([planted, private() - before]))
 plant.close()
 """
@@ -45,7 +49,10 @@ def measured(kind: Kind, first: int, last: int) -> tuple[int, int]:
     if kind.missing:
         pytest.skip(f"needs {' and '.join(kind.missing)}")
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, kind.plant, str(first), str(last)],
+        [
+            sys.executable, "-c", MEASURE, kind.plant, str(first), str(last),
+            "healthy" if kind.name in HEALTHY else "leaking",
+        ],
         cwd=PROGRAMS, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

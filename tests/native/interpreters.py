@@ -42,10 +42,12 @@ class Interpreter:
         done = subprocess.run([self.path, str(BUILD), "--possible"], capture_output=True, text=True)
         return done.stderr.strip() or None if done.returncode else None
 
-    def build(self, folder: Path, *, compiler: str | None = None) -> Path:
+    def build(
+        self, folder: Path, package: str = "leakline", *, compiler: str | None = None
+    ) -> Path:
         environment = clean_environment() | ({"CC": compiler} if compiler else {})
         subprocess.run(
-            [self.path, str(BUILD), str(folder)],
+            [self.path, str(BUILD), str(folder), package],
             env=environment, check=True, capture_output=True, text=True,
         )  # fmt: skip
         return folder

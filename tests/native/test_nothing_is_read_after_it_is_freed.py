@@ -18,6 +18,7 @@ from tests.native.soak import FACILITIES
 
 SOAK = Path(__file__).parent / "soak.py"
 CHECK = Path(__file__).parent / "check_native.py"
+CHECK_COLUMNS = Path(__file__).parent / "check_columns.py"
 SECONDS = float(os.environ.get("LEAKLINE_SOAK_SECONDS", "10"))
 WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
 OURS = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -68,9 +69,10 @@ def sanitized(
             pytest.skip(f"the compiler has no {library}")
         libraries.append(answer)
     folder = tmp_path_factory.mktemp("sanitized")
+    # The one of the server lies below it.
     code = (
-        "import pathlib, runpy, sys; build = runpy.run_path(sys.argv[1])['build']; "
-        "build(pathlib.Path(sys.argv[2]), extra=sys.argv[3:])"
+        "import pathlib, runpy, sys; b = runpy.run_path(sys.argv[1]); folder = pathlib.Path(sys.argv[2]); "
+        "b['build'](folder, extra=sys.argv[3:]); b['build'](folder / 'server', b['SERVER'], extra=sys.argv[3:])"
     )
     subprocess.run(
         [one.path, "-c", code, str(BUILD), str(folder), *SANITIZE],
@@ -114,3 +116,10 @@ def test_the_scan_of_arenas_reads_only_what_is_there(
 ) -> None:
     one, folder, setting = sanitized
     _soak(one, folder, *UNDER_PYMALLOC, PYTHONMALLOC="pymalloc", **setting)
+
+
+def test_reading_the_numbers_of_a_batch_stays_within_its_text(
+    sanitized: tuple[Interpreter, Path, dict[str, str]],
+) -> None:
+    one, folder, setting = sanitized
+    _run(one, CHECK_COLUMNS, folder / "server", PYTHONMALLOC="malloc", **setting)

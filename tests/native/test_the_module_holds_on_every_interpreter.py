@@ -49,6 +49,15 @@ def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_the_numbers_of_a_batch_are_read_as_json_reads_them(
+    name: str, compiled: Compiled, tmp_path: Path
+) -> None:
+    one, _ = compiled(name)
+    done = _run(one, HERE / "check_columns.py", one.build(tmp_path, "leakline_server"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
 def test_an_interpreter_without_a_lock_is_refused_and_counts_in_python(
     name: str, tmp_path: Path

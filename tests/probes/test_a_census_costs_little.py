@@ -6,8 +6,12 @@ import gc
 from collections import Counter
 from time import process_time
 
+import pytest
+
 from leakline.probes.census import take_census
 from leakline.probes.native import native
+
+pytestmark = pytest.mark.alone
 
 
 class Agent:

@@ -17,7 +17,10 @@ from leakline.probes.native import native, why_not_native
 from leakline.probes.process import read_private_bytes
 from leakline.probes.sampled import SampledCensus, take_sample, why_no_sample
 
-pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}"),
+]
 
 
 class Agent:

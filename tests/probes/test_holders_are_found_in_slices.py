@@ -19,7 +19,10 @@ from leakline.holders import FoundHolder, SlicedHolderSearch, find_holders
 from leakline.probes.native import forget, native, why_not_native
 from leakline.snapshot import CYCLIC_GARBAGE
 
-pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}"),
+]
 
 HERE = __name__
 SLICE = 0.005

@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 # CPU seconds of one phase end, on a machine that runs the loop below in so many.
 ALLOWED_SECONDS: Final = 0.5e-3
 LOOP_SECONDS: Final = 1.0e-3

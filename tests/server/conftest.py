@@ -11,15 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
 from starlette.testclient import TestClient
+from tests.server.databases import Copies, PostgresCopies, SqliteCopies
 
 from leakline.snapshot import (
     Batch,
@@ -33,9 +32,7 @@ from leakline.snapshot import (
 )
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine
-from leakline_server.store.migrate import upgrade
 
 STARTED = 1_760_000_000.0
 
@@ -59,30 +56,37 @@ def postgres_url() -> Iterator[str]:
     server.cleanup()
 
 
-@contextlib.contextmanager
-def empty_database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """The address of a new database of the kind in ``request.param``."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{folder}/leakline.db"
-        return
-    base = sqlalchemy.make_url(request.getfixturevalue("postgres_url"))
-    name = "t" + uuid.uuid4().hex
-    admin = sqlalchemy.create_engine(base, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    yield base.set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    admin.dispose()
-
-
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(scope="session")
+def sqlite_copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    return SqliteCopies(tmp_path_factory.mktemp("migrated"))
+
+
+@pytest.fixture(scope="session")
+def postgres_copies(postgres_url: str) -> Iterator[Copies]:
+    copies = PostgresCopies(postgres_url)
+    yield copies
+    copies.close()
+
+
+def copies_of(request: pytest.FixtureRequest) -> Copies:
+    copies: Copies = request.getfixturevalue(f"{request.param}_copies")
+    return copies
 
 
 @pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database, SQLite and Postgres in turn."""
-    with empty_database(request, tmp_path) as url:
+    """A database at this version with nothing in it, SQLite and Postgres in turn."""
+    with copies_of(request).new(tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(params=DATABASES)
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """One without even a schema."""
+    with copies_of(request).new(tmp_path, empty=True) as url:
         yield url
 
 
@@ -92,7 +96,7 @@ def shared_api(
 ) -> Iterator[TestClient]:
     """One application for all tests of a file, for those that leave nothing behind."""
     with (
-        empty_database(request, tmp_path_factory.mktemp("shared")) as url,
+        copies_of(request).new(tmp_path_factory.mktemp("shared")) as url,
         TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as client,
     ):
         yield client
@@ -101,7 +105,6 @@ def shared_api(
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
     engine = open_engine(database_url)
-    upgrade(engine, MIGRATIONS)
     yield engine
     engine.dispose()
 

@@ -190,6 +190,25 @@ def test_nan_in_a_column_is_refused_and_the_message_says_what_to_send(
     assert "null" in error["message"]
 
 
+@pytest.mark.parametrize("digits", [17, 19, 20, 400, 5_000])
+@pytest.mark.parametrize("column", ["constant", "moving", "holed"])
+def test_an_integer_that_is_much_too_long_is_refused(
+    column: str, digits: int, api: TestClient, stored: Any
+) -> None:
+    count = 60
+    long = "-" + "9" * digits
+    others = {"constant": long, "moving": "7", "holed": "null"}[column]
+    body = stored.wire(0, count)
+    body["columns"]["series"] = {"gauge.x": [1] * count}
+    text = json.dumps(body).replace(
+        json.dumps([1] * count), f"[{long},{','.join([others] * (count - 1))}]"
+    )
+    assert long in text
+    answer = api.post("/api/v1/runs/r1/batches", content=text.encode())
+    assert 400 <= answer.status_code < 500, answer.text
+    assert len(answer.json()["error"]["message"]) < 500
+
+
 def test_an_event_that_nests_too_deep_is_refused(api: TestClient, stored: Any) -> None:
     wire = stored.wire(32, 3)
     deep: Any = 1

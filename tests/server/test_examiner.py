@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from leakline import analysis
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
-from leakline.snapshot import RunHeader
-from leakline_server.store import findings, history, joining, runs
+from leakline.snapshot import ProcessIdentity, RunHeader
+from leakline_server.store import ends, findings, history, joining, runs
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import NoSuchRun
 from leakline_server.store.tables import alerts, incidents
@@ -108,6 +108,19 @@ def test_one_run_is_examined_at_most_twice_a_second(
     clock.seconds += 0.5
     examiner.once()
     assert woken.runs == ["r1", "r1"]
+
+
+def test_a_run_that_has_just_ended_is_examined_without_a_rest(
+    examiner: Examiner, woken: Woken
+) -> None:
+    """Somebody waits at the end of the training for what it says."""
+    examiner.news("r1")
+    examiner.once()
+    examiner.news("r1", ended=True)
+    examiner.once()
+    assert woken.runs == ["r1", "r1"]
+    examiner.news("r1")
+    assert examiner.once() > 0
 
 
 def test_a_run_that_waits_does_not_keep_others_waiting(examiner: Examiner, woken: Woken) -> None:
@@ -287,8 +300,41 @@ def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(
 ) -> None:
     clock.seconds += 61
     examiner.once()
-    assert sorted(woken.runs) == ["r1", "r2"]
+    # Where other servers may have heard of them, one is looked at besides.
+    assert {"r1", "r2"} == set(woken.runs)
     assert runs.get_summary(engine, "r1")["state"] == "silent"  # type: ignore[index]
+
+
+def told_of(engine: Engine, run_id: str) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(alerts.c.event).where(alerts.c.run_id == run_id)))
+
+
+def test_a_rank_that_failed_is_told_when_the_others_have_vanished(
+    examiner: Examiner, engine: Engine, clock: Clock
+) -> None:
+    header = RunHeader("r3", "p", "r3", "generation", None, NOW)
+    for rank in range(2):
+        joining.join_run(engine, header, NOW, ProcessIdentity(f"p{rank}", rank, 1, "host"))
+    failed = runs.Changes(state="failed", reason="ValueError", instance="p1", ended_at=NOW + 1)
+    runs.change_run(engine, "r3", failed, NOW + 1)
+    clock.seconds += 62
+    examiner.once()
+    assert runs.get_summary(engine, "r3")["state"] == "failed"  # type: ignore[index]
+    assert told_of(engine, "r3") == ["run.finished"]
+
+
+def test_an_end_is_told_once_when_an_earlier_attempt_is_heard_of_late(
+    examiner: Examiner, engine: Engine
+) -> None:
+    for instance, began in (("new", NOW), ("late", NOW - 5_000)):
+        header = RunHeader("r3", "p", "r3", "generation", None, began)
+        joining.join_run(engine, header, NOW, ProcessIdentity(instance, 0, 1, "host"))
+        changes = runs.Changes(state="killed", instance=instance, ended_at=began + 1)
+        runs.change_run(engine, "r3", changes, NOW + 1)
+        examiner.examine("r3")
+    assert runs.get_summary(engine, "r3")["attempt"] == 2  # type: ignore[index]
+    assert told_of(engine, "r3") == ["run.killed"]
 
 
 def test_a_run_that_speaks_is_not_silent(examiner: Examiner, engine: Engine, clock: Clock) -> None:
@@ -309,7 +355,7 @@ def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
     run.create(api)
     engine = api.app.state.services.engine
     with writing(engine) as connection:
-        assert [marked["id"] for marked in runs.mark_silent(connection, 4e9)] == ["r1"]
+        assert ends.conclude(connection, ends.Silence(4e9, 4e9)).runs == ("r1",)
     assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
     run.send(api, 0, 3)
     assert api.get("/api/v1/runs/r1").json()["state"] == "running"

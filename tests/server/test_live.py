@@ -16,9 +16,15 @@ pytestmark = pytest.mark.flow
 class Stream:
     """Reads server-sent events from a real connection."""
 
-    def __init__(self, port: int, query: str = "", headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        path: str = "/api/v1/runs/r1/live",
+    ) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        self._connection.request("GET", f"/api/v1/runs/r1/live{query}", headers=headers or {})
+        self._connection.request("GET", path + query, headers=headers or {})
         self.answer = self._connection.getresponse()
         self.last_id: str | None = None
 
@@ -145,11 +151,12 @@ def test_coming_back_after_sealing_misses_nothing(
     stream.rows_until(99)
     stream.until("run")
     stream.close()
-    for first in range(100, 600, 100):
+    for first in range(100, 4100, 100):
         send(either, run, first, 100)
-    eventually(lambda: "snapshots_sealed_total 600.0" in either.request("GET", "/metrics")[1])
+    sealed = "snapshots_sealed_total 4096.0"
+    eventually(lambda: sealed in either.request("GET", "/metrics")[1], 60.0)
     again = Stream(either.port, headers={"Last-Event-ID": str(stream.last_id)})
-    assert set(again.rows_until(599)) >= set(range(100, 600))
+    assert set(again.rows_until(4099)) >= set(range(100, 4100))
     again.close()
 
 
@@ -169,7 +176,7 @@ def test_a_reader_that_was_away_for_too_long_is_told_to_read_anew(
 ) -> None:
     run = make_run()
     revision = server.request("GET", "/api/v1/runs/r1")[1]["revision"]
-    for first in range(0, 5200, 200):
+    for first in range(0, 12_200, 200):
         send(server, run, first, 200)
     stream = Stream(server.port, f"?since={revision}")
     before, _ = stream.until("run")

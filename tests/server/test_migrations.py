@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -10,11 +11,12 @@ from sqlalchemy import inspect
 
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.migrate import NewerDatabase, current, downgrade, upgrade
+from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
 from leakline_server.store.tables import metadata
 
 
-def revisions() -> list[str]:
+def steps() -> list[str]:
+    """As Alembic follows them."""
     scripts = ScriptDirectory(str(MIGRATIONS))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 
@@ -25,23 +27,42 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(engine: Engine) -> N
         assert compare_metadata(context, metadata) == []
 
 
-def test_every_step_goes_down_and_up_again(engine: Engine) -> None:
-    steps = revisions()
-    assert current(engine) == steps[-1]
-    for step in [*steps[-2::-1], "base"]:
-        downgrade(engine, MIGRATIONS, step)
-        assert current(engine) == (None if step == "base" else step)
+# Beyond it there is no way back.
+KEYS = "0005_keys_begin_with_the_run"
+
+
+def test_every_step_goes_up_and_where_it_can_down_again(empty_database_url: str) -> None:
+    engine, known = open_engine(empty_database_url), steps()
+    upgrade(engine, MIGRATIONS, known[known.index(KEYS) - 1])
+    downgrade(engine, MIGRATIONS, "base")
     assert inspect(engine).get_table_names() == ["alembic_version"]
-    for step in steps:
+    for step in known:
         upgrade(engine, MIGRATIONS, step)
-    assert current(engine) == steps[-1]
+        assert current(engine) == step
+    downgrade(engine, MIGRATIONS, KEYS)
+    with pytest.raises(RuntimeError, match="restore the backup"):
+        downgrade(engine, MIGRATIONS, "base")
+    assert current(engine) == KEYS
+    upgrade(engine, MIGRATIONS)
+    assert current(engine) == known[-1]
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
 
 
-def test_a_database_at_this_version_is_left_as_it_is(engine: Engine) -> None:
+def test_a_database_at_this_version_is_left_as_it_is(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def migrate(*_: object) -> None:
+        raise AssertionError("there is nothing to do")
+
+    monkeypatch.setattr(command, "upgrade", migrate)
     upgrade(engine, MIGRATIONS)
-    assert current(engine) == revisions()[-1]
+    assert current(engine) == steps()[-1]
+
+
+def test_the_files_of_the_steps_are_named_and_ordered_as_the_steps() -> None:
+    assert revisions(MIGRATIONS) == steps()
 
 
 def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine) -> None:
@@ -52,8 +73,8 @@ def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine
     assert current(engine) == "9999_future"
 
 
-def test_a_step_that_fails_leaves_nothing_behind(database_url: str) -> None:
-    engine = open_engine(database_url)
+def test_a_step_that_fails_leaves_nothing_behind(empty_database_url: str) -> None:
+    engine = open_engine(empty_database_url)
     with writing(engine) as connection:
         # In the way of the second migration.
         connection.exec_driver_sql("CREATE TABLE webhooks (id INTEGER)")

@@ -15,7 +15,7 @@ from leakline_server.alerts.signing import make_secret
 from leakline_server.errors import RequestRefused
 from leakline_server.store import webhook_changes
 from leakline_server.store.wire import Batch
-from leakline_server.web import rule_schemas, schemas, webhook_schemas
+from leakline_server.web import keeping_api, rule_schemas, schemas, webhook_schemas
 from leakline_server.web.ingest_api import PATH
 
 
@@ -49,7 +49,8 @@ def test_every_route_of_the_contract_is_described(spec: dict[str, Any]) -> None:
         ("post", "/api/v1/runs"), ("get", "/api/v1/runs"), ("get", run), ("patch", run),
         ("post", f"{run}/batches"), ("get", f"{run}/series"), ("get", f"{run}/census"),
         ("get", f"{run}/verdict"), ("get", f"{run}/incidents"), ("get", f"{run}/events"),
-        ("get", f"{run}/live"), ("get", "/api/v1/compare"), ("get", "/api/v1/rules"),
+        ("get", f"{run}/live"), ("get", f"{run}/export.{{form}}"), ("delete", run), ("get", "/api/v1/projects"),
+        ("get", "/api/v1/compare"), ("get", "/api/v1/rules"),
         ("post", "/api/v1/rules"), ("patch", "/api/v1/rules/{rule}"), ("delete", "/api/v1/rules/{rule}"),
         ("get", "/healthz"), ("get", "/readyz"),
         ("get", "/metrics"), ("get", "/api/v1/webhooks"), ("get", "/api/v1/webhooks/{webhook}/deliveries"),
@@ -96,7 +97,9 @@ def test_the_ingest_entry_names_every_refusal(spec: dict[str, Any]) -> None:
 MODELS: dict[str, Any] = {
     "runs": schemas.RunList,
     "runs/r1": schemas.Run,
+    "projects": keeping_api.Projects,
     "runs/r1/series?name=*": schemas.SeriesList,
+    "series?run=r1&name=*": schemas.Overlay,
     "runs/r1/verdict": Verdict,
     "runs/r1/books": Books,
     "runs/r1/types": schemas.Types,

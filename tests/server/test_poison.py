@@ -94,16 +94,13 @@ def test_two_names_that_become_one_are_refused(shared_api: TestClient, run: Any)
     refused(post(shared_api, run, wire), 422, "gauge.ab")
 
 
-@pytest.mark.parametrize("field", ["rank", "attempt"])
-def test_an_instance_keeps_its_first_rank_and_attempt(
-    field: str, shared_api: TestClient, run: Any
-) -> None:
+def test_an_instance_keeps_its_first_rank(shared_api: TestClient, run: Any) -> None:
     run.send(shared_api, 0, 3)
     wire = run.wire(3, 3)
-    wire["process"][field] = 7
-    refused(post(shared_api, run, wire), 409, field)
-    joining = run.header | {"process": {"instance": run.instance, field: 7}}
-    refused(shared_api.post("/api/v1/runs", json=joining), 409, field)
+    wire["process"]["rank"] = 7
+    refused(post(shared_api, run, wire), 409, "rank")
+    joining = run.header | {"process": {"instance": run.instance, "rank": 7}}
+    refused(shared_api.post("/api/v1/runs", json=joining), 409, "rank")
     assert run.send(shared_api, 3, 3) == 3
 
 
@@ -155,7 +152,7 @@ def test_a_batch_that_cannot_be_stored_fails_alone(engine: Engine, make_run: Any
     object.__setattr__(batches[1], "process", poison)
 
     async def send() -> list[Any]:
-        writer = Writer(engine, lambda _run: None)
+        writer = Writer(engine, lambda _run: None, lambda _keys: None)
         waiting = [asyncio.ensure_future(writer.store(batch)) for batch in batches]
         await asyncio.sleep(0)
         writer.start()
@@ -168,4 +165,5 @@ def test_a_batch_that_cannot_be_stored_fails_alone(engine: Engine, make_run: Any
     assert first == third == Accepted(3)
     assert isinstance(second, Malformed)
     with writing(engine) as connection:
-        assert Inbox().store(connection, [batches[0], batches[2]]) == [Accepted(0), Accepted(0)]
+        outcomes, _ = Inbox().store(connection, [batches[0], batches[2]])
+    assert outcomes == [Accepted(0), Accepted(0)]

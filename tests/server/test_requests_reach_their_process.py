@@ -8,10 +8,17 @@ import pytest
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict
+from leakline.snapshot import RunHeader
 from leakline_server.errors import TooBusy
-from leakline_server.requests import AGAIN_AFTER, EXPIRE_SECONDS, MAX_RUNS, MAX_WAITING, Requests
+from leakline_server.requests import AGAIN_AFTER, Requests, searched_type
+from leakline_server.store.engine import Engine
+from leakline_server.store.history import NoSuchRun
+from leakline_server.store.joining import join_run
+from leakline_server.store.requests import EXPIRE_SECONDS, KEEP_SECONDS, MAX_WAITING, Wanted
 
 ENV = "app.Env"
+FIND = Wanted("find_holders", ENV)
+CENSUS = Wanted("census")
 
 
 class Clock:
@@ -46,53 +53,176 @@ def types(requests: Requests, rank: int = 0) -> list[str]:
     return [asked.get("type", "") for asked in requests.of("r1", rank)]
 
 
-def test_a_request_is_told_until_a_batch_has_its_outcome() -> None:
-    requests = Requests()
-    asked = requests.ask("r1", "find_holders", ENV)
+@pytest.fixture
+def requests(engine: Engine) -> Requests:
+    """Of one server; r1, r2 and r3 are there to be asked."""
+    for name in ("r1", "r2", "r3"):
+        join_run(engine, RunHeader(name, "erl", name, "generation", None, 1.0), 1.0)
+    return Requests(engine)
+
+
+@pytest.fixture
+def other(engine: Engine, requests: Requests) -> Requests:
+    """Of another server on the same database."""
+    return Requests(engine)
+
+
+def by_the_examiner(kind: str = "census", type_name: str = "", generation: int = 5) -> Wanted:
+    return Wanted(kind, type_name, generation=generation)
+
+
+def test_a_request_is_told_until_a_batch_has_its_outcome(requests: Requests) -> None:
+    asked = requests.ask("r1", FIND)
     told = {"id": asked.id, "kind": "find_holders", "type": ENV, "asked_by": "person"}
     assert requests.of("r1", 0) == requests.of("r1", 0) == [told]
     requests.answered("r1", [Told({}), Told({"request": 5}), Told({"request": asked.id}, "note")])
     requests.answered("r2", [Told({"request": asked.id})])
+    requests.refresh()
     assert requests.of("r1", 0) == [told]
     requests.answered("r1", [Told({"request": asked.id, "outcome": "done"})])
     assert requests.of("r1", 0) == []
+    requests.refresh()
+    assert requests.of("r1", 0) == []
 
 
-def test_each_rank_hears_of_its_own() -> None:
-    requests = Requests()
-    requests.ask("r1", "census", rank=1)
+def test_an_outcome_told_to_a_server_that_has_not_heard_of_the_request_counts(
+    requests: Requests, other: Requests
+) -> None:
+    """The process heard of it from one server at once, and its next batch went to the other. It tells it once."""
+    asked = requests.ask("r1", FIND)
+    other.answered("r1", [Told({"request": asked.id, "outcome": "done"})])
+    # It reads of the request before it has written the outcome.
+    other.ask("r1", CENSUS)
+    assert types(other) == [""]
+    for server in (other, requests):
+        server.refresh()
+        assert types(server) == [""]
+    assert requests.ask("r1", FIND).id != asked.id
+
+
+def test_what_people_write_into_marks_is_not_taken_for_requests(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.requests.MAX_ELSEWHERE", 3)
+    asked = requests.ask("r1", FIND)
+    refreshed: list[int] = []
+    requests._has_answers = lambda: refreshed.append(1)
+    marks: list[Any] = [5, None, [], {}, "x" * 16, "a" * 15, "é", *(f"{i:016x}" for i in range(9))]
+    requests.answered("r1", [Told({"request": mark}) for mark in marks])
+    assert refreshed == []
+    assert len(requests._answered_elsewhere) == 3
+    # What was told here is remembered however many others there are.
+    requests.answered("r1", [Told({"request": asked.id})])
+    assert (requests.of("r1", 0), refreshed) == ([], [1])
+    requests.refresh()
+    assert requests._answered_elsewhere == {}
+    requests.answered("r1", [Told({"request": "f" * 16})])
+    requests.refresh()
+
+
+def test_each_rank_hears_of_its_own(requests: Requests) -> None:
+    requests.ask("r1", Wanted("census", rank=1))
     assert requests.of("r1", 0) == requests.of("r2", 1) == []
     assert [asked["kind"] for asked in requests.of("r1", 1)] == ["census"]
 
 
-def test_asking_twice_is_once_and_a_person_goes_before_the_examiner() -> None:
-    requests = Requests()
-    first = requests.ask("r1", "census", by_person=False)
-    assert requests.ask("r1", "census", by_person=False) == first
-    by_person = requests.ask("r1", "census")
+def test_asking_twice_is_once_and_a_person_goes_before_the_examiner(requests: Requests) -> None:
+    first = requests.ask("r1", by_the_examiner())
+    assert requests.ask("r1", by_the_examiner()) == first
+    by_person = requests.ask("r1", CENSUS)
     assert [asked["asked_by"] for asked in requests.of("r1", 0)] == ["person"]
-    assert requests.ask("r1", "census", by_person=False) == by_person
+    assert requests.ask("r1", by_the_examiner()) == by_person
+    assert requests.ask("r1", CENSUS) == by_person
 
 
-def test_what_waits_is_bounded_and_forgotten_in_the_end() -> None:
+def test_what_waits_is_bounded_and_forgotten_in_the_end(requests: Requests, engine: Engine) -> None:
     clock = Clock()
-    requests = Requests(clock)
+    requests = Requests(engine, clock)
     for i in range(MAX_WAITING):
-        requests.ask("r1", "find_holders", f"app.C{i}")
+        requests.ask("r1", Wanted("find_holders", f"app.C{i}"))
     with pytest.raises(TooBusy):
-        requests.ask("r1", "census")
+        requests.ask("r1", CENSUS)
+    # One that waits already takes no more room.
+    requests.ask("r1", Wanted("find_holders", "app.C3"))
     clock.seconds = EXPIRE_SECONDS + 1
     assert requests.of("r1", 0) == []
-    requests.ask("r1", "census")
-    for i in range(MAX_RUNS + 5):
-        requests.ask(f"other{i}", "census")
+    requests.refresh()
     assert requests.of("r1", 0) == []
-    assert requests.of(f"other{MAX_RUNS + 4}", 0)
+    requests.ask("r1", CENSUS)
+    assert [asked["kind"] for asked in requests.of("r1", 0)] == ["census"]
+
+
+def test_what_is_long_over_is_deleted(requests: Requests, engine: Engine) -> None:
+    clock = Clock()
+    requests = Requests(engine, clock)
+    for i in range(3):
+        requests.ask("r1", Wanted("find_holders", f"app.C{i}"))
+    clock.seconds = KEEP_SECONDS + 1
+    requests.ask("r1", CENSUS)
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT kind FROM requests").scalars().all()
+    assert rows == ["census"]
+
+
+def test_a_run_that_is_not_there_is_not_asked(requests: Requests) -> None:
+    for name in ("nobody", "no\x00body"):
+        with pytest.raises(NoSuchRun):
+            requests.ask(name, CENSUS)
+    assert requests.of("nobody", 0) == []
+
+
+def test_what_one_server_is_asked_another_tells_and_answers(
+    requests: Requests, other: Requests
+) -> None:
+    asked = requests.ask("r1", FIND)
+    assert other.of("r1", 0) == []
+    other.refresh()
+    assert other.of("r1", 0) == requests.of("r1", 0) == [asked.told()]
+    # The same through the other server is the same request.
+    assert other.ask("r1", FIND) == asked
+    other.answered("r1", [Told({"request": asked.id})])
+    other.refresh()
+    assert requests.of("r1", 0) == [asked.told()]
+    requests.refresh()
+    assert requests.of("r1", 0) == other.of("r1", 0) == []
+
+
+def test_what_was_asked_before_a_restart_is_told_after_it(
+    requests: Requests, other: Requests
+) -> None:
+    asked = requests.ask("r1", FIND)
+    other.refresh()
+    assert other.of("r1", 0) == [asked.told()]
+
+
+def test_what_was_answered_before_it_was_asked_again_is_told_again(
+    requests: Requests, other: Requests
+) -> None:
+    first = requests.ask("r1", CENSUS)
+    other.refresh()
+    other.answered("r1", [Told({"request": first.id})])
+    other.refresh()
+    second = requests.ask("r1", CENSUS)
+    assert second.id != first.id
+    # An answer that comes late is of the first.
+    other.answered("r1", [Told({"request": first.id})])
+    other.refresh()
+    assert other.of("r1", 0) == [second.told()]
+
+
+def test_answers_wake_whoever_writes_them(engine: Engine, requests: Requests) -> None:
+    woken: list[int] = []
+    server = Requests(engine, has_answers=lambda: woken.append(1))
+    asked = server.ask("r1", CENSUS)
+    server.answered("r1", [Told({"request": "another"})])
+    assert woken == []
+    server.answered("r1", [Told({"request": asked.id})])
+    server.answered("r1", [Told({"request": asked.id})])
+    assert woken == [1]
 
 
 @pytest.mark.parametrize("kind", ["objects", "tensors", "arrays"])
-def test_the_holders_of_a_suspect_are_asked_for(kind: str) -> None:
-    requests = Requests()
+def test_the_holders_of_a_suspect_are_asked_for(kind: str, requests: Requests) -> None:
     requests.wanted(verdict(finding(kind, Suspect(ENV, "type"), Suspect("app.Other", "type"))))
     assert requests.of("r1", 0)[0] | {"id": ""} == {
         "id": "", "kind": "find_holders", "type": ENV, "asked_by": "server"
@@ -109,35 +239,41 @@ def test_the_holders_of_a_suspect_are_asked_for(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_nothing_is_asked_where_a_search_would_say_nothing_new(known: Finding) -> None:
-    requests = Requests()
-    requests.wanted(verdict(known))
-    assert requests.of("r1", 0) == []
+    assert searched_type(known) is None
 
 
-def test_the_rank_that_leaks_is_the_one_that_is_asked() -> None:
-    requests = Requests()
+def test_the_rank_that_leaks_is_the_one_that_is_asked(requests: Requests) -> None:
     requests.wanted(verdict(finding("objects", Suspect(ENV, "type"), process="rank 3 main")))
     assert (types(requests, 0), types(requests, 3)) == ([], [ENV])
 
 
-def test_one_type_is_asked_for_once_in_several_generations() -> None:
-    requests = Requests()
+def test_one_type_is_asked_for_once_in_several_generations_whichever_server_looks(
+    requests: Requests, other: Requests
+) -> None:
     leak = finding("objects", Suspect(ENV, "type"))
     for generation in range(20, 20 + AGAIN_AFTER):
-        requests.wanted(verdict(leak, generations=generation))
-        for asked in requests.of("r1", 0):
+        server = (requests, other)[generation % 2]
+        server.refresh()
+        server.wanted(verdict(leak, generations=generation))
+        for asked in server.of("r1", 0):
             assert generation == 20
-            requests.answered("r1", [Told({"request": asked["id"]})])
-    assert types(requests) == []
-    requests.wanted(verdict(leak, generations=20 + AGAIN_AFTER))
-    assert types(requests) == [ENV]
+            server.answered("r1", [Told({"request": asked["id"]})])
+            server.refresh()
+    assert types(requests) == types(other) == []
+    other.wanted(verdict(leak, generations=20 + AGAIN_AFTER))
+    requests.refresh()
+    assert types(requests) == types(other) == [ENV]
 
 
-def test_a_run_with_too_many_suspects_asks_for_those_there_is_room_for() -> None:
-    requests = Requests()
+def test_a_run_with_too_many_suspects_asks_for_those_there_is_room_for(requests: Requests) -> None:
     many = [finding("objects", Suspect(f"app.C{i}", "type")) for i in range(MAX_WAITING + 5)]
     requests.wanted(verdict(*many))
     assert len(types(requests)) == MAX_WAITING
+
+
+def test_a_run_that_was_removed_while_it_was_examined_is_not_asked(requests: Requests) -> None:
+    requests.wanted(verdict(finding("objects", Suspect(ENV, "type")), run="gone"))
+    assert requests.of("gone", 0) == []
 
 
 def ask(api: TestClient, body: Any, run: str = "r1", **headers: str) -> Any:

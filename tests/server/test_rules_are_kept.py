@@ -200,7 +200,7 @@ def test_others_write_while_a_rule_is_held_against_a_run(
         return lanes_of(history)
 
     monkeypatch.setattr(readings, "lanes_of", slowly)
-    monkeypatch.setattr(examine, "load_for_examination", lambda *_: history_of([1.0, 60.0]))
+    monkeypatch.setattr(examine, "load_for_examination", lambda *_: (history_of([1.0, 60.0]), 0))
     Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None)).examine("r1")
     assert wrote == [True]
     with engine.connect() as connection:

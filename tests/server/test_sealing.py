@@ -5,19 +5,24 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, insert, select
 from starlette.testclient import TestClient
+from tests.server.stored import LATER, engine_of, make_idle
 
 from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
-from leakline.snapshot import header_from_wire
-from leakline_server.store import sealing
+from leakline.snapshot import RunHeader, header_from_wire
+from leakline_server.store import compaction, sealing
+from leakline_server.store.codec import Numbers, encode
+from leakline_server.store.columns import Key
+from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import load_for_examination, load_history
+from leakline_server.store.joining import join_run
 from leakline_server.store.tables import batches, chunks, segments
 
-LATER = 4e9
 READS = (
     "series?name=process.rss_bytes&points=7",
     "series?name=*&x=time&points=50",
@@ -51,19 +56,23 @@ def run(api: TestClient, make_run: Any) -> Any:
     return run
 
 
-def engine_of(api: TestClient) -> Engine:
-    found: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
-    return found
+# Thousands of snapshots on a machine that runs other tests beside.
+PATIENCE_SECONDS = 60.0
 
 
 def seal_everything(engine: Engine) -> int:
     """As if all that waits had been idle for long; returns how many snapshots wait after it."""
-    with writing(engine) as connection:
-        connection.execute(update(batches).values(received_at=0.0))
-    for _, process_id in sealing.due(engine, LATER):
-        while sealing.seal(engine, process_id, LATER):
+    make_idle(engine)
+    for key in sealing.due(engine, LATER):
+        while sealing.seal(engine, key, LATER):
             continue
     return count(engine, func.coalesce(func.sum(batches.c.count), 0))
+
+
+def compact_everything(engine: Engine) -> None:
+    for key in compaction.due(engine, LATER):
+        while compaction.compact(engine, key, LATER):
+            continue
 
 
 def count(engine: Engine, what: Any) -> int:
@@ -80,30 +89,137 @@ def test_everything_reads_the_same_before_and_after(api: TestClient, run: Any) -
     run.send(api, 300, 200, size=35)
     run.send(api, 200, 60, size=60)
     before, engine = read_all(api), engine_of(api)
-    assert count(engine, func.count(segments.c.id)) == 0
+    assert count(engine, func.count(segments.c.count)) == 0
     assert seal_everything(engine) == 0
-    assert count(engine, func.count(segments.c.id)) == 1
+    assert count(engine, func.count(segments.c.count)) == 1
     assert read_all(api) == before
 
 
-def test_a_process_is_sealed_by_itself_once_it_has_512_snapshots(
+def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
+    """First and last sequence number of each, and its level."""
+    s = segments.c
+    query = select(s.first_sequence, s.last_sequence, s.level).order_by(s.first_sequence)
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(query)]
+
+
+def test_blocks_are_sealed_by_themselves_as_they_are_filled(
     api: TestClient, run: Any, eventually: Any
 ) -> None:
-    run.send(api, 0, 1500, size=100)
+    run.send(api, 0, 8_400, size=200)
     engine = engine_of(api)
-    eventually(lambda: count(engine, func.coalesce(func.sum(batches.c.count), 0)) < 512)
-    assert count(engine, func.count(segments.c.id)) == 2
-    assert count(engine, func.sum(segments.c.count)) == 1200
+    eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
+    # The batch that reached across the end of the block was divided there.
+    assert count(engine, func.sum(batches.c.count)) == 208
+    assert count(engine, func.min(batches.c.first_sequence)) == 8_192
+
+
+def test_what_begins_within_a_block_is_sealed_to_its_end(
+    api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 3_000, 4_200, size=200)
+    engine = engine_of(api)
+    # Less than half of a block is left to compaction.
+    eventually(lambda: segments_of(engine) == [(3_000, 4_095, 0)], PATIENCE_SECONDS)
+
+
+def test_the_few_before_the_end_of_a_block_are_sealed_by_themselves(
+    api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 3_800, 8_700, size=100)
+    engine = engine_of(api)
+    whole = [(4_096, 8_191, 1), (8_192, 12_287, 1)]
+    eventually(lambda: segments_of(engine) == [(3_800, 4_095, 0), *whole], PATIENCE_SECONDS)
+
+
+def test_what_comes_late_is_sealed_without_what_came_meanwhile(
+    api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 0, 500, size=100)
+    run.send(api, 510, 8_200, size=100)
+    engine = engine_of(api)
+    eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
+    run.send(api, 500, 10, size=10)
+    run.send(api, 8_710, 4_200, size=100)
+    late = (500, 509, 0)
+    eventually(
+        lambda: segments_of(engine) == [(0, 4_095, 1), late, (4_096, 8_191, 1), (8_192, 12_287, 1)]
+    )
+    before = read_all(api)
+    compact_everything(engine)
+    assert segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1), (8_192, 12_287, 1)]
+    assert read_all(api) == before
+
+
+def test_a_block_around_what_is_sealed_is_left_to_compaction(
+    api: TestClient, run: Any, eventually: Any
+) -> None:
+    run.send(api, 0, 700, size=100)
+    run.send(api, 710, 790, size=10)
+    engine = engine_of(api)
+    # It paused, and was sealed as all there is.
+    assert seal_everything(engine) == 0
+    assert segments_of(engine) == [(0, 1_499, 1)]
+    run.send(api, 700, 10, size=10)
+    run.send(api, 1_500, 4_200, size=100)
+    eventually(lambda: segments_of(engine) == [(0, 1_499, 1), (700, 4_095, 0)], PATIENCE_SECONDS)
+    before = read_all(api)
+    compact_everything(engine)
+    assert segments_of(engine) == [(0, 4_095, 1)]
+    assert read_all(api) == before
+
+
+def test_many_small_batches_are_sealed_sooner(api: TestClient, run: Any, eventually: Any) -> None:
+    run.send(api, 0, 1_300, size=4)
+    engine = engine_of(api)
+    eventually(lambda: segments_of(engine) == [(0, 1_023, 0)], PATIENCE_SECONDS)
+
+
+def waiting_runs(engine: Engine) -> None:
+    """Two runs with a hundred snapshots each, of one of which nothing was heard for long."""
+    for run_id, heard_at in (("r1", 1000.0), ("r2", 3000.0)):
+        join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), heard_at)
+        waits = {
+            "run_id": run_id,
+            "process_id": 1,
+            "first_sequence": 0,
+            "count": 100,
+            "revision": 1,
+        }
+        with writing(engine) as connection:
+            connection.execute(insert(batches).values(**waits, received_at=heard_at, body=b""))
+
+
+def test_what_should_be_sealed_is_looked_for_among_runs_with_news(engine: Engine) -> None:
+    waiting_runs(engine)
+    assert sorted(sealing.due(engine, LATER)) == [Key("r1", 1), Key("r2", 1)]
+    assert sealing.due(engine, LATER, since=2000.0) == [Key("r2", 1)]
+
+
+def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) -> None:
+    asked = []
+
+    def ask(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        if engine.dialect.name == "sqlite" and "FROM batches" in statement:
+            asked.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", ask)
+    sealing.due(engine, LATER, since=2000.0)
+    event.remove(engine, "before_cursor_execute", ask)
+    # Postgres chooses by how much there is.
+    for statement, parameters in asked:
+        with engine.connect() as connection:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+        assert not any("SCAN" in row.detail for row in plan), plan
 
 
 def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, run: Any) -> None:
     run.send(api, 0, 400, size=20)
     engine = engine_of(api)
-    with writing(engine) as connection:
-        connection.execute(update(batches).values(received_at=0.0))
-    ((_, process_id),) = sealing.due(engine, LATER)
+    make_idle(engine)
+    (key,) = sealing.due(engine, LATER)
     with ThreadPoolExecutor(8) as pool:
-        sealed = list(pool.map(lambda _: sealing.seal(engine, process_id, LATER), range(8)))
+        sealed = list(pool.map(lambda _: sealing.seal(engine, key, LATER), range(8)))
     assert sorted(sealed) == [0] * 7 + [400]
     assert count(engine, func.sum(segments.c.count)) == 400
 
@@ -150,7 +266,7 @@ def test_a_restart_after_sealing_knows_every_number(database_url: str, make_run:
 def test_a_small_run_stays_in_the_inbox(api: TestClient, run: Any) -> None:
     run.send(api, 0, 30)
     assert seal_everything(engine_of(api)) == 30
-    assert count(engine_of(api), func.count(chunks.c.id)) == 0
+    assert count(engine_of(api), func.count(chunks.c.count)) == 0
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -196,7 +312,7 @@ def test_of_a_very_long_run_an_examination_reads_what_the_analysis_would(
     engine = engine_of(api)
     if sealed:
         assert seal_everything(engine) == 0
-    whole, part = load_history(engine, "r1"), load_for_examination(engine, "r1")
+    whole, part = load_history(engine, "r1"), load_for_examination(engine, "r1")[0]
     assert part == thinned(whole)
     (process,) = part.processes
     assert "once" in whole.processes[0].series
@@ -217,4 +333,46 @@ def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
     wire["events"] = [event]
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
     engine = engine_of(api)
-    assert load_for_examination(engine, "r1") == load_history(engine, "r1")
+    assert load_for_examination(engine, "r1")[0] == load_history(engine, "r1")
+
+
+def test_many_columns_at_once_become_the_same_chunks_as_one_by_one() -> None:
+    random = np.random.default_rng(7)
+    steps = [0, 1, 8 * 4096, 2**20, 2**40, -3]
+    rows = [2**30 + step * np.cumsum(random.integers(-50, 50, 600)) for step in steps]
+    table = np.array([*rows, np.full(600, -(2**53)), np.arange(600) * 2**43], dtype=np.int64)
+    made = dict(encode_rows(table, range(len(table))))
+    assert [made[i] for i in range(len(table))] == [encode(Numbers(row)) for row in table]
+    single = dict(encode_rows(table[:, :1], range(len(table))))
+    assert [single[i] for i in range(len(table))] == [encode(Numbers(row)) for row in table[:, :1]]
+
+
+def test_one_process_that_cannot_be_sealed_holds_up_no_other(
+    api: TestClient,
+    run: Any,
+    make_run: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain, tried = sealing.seal, []
+
+    def failing(engine: Engine, key: Key, now: float) -> int:
+        if key.process_id == 1:
+            tried.append(key)
+            raise MemoryError
+        return plain(engine, key, now)
+
+    monkeypatch.setattr(sealing, "seal", failing)
+    other = make_run(instance="p2", rank=1)
+    run.send(api, 0, 4_200, size=200)
+    other.send(api, 0, 4_200, size=200)
+    engine = engine_of(api)
+    eventually(lambda: count(engine, func.count(segments.c.count)) == 1)
+    # It is left for a while, whatever comes.
+    run.send(api, 4_200, 400, size=200)
+    other.send(api, 4_200, 4_200, size=200)
+    eventually(lambda: count(engine, func.count(segments.c.count)) == 2)
+    assert tried == [Key("r1", 1)]
+    assert "could not seal batches of run r1" in caplog.text
+    assert count(engine, func.max(segments.c.process_id)) == 2

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import insert, select
 from starlette.testclient import TestClient
+from tests.server.stored import LATER, engine_of, make_idle
 
-from leakline_server.store import points
+from leakline_server.store import buckets, compaction, points, sealing
+from leakline_server.store.columns import Key, among_first
+from leakline_server.store.engine import Engine, writing
 from leakline_server.store.points import downsample
+from leakline_server.store.tables import chunks
 
 
 @given(
@@ -64,18 +69,29 @@ def test_one_spike_in_fifteen_hundred_is_in_every_view(
     assert min(dip["min"]) == 1
 
 
+@pytest.mark.parametrize("stored", ["as it came", "sealed", "compacted"])
 def test_a_spike_survives_when_chunks_are_not_opened(
-    api: TestClient, monkeypatch: pytest.MonkeyPatch, eventually: Any
+    stored: str, api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eventually(lambda: "leakline_snapshots_sealed_total 1200.0" in api.get("/metrics").text)
+    store(engine_of(api), stored)
     opened = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
     monkeypatch.setattr(points, "CHUNK_RATIO", 1)
     closed = series(api, "name=spike&name=float&name=sparse&x=sequence&points=3")
     for shown, exact in zip(closed, opened, strict=True):
-        assert len(shown["x"]) <= 3
+        assert shown["x"] == [0, 512, 1024]
         assert max(shown["max"]) == max(exact["max"])
         assert min(shown["min"]) == min(exact["min"])
         assert (shown["first"][0], shown["last"][-1]) == (exact["first"][0], exact["last"][-1])
+
+
+def store(engine: Engine, how: str) -> None:
+    if how != "as it came":
+        make_idle(engine)
+        while sealing.seal(engine, Key("r1", 1), LATER):
+            continue
+    if how == "compacted":
+        while compaction.compact(engine, Key("r1", 1), LATER):
+            continue
 
 
 def test_few_snapshots_are_shown_as_they_are(api: TestClient) -> None:
@@ -149,3 +165,74 @@ def test_more_items_than_an_answer_holds_are_counted(
     found = api.get("/api/v1/runs/r1/series?name=*&points=1").json()
     assert len(found["items"]) == 2
     assert found["left_out"] == len(api.get("/api/v1/runs/r1").json()["series"]) - 2
+
+
+@pytest.mark.parametrize("ratio", [1, 100_000])
+def test_no_more_items_are_made_than_an_answer_holds(
+    ratio: int, api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ratio``: read from the numbers of stretches, or snapshot by snapshot."""
+    made, names = [], []
+    for number in (1, 2):
+        run = make_run(id=f"many{number}of{ratio}")
+        run.create(api)
+        run.send(api, 0, 600)
+        names.append(
+            len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
+        )
+    for module, name in ((points, "downsample"), (buckets, "_points")):
+        plain = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, plain=plain: made.append(0) or plain(*a))
+    monkeypatch.setattr(points, "MAX_ITEMS", names[0] + 2)
+    monkeypatch.setattr(points, "CHUNK_RATIO", ratio)
+    found = api.get(f"/api/v1/series?run=many1of{ratio}&run=many2of{ratio}&name=*&points=1").json()
+    assert [item["run"][:5] for item in found["items"]] == ["many1"] * names[0] + ["many2"] * 2
+    assert found["left_out"] == names[1] - 2
+    # Of what is read from stretches, one at a time is made to see whether it has points.
+    assert len(made) == names[0] + (2 if ratio > 1 else names[1])
+
+
+def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, make_run: Any) -> None:
+    for number in (1, 2):
+        run = make_run(id=f"over{number}", extra={"own": lambda i, n=number: i * n})
+        run.create(shared_api)
+        run.send(shared_api, 0, 30)
+    found = shared_api.get("/api/v1/series?run=over2&run=over1&run=over2&name=own").json()
+    assert [item["run"] for item in found["items"]] == ["over2", "over1"]
+    assert found["units"] == {"over2": "generation", "over1": "generation"}
+    assert [item["last"] for item in found["items"]] == [[i * n for i in range(30)] for n in (2, 1)]
+    alone = shared_api.get("/api/v1/runs/over1/series?name=own").json()
+    assert found["items"][1] == {"run": "over1", **alone["items"][0]}
+    assert (found["left_out"], found["damaged"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("run=over1&run=nobody&name=own", 404, "nobody"),
+        ("name=own", 422, "run"),
+        ("run=over1", 422, "name"),
+        ("&".join(f"run=r{i}" for i in range(11)) + "&name=own", 422, "run"),
+        ("run=%00&name=own", 422, "run"),
+    ],
+)
+def test_an_overlay_that_cannot_be_is_one_sentence(
+    query: str, status: int, said: str, shared_api: TestClient
+) -> None:
+    answer = shared_api.get(f"/api/v1/series?{query}")
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+
+
+def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> None:
+    with writing(engine) as connection:
+        of = {"run_id": "r", "process_id": 1, "series_id": 1, "count": 1, "present": 1, "width": 0}
+        rows = [{**of, "first_sequence": at * 4096, "blob": b""} for at in range(400)]
+        connection.execute(insert(chunks), rows)
+    wanted = [at * 4096 for at in (*range(30), *range(200, 230), 399)]
+    first = chunks.c.first_sequence
+    with engine.connect() as connection:
+        found = connection.scalars(select(first).where(among_first(first, wanted[::-1])))
+        assert sorted(found) == wanted
+        near = connection.scalars(select(first).where(among_first(first, wanted[:30:2])))
+        assert set(near) >= set(wanted[:30:2])

@@ -10,7 +10,14 @@ from typing import Final
 
 from .history import RunHistory, Value
 from .results import BookLine, Books
-from .series import BETWEEN, UNKNOWN_PHASE, Lane, lanes_of, top_level
+from .series import (
+    BETWEEN,
+    UNKNOWN_PHASE,
+    Lane,
+    lanes_of,
+    top_level,
+    with_its_generations,
+)
 from .trend import Slope, floor_slope
 
 BETWEEN_LINE: Final = "between"
@@ -105,7 +112,7 @@ def phase_executions(lane: Lane) -> dict[str, int]:
 
 def books(history: RunHistory) -> Books:
     """The books of a run; several processes are added up, generation by generation."""
-    lanes = lanes_of(history)
+    lanes = with_its_generations(lanes_of(history))
     generations = tuple(sorted({g for lane in lanes for g in lane.generations}))
     at = {g: i for i, g in enumerate(generations)}
     amounts: dict[str, list[float]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from .books import LEAKLINE_LINE, NO_PHASE
 from .evidence import MATERIAL
@@ -185,12 +185,7 @@ def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
     kept = [g is None or g <= last for g in process.generation]
     if all(kept):
         return process
-    columns: dict[str, Any] = {
-        name: list(compress(getattr(process, name), kept))
-        for name in ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
-    }
-    series = {name: list(compress(column, kept)) for name, column in process.series.items()}
-    return replace(process, **columns, series=series)
+    return process.picked(lambda column: list(compress(column, kept)))
 
 
 def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:

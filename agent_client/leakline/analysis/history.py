@@ -6,8 +6,8 @@ both get the same verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..snapshot import Batch, Event, Holder, RunHeader, Snapshot
@@ -77,6 +77,18 @@ class ProcessHistory:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    def picked(
+        self,
+        pick: Callable[[Sequence[Any]], Sequence[Any]],
+        series: Mapping[str, Sequence[Value]] | None = None,
+    ) -> ProcessHistory:
+        """With what ``pick`` leaves of every column, and of these series instead of all."""
+        columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in COLUMNS}
+        wanted = self.series if series is None else series
+        return replace(
+            self, **columns, series={name: pick(column) for name, column in wanted.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def _quiet(memory: _Memory, moment: Moment, assessed: Assessed, status: Status) 
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
         return
-    if status == "watch" and _still_counted(assessed):
+    if status == "watch" and still_counted(assessed):
         memory.last_active = moment.upto
         return
     hold = _HOLD_COUNTS if "counts" in memory.assessed.witnesses else _HOLD_MEMORY
@@ -130,7 +130,7 @@ def _quiet(memory: _Memory, moment: Moment, assessed: Assessed, status: Status) 
         memory.status = "recovered"
 
 
-def _still_counted(a: Assessed) -> bool:
+def still_counted(a: Assessed) -> bool:
     """Its count still rises: too little for an alarm just now, as memory scatters, and no recovery either."""
     return "counts" in a.witnesses and a.garbage is None and not a.passing
 

@@ -41,7 +41,8 @@ class Outlook:
 
 def level_of(study: LaneStudy, upto: int) -> float:
     """Bytes under the limit at this moment: private memory and children."""
-    return study.lane.private[upto - 1] + sum(c.values[upto - 1] for c in _beside(study))
+    private = study.lane.private[upto - 1] - study.lane.left_behind(upto)
+    return private + sum(c.values[upto - 1] for c in _beside(study))
 
 
 def outlook_of(study: LaneStudy, upto: int) -> Outlook:

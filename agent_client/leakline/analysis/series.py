@@ -24,6 +24,8 @@ from .thinning import generations_of
 T = TypeVar("T")
 
 END: Final = "generation_end"
+# The role of the processes that the generations of a run are counted by.
+MAIN: Final = "main"
 # Snapshots whose readings belong to the walk from phase to phase; the others come at any moment.
 STEPS: Final = ("baseline", "phase_end", END)
 # A series is read at generation ends when it has at least this share of what its best phase offers.
@@ -56,6 +58,7 @@ class Lane:
     # generation -> position on the axis
     position: Mapping[int, int]
     left_out: LeftOut = NOTHING_LEFT_OUT
+    role: str = MAIN
     # Of the rows up to the end of a generation alone.
     known: Known = field(default_factory=Known, compare=False)
     # series -> where in a generation it is read
@@ -150,6 +153,14 @@ class Lane:
         rows = self._rows_for(_PRIVATE, self.private_rows)
         readings = self._joined(self.private_rows, rows)
         return fill_gaps(readings)
+
+    def left_behind(self, upto: int) -> float:
+        """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
+        if not self.segment or self.segment[0] == self.segment[-1]:
+            return 0.0
+        rows = self._rows_for(_PRIVATE, self.private_rows)
+        read = fill_gaps([None if row is None else self.private_rows[row] for row in rows[:upto]])
+        return self.private[upto - 1] - read[-1] if read else 0.0
 
     def increments(self, name: str) -> Increments:
         """Per generation: how much the series changed in each phase path (``""`` between phases)."""
@@ -277,29 +288,41 @@ def fill_gaps(values: Iterable[Value]) -> list[float]:
 
 
 def lanes_of(history: RunHistory) -> tuple[Lane, ...]:
-    """The lanes of a run in a fixed order, whatever order its processes arrived in."""
-    places: dict[tuple[int, str, int], list[ProcessHistory]] = {}
+    """The lanes of a run in a fixed order, whatever order its processes arrived in.
+
+    What follows another in the same place is one lane: the next attempt, and the next of the processes that one of the
+    run starts now and then. Those that live side by side have a lane each.
+    """
     ordered = sorted(
-        history.processes, key=lambda p: (p.rank, p.role, p.attempt, _began(p), p.instance)
+        (process for process in history.processes if len(process)),
+        key=lambda p: (p.rank, p.role, p.time[0], p.attempt, p.instance),
     )
-    beside: dict[tuple[int, str, int], int] = {}
+    places: dict[tuple[int, str], list[list[ProcessHistory]]] = {}
     for process in ordered:
-        # Several processes of one rank, role and attempt live side by side, as loader workers do.
-        key = (process.rank, process.role, process.attempt)
-        slot = beside.get(key, 0)
-        beside[key] = slot + 1
-        places.setdefault((process.rank, process.role, slot), []).append(process)
+        slots = places.setdefault((process.rank, process.role), [])
+        free = next((slot for slot in slots if _follows(process, slot[-1])), None)
+        if free is None:
+            slots.append([process])
+        else:
+            free.append(process)
     lanes = []
-    for (rank, role, slot), attempts in places.items():
-        name = f"rank {rank} {role}" + (f" {slot + 1}" if slot else "")
-        lane = _lane(name, [attempt for attempt in attempts if len(attempt)])
-        if lane is not None:
-            lanes.append(lane)
+    for (rank, role), slots in places.items():
+        for slot, attempts in enumerate(slots):
+            name = f"rank {rank} {role}" + (f" {slot + 1}" if slot else "")
+            lane = _lane(name, attempts)
+            if lane is not None:
+                lanes.append(lane)
     return tuple(lanes)
 
 
-def _began(process: ProcessHistory) -> float:
-    return process.time[0] if len(process) else 0.0
+def with_its_generations(lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """Those that count the generations of the run: a process that one of them has started counts its own."""
+    return [lane for lane in lanes if lane.role == MAIN] or lanes
+
+
+def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
+    """Whether it takes the place of the other: a later attempt, or one that began when the other was gone."""
+    return process.attempt != before.attempt or process.time[0] >= before.time[-1]
 
 
 def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
@@ -323,7 +346,7 @@ def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
         name, attempts[-1].instance, kind, phase, column([a.time for a in attempts]), generation,
         {n: column([a.series.get(n, empty[j]) for j, a in enumerate(attempts)]) for n in names},
         segments, generations, tuple(ends[g] for g in generations), baseline,
-        {g: i for i, g in enumerate(generations)}, _left_out(attempts),
+        {g: i for i, g in enumerate(generations)}, _left_out(attempts), attempts[-1].role,
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class LaneStudy:
     def scale(self, upto: int) -> Scale:
         private = self.lane.private
         baseline = max(baseline_of(private), self.resident_baseline)
-        level = private[upto - 1] if private else 0.0
+        level = private[upto - 1] - self.lane.left_behind(upto) if private else 0.0
         return Scale(
             baseline, self.limit.bytes if self.limit else None, level, self.remaining(upto)
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
-from .history import COLUMNS, LeftOut, ProcessHistory, RunHistory, Value
+from .history import LeftOut, ProcessHistory, RunHistory, Value
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16
@@ -83,10 +83,9 @@ def _thinned(process: ProcessHistory) -> ProcessHistory:
         return process
     # A few thousand of each of many columns: without a Python step per value.
     pick = itemgetter(*found.rows)
-    picked: dict[str, Any] = {name: list(pick(getattr(process, name))) for name in COLUMNS}
-    series = {name: list(pick(column)) for name, column in process.series.items()}
-    measured = {name: column for name, column in series.items() if _has_readings(column)}
-    return replace(process, **picked, series=measured, left_out=found.left_out)
+    read = process.picked(lambda column: list(pick(column)))
+    measured = {name: column for name, column in read.series.items() if _has_readings(column)}
+    return replace(read, series=measured, left_out=found.left_out)
 
 
 def _has_readings(column: Sequence[Value]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from .advice import with_counters
+from .attempts import Told, judged
 from .books import NO_PHASE, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .checklist import check_list
@@ -14,12 +15,12 @@ from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .history import RunHistory
 from .kept import Kept
-from .ladder import ACTIVE, MIN_GENERATIONS, Standing, walk
+from .ladder import ACTIVE, MIN_GENERATIONS, walk
 from .plan import check_bands
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .score import score_of
-from .series import lanes_of, top_level
+from .series import lanes_of, top_level, with_its_generations
 from .settling import settled
 from .study import LaneStudy, Moment
 from .summary import summary_sentence
@@ -69,7 +70,7 @@ def _verdict(
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
-    lanes = [study.lane for study in studies]
+    lanes = with_its_generations([study.lane for study in studies])
     generations = len(
         {g for lane in lanes for g in (*lane.generations, *lane.left_out.generations)}
     )
@@ -84,7 +85,9 @@ def _verdict(
         )  # fmt: skip
         unread = [(s, None) for s in studies]
         return replace(verdict, checklist=check_list(history, verdict, unread))
-    findings = _findings(told)
+    judgements = [judged(each) for each in told]
+    told = [judgement[0] for judgement in judgements]
+    findings = _findings([each for judgement in judgements for each in judgement], len(told) > 1)
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)
@@ -110,15 +113,11 @@ def _verdict(
     return replace(verdict, checklist=check_list(history, verdict, read))
 
 
-Told = tuple[LaneStudy, Moment, list[Standing]]
-
-
 def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
     return forecast([s for s, _, _ in told], [m for _, m, _ in told], growing)
 
 
-def _findings(told: Sequence[Told]) -> list[Finding]:
-    several = len(told) > 1
+def _findings(told: Sequence[Told], several: bool) -> list[Finding]:
     found = [
         with_counters(build_finding(study, standing, several), study.history, study.lane)
         for study, _, standings in told

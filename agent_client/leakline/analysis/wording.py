@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
-
-
-def format_bytes(value: float) -> str:
-    """``7.10 GiB``, ``-3.20 MiB``, ``96 B``."""
-    size = abs(value)
-    sign = "-" if value < 0 else ""
-    if size < 1024:
-        return f"{sign}{size:.0f} B"
-    for unit in _UNITS:
-        size /= 1024
-        if size < 1024 or unit == _UNITS[-1]:
-            break
-    return f"{sign}{size:.2f} {unit}"
+from ..sizes import format_bytes as format_bytes
 
 
 def format_change(value: float) -> str:

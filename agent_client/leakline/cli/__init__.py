@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "compare": "the comparison of two runs; a gate for CI",
     "estimate": "check a sum such as '208 x 100 KB = 20 GB', also by what a run measured",
     "webhook": "test the alert webhook",
+    "db": "the database of a server: size, retention, a run as a file",
 }
 
 

@@ -18,11 +18,12 @@ class Asker:
     def __init__(self, server: str | None) -> None:
         settings = resolve(server=server)
         self.server, self._token = settings.server, settings.token
+        self._ca_file = settings.ca_file
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
         known = {name: value for name, value in (query or {}).items() if value is not None}
         asked = f"{path}?{urlencode(known)}" if known else path
-        return request_json(self.server, "GET", asked, token=self._token)
+        return request_json(self.server, "GET", asked, token=self._token, ca_file=self._ca_file)
 
     def run_id(self, wanted: str) -> str:
         """``wanted`` is an id, or ``project/name`` for the newest run of that name."""

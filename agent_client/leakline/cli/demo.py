@@ -170,9 +170,7 @@ def _train(
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name not in DECIDED}
     path = os.pathsep.join(filter(None, (str(folder), environment.get("PYTHONPATH"))))
-    child = children.start(
-        training.name, command, {**environment, "PYTHONPATH": path, "LEAKLINE_QUIET": "1"}
-    )
+    child = children.start(training.name, command, {**environment, "PYTHONPATH": path})
     _show_progress(child.lines())
     if child.wait() != 0:
         raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")

@@ -223,7 +223,7 @@ def _train(chain: Chain, kind: Kind) -> Training:
     training = Training()
     path = os.pathsep.join(filter(None, (str(PROGRAMS), os.environ.get("PYTHONPATH"))))
     environment = _environment(
-        PYTHONPATH=path, LEAKLINE_SERVER=chain.asker.server, LEAKLINE_RUN_ID=training.run, LEAKLINE_QUIET="1",
+        PYTHONPATH=path, LEAKLINE_SERVER=chain.asker.server, LEAKLINE_RUN_ID=training.run,
         LEAKLINE_DIR=str(chain.folder / "spools"), TMPDIR=str(chain.folder), OMP_NUM_THREADS="1",
     )  # fmt: skip
     command = [

@@ -13,10 +13,11 @@ import os
 from pathlib import Path
 
 from ..delivery import Delivery
-from ..errors import SpoolError
+from ..errors import ServerRefused, SpoolError
+from ..leftovers import settle, told
 from ..report import spools_by_run
 from ..settings import resolve
-from ..uploading import Uploaded, upload
+from ..uploading import upload
 
 TIMEOUT_SECONDS = 30.0
 
@@ -29,26 +30,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     settings = resolve(server=options.server)
-    delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS)
+    delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
     failed = 0
     for spools in spools_by_run(options.path):
         for path in spools:
             try:
+                settle(path)
                 done = upload(path, delivery, again=options.again)
             except SpoolError as error:
                 # One broken file must not keep the others from being uploaded.
                 print(f"{os.path.relpath(path)}: skipped, {error}")
                 failed = 1
                 continue
-            print(f"{done.name}: {_told(done)} {settings.server}/runs/{done.run}")
+            except ServerRefused as error:
+                # Nor one that this server does not want.
+                print(
+                    f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
+                )
+                failed = 1
+                continue
+            print(f"{done.name}: {told(done)} {settings.server}/runs/{done.run}")
     delivery.close()
     return failed
-
-
-def _told(done: Uploaded) -> str:
-    parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
-    if done.refused:
-        parts.append(f"{done.refused} refused")
-    if not done.whole:
-        parts.append("no end recorded (killed, or still running)")
-    return ", ".join(parts)

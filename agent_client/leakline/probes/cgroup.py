@@ -1,7 +1,8 @@
 """The container's memory limit: what the kernel kills by, on cgroup v2 and v1.
 
 ``cgroup.used_bytes`` leaves out inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops
-those before it kills anybody. Used and limit are of the same group: the one with the tightest limit.
+those before it kills anybody. It drops active ones as well, later: ``cgroup.active_file_bytes`` of the used ones. Used
+and limit are of the same group: the one with the tightest limit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .kept import KeptFile
 
 ROOT: Final = Path("/sys/fs/cgroup")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 # v1 writes "no limit" as the largest number of whole pages; nobody has such a machine.
 _NO_LIMIT_BYTES: Final = 1 << 60
 # A look at all groups and limits costs ten times as much as a reading.
@@ -31,11 +33,18 @@ class _Version(NamedTuple):
     limit: str
     events: str
     inactive: bytes
+    active: bytes
 
 
-_V2: Final = _Version("memory.current", "memory.max", "memory.events", b"inactive_file")
+_V2: Final = _Version(
+    "memory.current", "memory.max", "memory.events", b"inactive_file", b"active_file"
+)
 _V1: Final = _Version(
-    "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control", b"total_inactive_file"
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "memory.oom_control",
+    b"total_inactive_file",
+    b"total_active_file",
 )
 
 
@@ -47,14 +56,20 @@ class _Group(NamedTuple):
     stat: KeptFile
     events: KeptFile
     limit: int | None
+    folder: Path
 
     def read(self) -> dict[str, Number]:
         """Empty when the group has vanished."""
         used = _number(self.used.read())
         if used is None:
             return {}
-        inactive = _line(self.stat.read(), self.version.inactive) or 0
-        samples: dict[str, Number] = {"cgroup.used_bytes": max(0, used - inactive)}
+        stat = self.stat.read()
+        inactive, active = (
+            _line(stat, key) for key in (self.version.inactive, self.version.active)
+        )
+        samples: dict[str, Number] = {"cgroup.used_bytes": max(0, used - (inactive or 0))}
+        if active is not None:
+            samples["cgroup.active_file_bytes"] = active
         if self.limit is not None:
             samples["cgroup.limit_bytes"] = self.limit
         kills = _line(self.events.read(), b"oom_kill")
@@ -100,6 +115,14 @@ class ContainerMemory:
             return self._look(now)
         return samples
 
+    def identity(self) -> str | None:
+        """What no other memory group has, on any machine; None outside of one."""
+        group = self._last.group if self.read() else None
+        try:
+            return group and f"{BOOT.read_text().strip()}:{group.folder.stat().st_ino}"
+        except OSError:
+            return None
+
     def _look(self, now: float) -> dict[str, Number]:
         group = _find(self._root, self._proc)
         self._last = _Look(os.getpid(), now, group)
@@ -115,6 +138,11 @@ def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]
     return (_own if is_own else ContainerMemory(root, proc)).read()
 
 
+def memory_group() -> str | None:
+    """Of this process: see `ContainerMemory.identity`."""
+    return _own.identity()
+
+
 def _find(root: Path, proc: Path) -> _Group | None:
     try:
         own_groups = proc.read_text()
@@ -127,7 +155,7 @@ def _find(root: Path, proc: Path) -> _Group | None:
     limit, group = min(limits, key=lambda pair: pair[0], default=(None, groups[0]))
     names = version.used, "memory.stat", version.events
     used, stat, events = (KeptFile(str(group / name)) for name in names)
-    return _Group(version, used, stat, events, limit)
+    return _Group(version, used, stat, events, limit, group)
 
 
 def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:

@@ -45,7 +45,7 @@ def read_children(proc: Path = PROC, parent: int | None = None) -> dict[str, Num
         return _by_psutil()
     root = os.getpid() if parent is None else parent
     children = list(_descendants(proc, root))
-    sizes = {child.pid: _read_rollup(proc / str(child.pid)) for child in children}
+    sizes = {child.pid: _read_rollup(f"{proc}/{child.pid}") for child in children}
     samples = _summed("children", list(sizes.values()))
     for role, pids in _by_role(proc, root, children).items():
         samples.update(_summed(f"children.{role}", [sizes[pid] for pid in pids]))
@@ -63,11 +63,11 @@ def _summed(name: str, sizes: list[tuple[int, int] | None]) -> dict[str, Number]
 
 def _by_role(proc: Path, root: int, children: list[_Process]) -> dict[str, list[int]]:
     # Ours both as it was at the start, which is what a fork shows, and as it is, which is what it hands on.
-    ranks = {root: {_rank_of(proc / str(root)), *([_own_rank()] if root == os.getpid() else [])}}
+    ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: dict[str, list[int]] = {}
     # Parents come before their children.
     for child in children:
-        rank = _rank_of(proc / str(child.pid))
+        rank = _rank_of(f"{proc}/{child.pid}")
         ranks[child.pid] = {rank}
         if child.name == _LOADER_NAME:
             role = LOADER_WORKERS
@@ -79,14 +79,18 @@ def _by_role(proc: Path, root: int, children: list[_Process]) -> dict[str, list[
     return roles
 
 
-def _rank_of(process: Path) -> _Rank:
+def _rank_of(process: str) -> _Rank:
     """The rank that the process was started with; all absent when it is not ours to read."""
-    try:
-        environment = (process / "environ").read_bytes()
-    except OSError:
-        environment = b""
-    found = dict(entry.partition(b"=")[::2] for entry in environment.split(b"\0"))
-    return tuple(found.get(variable, b"") for variable in _RANK_VARIABLES)
+    environment = b"\0" + (_content(f"{process}/environ") or b"")
+    return tuple(_variable(environment, variable) for variable in _RANK_VARIABLES)
+
+
+def _variable(environment: bytes, name: bytes) -> bytes:
+    # Most processes have dozens of variables and no rank: nothing is taken apart to find that out.
+    at = environment.find(b"\0" + name + b"=")
+    if at < 0:
+        return b""
+    return environment[at + len(name) + 2 :].partition(b"\0")[0]
 
 
 def _own_rank() -> _Rank:
@@ -108,9 +112,8 @@ def _processes(proc: Path) -> Iterator[_Process]:
     with os.scandir(proc) as entries:
         names = [entry.name for entry in entries if entry.name.isdecimal()]
     for name in names:
-        try:
-            stat = (proc / name / "stat").read_bytes()
-        except OSError:
+        stat = _content(f"{proc}/{name}/stat")
+        if stat is None:
             # It ended since the folder was listed.
             continue
         # The command may contain blanks and brackets: fields start after the last one.
@@ -120,20 +123,36 @@ def _processes(proc: Path) -> Iterator[_Process]:
             yield _Process(int(name), int(parent), stat[stat.index(b"(") + 1 : end])
 
 
-def _read_rollup(process: Path) -> tuple[int, int] | None:
+def _read_rollup(process: str) -> tuple[int, int] | None:
     """(proportional, unique) bytes, or None when the process is gone or not ours to read."""
+    rollup = _content(f"{process}/smaps_rollup") or b""
+    proportional = _kilobytes(rollup, b"Pss")
+    if proportional is None:
+        return None
+    unique = (_kilobytes(rollup, key) or 0 for key in (b"Private_Clean", b"Private_Dirty"))
+    return proportional * 1024, sum(unique) * 1024
+
+
+def _kilobytes(rollup: bytes, key: bytes) -> int | None:
+    at = rollup.find(b"\n" + key + b":")
+    return None if at < 0 else int(rollup[at + len(key) + 2 : rollup.index(b"kB", at)])
+
+
+def _content(path: str) -> bytes | None:
+    """Without a file object: there are hundreds of these to read."""
     try:
-        rollup = (process / "smaps_rollup").read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    kilobytes = {
-        key: int(rest.split()[0])
-        for key, _, rest in (line.partition(b":") for line in rollup.splitlines()[1:])
-    }
-    if b"Pss" not in kilobytes:
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:
         return None
-    unique = kilobytes.get(b"Private_Clean", 0) + kilobytes.get(b"Private_Dirty", 0)
-    return kilobytes[b"Pss"] * 1024, unique * 1024
+    finally:
+        os.close(fd)
 
 
 def _by_psutil() -> dict[str, Number]:

@@ -32,6 +32,8 @@ WATCHED_LIMIT: Final = 256
 # Instances whose attributes one reading looks at, in all, and of one class.
 _INSTANCES_READ: Final = 4_000
 _INSTANCES_OF_A_CLASS: Final = 1_000
+# Characters, as the server takes them with what stands around.
+_PATH_LIMIT: Final = 480
 # Attributes are learnt from this many instances of a class.
 _INSTANCES_ASKED: Final = 4
 # Functions of one name whose closures are read: each call of the function around them makes one.
@@ -150,7 +152,7 @@ class ContainerWatch:
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
         containers = new.containers(frames)
-        if not containers:
+        if not containers or len(new.path) > _PATH_LIMIT:
             return
         known = self._watched.get(new.path)
         new.longest = sum(map(_length, containers))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -17,6 +20,8 @@ _SEES_ITS_LOCALS: Final = frozenset(
 )
 # Before 3.13 `f_locals` of a function is a copy that its frame keeps, values and all, until the function ends.
 _KEEPS_A_COPY: Final = sys.version_info < (3, 13)
+# Before 3.12 what allocates may collect, and to ask for a frame or for its locals allocates.
+_ALLOCATING_COLLECTS: Final = sys.version_info < (3, 12)
 
 
 class Locals:
@@ -56,13 +61,31 @@ def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
     found = locals_by_function(frame)
     if _KEEPS_A_COPY and (threading.gettrace() is not None or threading.getprofile() is not None):
         return found
-    innermost = sys._current_frames()
-    # Our own frame in a local of ours would be a cycle, with all that was found in it.
-    innermost.pop(threading.get_ident(), None)
-    for other in innermost.values():
-        for name, variables in locals_by_function(other).items():
-            found.setdefault(name, variables)
+    with no_collection():
+        innermost = sys._current_frames()
+        # Our own frame in a local of ours would be a cycle, with all that was found in it.
+        innermost.pop(threading.get_ident(), None)
+        for other in innermost.values():
+            for name, variables in locals_by_function(other).items():
+                found.setdefault(name, variables)
     return found
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """For asking for frames of other threads, and for their locals.
+
+    A collection runs code of the program (finalizers, callbacks), and that lets other threads run: the function whose
+    frame the interpreter is just asked about returns, and the interpreter reads and writes where it was.
+    """
+    if not (_ALLOCATING_COLLECTS and gc.isenabled()):
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def function_name(frame: FrameType) -> str:
@@ -81,7 +104,8 @@ def _local_variables(frame: FrameType) -> dict[str, Any]:
         return {}
     if not _SEES_ITS_LOCALS.isdisjoint(code.co_names):
         return {}
-    kept = frame.f_locals
+    with no_collection():
+        kept = frame.f_locals
     variables = dict(kept)
     # Two references are ours and the frame's, one is the call's: nobody else has it.
     if sys.getrefcount(kept) <= 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any, Final
+from zlib import crc32
 
 _flags_of: Final[Any] = type.__dict__["__flags__"].__get__
 _module_of: Final[Any] = type.__dict__["__module__"].__get__
@@ -18,6 +19,10 @@ _COLLECTABLE: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 
 
+# Characters; with what stands around it in the name of a series, as the server takes them.
+NAME_LIMIT: Final = 400
+
+
 class StandIn:
     """Base of the classes that stand for one whose metaclass hashes in its own way: names only, no instances."""
 
@@ -29,8 +34,16 @@ def type_name(cls: type) -> str:
     """
     module = module_name(cls)
     if module is None or module == "builtins":
-        return qualified_name(cls)
-    return f"{module}.{qualified_name(cls)}"
+        return _bounded(qualified_name(cls))
+    return _bounded(f"{module}.{qualified_name(cls)}")
+
+
+def _bounded(name: str) -> str:
+    """Generic classes can have very long names. Two that differ in the middle stay two."""
+    if len(name) <= NAME_LIMIT:
+        return name
+    kept = NAME_LIMIT // 2 - 5
+    return f"{name[:kept]}~{crc32(name.encode(errors='replace')):08x}~{name[-kept:]}"
 
 
 def module_name(cls: type) -> str | None:

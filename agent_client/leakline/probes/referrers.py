@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.attributes import attributes, is_exception_class
-from leakline.probes.frames import Locals, function_name
+from leakline.probes.frames import Locals, function_name, no_collection
 from leakline.probes.names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.native import native
 from leakline.probes.program import is_user_class
@@ -577,11 +577,13 @@ def _content_of(cell: types.CellType) -> Any:
 
 def _frame_of(generator: Any) -> types.FrameType | None:
     kind = type(generator)
-    if kind is types.GeneratorType:
-        return generator.gi_frame  # type: ignore[no-any-return]
-    if kind is types.CoroutineType:
-        return generator.cr_frame  # type: ignore[no-any-return]
-    return generator.ag_frame  # type: ignore[no-any-return]
+    # It may be running on another thread.
+    with no_collection():
+        if kind is types.GeneratorType:
+            return generator.gi_frame  # type: ignore[no-any-return]
+        if kind is types.CoroutineType:
+            return generator.cr_frame  # type: ignore[no-any-return]
+        return generator.ag_frame  # type: ignore[no-any-return]
 
 
 def _root_name(one: Any) -> str | None:

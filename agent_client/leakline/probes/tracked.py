@@ -49,8 +49,9 @@ class TrackedContainer:
         if target is None:
             return {}
         length = target if type(target) is int else len(target)
-        if abs(length) > LARGEST_INTEGER:
-            raise OverflowError(f"a length of {length} is beyond 2**53")
+        if not 0 <= length <= LARGEST_INTEGER:
+            # Without the digits: Python refuses to write very many.
+            raise OverflowError("a length below zero or beyond 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
             samples[f"tracked.{self.name}.capacity"] = self.capacity

@@ -11,6 +11,7 @@ from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_b
 from ..errors import SpoolError
 from ..snapshot import Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_end, read_header
+from .endings import Ending, ending_of
 
 if TYPE_CHECKING:
     from ..analysis.results import Verdict
@@ -30,6 +31,7 @@ class Recording:
     processes: tuple[ProcessIdentity, ...]
     large_objects: tuple[LargeObject, ...]
     lost: dict[str, int]
+    endings: tuple[Ending, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Report:
     large_objects: tuple[LargeObject, ...]
     lost: dict[str, int]
     verdict: Verdict
+    endings: tuple[Ending, ...] = ()
 
 
 def load(spools: Sequence[Path]) -> Recording:
@@ -82,6 +85,7 @@ def load(spools: Sequence[Path]) -> Recording:
     headers: list[RunHeader] = []
     processes: list[ProcessIdentity] = []
     batches: list[Batch] = []
+    endings: list[Ending] = []
     ended = True
     for path in spools:
         try:
@@ -92,8 +96,12 @@ def load(spools: Sequence[Path]) -> Recording:
             continue
         headers.append(header)
         processes.append(process)
-        batches.extend(read_batches(path))
+        own = list(read_batches(path))
+        batches.extend(own)
         ended = ended and read_end(path) is not None
+        ending = ending_of(path, process, own)
+        if ending is not None:
+            endings.append(ending)
     if not headers:
         raise SpoolError(spools[0].parent, "holds no spool with a header")
     history = history_from_batches(headers[0], batches, ended=ended)
@@ -107,7 +115,7 @@ def load(spools: Sequence[Path]) -> Recording:
         for reason, count in (newest[0].lost if newest else {}).items():
             lost[reason] = lost.get(reason, 0) + count
     objects = () if large is None else large.large_objects
-    return Recording(headers[0], history, tuple(processes), objects, lost)
+    return Recording(headers[0], history, tuple(processes), objects, lost, tuple(endings))
 
 
 def build(recording: Recording, since: str | None = None) -> Report:
@@ -120,7 +128,9 @@ def build(recording: Recording, since: str | None = None) -> Report:
         for history in recording.history.processes
     )
     verdict = examine(recording.history)
-    return Report(recording.header, processes, recording.large_objects, recording.lost, verdict)
+    return Report(
+        recording.header, processes, recording.large_objects, recording.lost, verdict, recording.endings
+    )  # fmt: skip
 
 
 def _process(

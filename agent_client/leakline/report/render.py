@@ -65,6 +65,7 @@ def render(report: Report) -> str:
         lines += _growth(process)
         lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
     lines += _large(report.large_objects)
+    lines += _endings(report)
     lines += _verdict(report)
     lines += _promises(report)
     lines += _checklist(report)
@@ -178,6 +179,16 @@ def _large(objects: tuple[LargeObject, ...]) -> Iterator[str]:
     for thing in objects:
         where = f"   {thing.holder}" if thing.holder else ""
         yield f"   {thing.bytes / 2**20:>12,.2f} MiB   {thing.type} {thing.detail}{where}".rstrip()
+
+
+def _endings(report: Report) -> Iterator[str]:
+    if report.endings:
+        yield from _banner("HOW IT ENDED")
+    for ending in report.endings:
+        yield f"{ending.who}: {ending.how}"
+        if ending.lines:
+            yield "   last lines:"
+        yield from (f"   | {line}" for line in ending.lines)
 
 
 def _verdict(report: Report) -> Iterator[str]:

@@ -7,9 +7,9 @@ Pure. Memory that runs out is a question of its own: a filling buffer can bring 
     high, within a day              -                told
     critical, within a day          -                -
 
-Each end is told once in an attempt; silence each time the run has spoken before it. One that speaks and falls silent
-again and again is told three times within an hour; the fourth message is a digest, which stands for all that come until
-none has for an hour, or the run has ended.
+Each end is told once in an attempt, and that of each rank that was killed while others go on; silence each time the run
+has spoken before it. One that speaks and falls silent again and again is told three times within an hour; the fourth
+message is a digest, which stands for all that come until none has for an hour, or the run has ended.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _SAVE: Final = "Save a checkpoint before memory runs out."
 _LOOK: Final = (
     "See whether the process still runs: it may hang, have been killed, or not reach the server."
 )
+_OTHERS: Final = (
+    "The other ranks may wait for it for ever: see whether they still get on, or start again."
+)
 _AFTER: Final = "Start again from the last checkpoint; the run's page shows its last readings."
 
 
@@ -70,7 +73,7 @@ def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
     summary = f"Risk {risk}: {forecast_text(run.verdict.oom, run.verdict.unit)}"
     facts = run_facts(OOM_RISK, run, summary, [_SAVE])
     count = 0 if told is None else told.count
-    return _alert(OOM_RISK, run, OOM, f"{run.attempt} {risk} {count}", facts, expiry(run))
+    return _alert(OOM_RISK, run, OOM, f"{_attempt(run)} {risk} {count}", facts, expiry(run))
 
 
 def _is_fresh(told: OomTold, run: ExaminedRun) -> bool:
@@ -86,7 +89,15 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     summary = f"{run.state.capitalize()}{why} after {_generations(run)}. {run.verdict.summary}"
     title = f"Run {run.state}: {run.project}/{run.name}"
     facts = run_facts(event, run, summary, [_AFTER] if run.state != "finished" else [], title)
-    return _alert(event, run, RUN, str(run.attempt), facts)
+    return _alert(event, run, RUN, _attempt(run), facts)
+
+
+def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
+    """That one process was killed, while others of the run go on."""
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on. {run.verdict.summary}"
+    title = f"Rank {rank} killed: {run.project}/{run.name}"
+    facts = run_facts(KILLED, run, summary, [_OTHERS], title)
+    return _alert(KILLED, run, RUN, f"{_attempt(run)} rank {rank}", facts)
 
 
 def is_quiet(run: ExaminedRun, told: Told) -> bool:
@@ -112,8 +123,7 @@ def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
         often = f"fell silent {len(recent) + 1} times in {minutes}"
         facts = noted(facts, f"{often}; told again when it has not for an hour, or has ended")
-    ordinal = f"{run.attempt} {run.last_seen_at!r}"
-    return _alert(SILENT, run, RUN, ordinal, facts, quiet_until=quiet_until)
+    return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
 
 
 def quiet_from(at: float) -> float:
@@ -124,6 +134,11 @@ def quiet_from(at: float) -> float:
 def _silences(told: Told) -> list[Telling]:
     """Those since the run ended last."""
     return list(takewhile(lambda telling: telling.event == SILENT, reversed(told.tellings)))[::-1]
+
+
+def _attempt(run: ExaminedRun) -> str:
+    """What it is known by: its number moves up when an earlier one is heard of late."""
+    return repr(run.began_at)
 
 
 def _alert(

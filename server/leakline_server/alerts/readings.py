@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from leakline.analysis import RunHistory
 from leakline.analysis.history import ProcessHistory, Value
@@ -193,10 +193,9 @@ def _end_of(
     while first and (len(seen) < count or generation[first - 1] in seen):
         first -= 1
         seen.add(generation[first])
-    columns = ("sequence", "time", "monotonic", "phase", "label", "kind")
-    cut: dict[str, Any] = {name: getattr(process, name)[first:upto] for name in columns}
-    series = {name: process.series[name][first:upto] for name in names if name in process.series}
-    return replace(process, **cut, generation=generation[first:upto], series=series)
+    series = {name: process.series[name] for name in names if name in process.series}
+    cut = process.picked(lambda column: column[first:upto], series)
+    return replace(cut, generation=generation[first:upto])
 
 
 def _values(_rule: Terms, lane: Lane, name: str) -> Iterator[tuple[int, Reading]]:

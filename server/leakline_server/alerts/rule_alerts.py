@@ -22,6 +22,7 @@ from ..store.alerts import Alert
 from ..store.engine import Connection, Engine
 from ..store.rules import Rule, State
 from .events import FIRED
+from .flapping import HOUR_SECONDS
 from .lifecycle import expiry
 from .payload import ExaminedRun, noted
 from .readings import Seen, asked_by, seen_by, unit_of
@@ -29,7 +30,6 @@ from .rule_facts import rule_facts
 from .rules import alert_id
 from .thresholds import Outcome, look
 
-HOUR_SECONDS: Final = 3600.0
 # Alerts of one ladder and run after which an end waits.
 MAX_TOLD_AN_HOUR: Final = 5
 _OFTEN: Final = (

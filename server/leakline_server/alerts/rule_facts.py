@@ -72,15 +72,22 @@ def rule_facts(
             "id": rule.id,
             "name": rule.name,
             "status": status,
-            "series": rule.series or None,
-            "measure": rule.measure,
-            "above": rule.above,
-            "below": rule.below,
-            "hold": rule.hold,
-            "grace": rule.grace,
+            **terms_of(rule),
         },
     }
     return facts | {key: plain(value) for key, value in own.items()}
+
+
+def terms_of(rule: Terms) -> dict[str, Any]:
+    """What a rule says, as every answer and message shows it."""
+    return {
+        "series": rule.series or None,
+        "measure": rule.measure,
+        "above": rule.above,
+        "below": rule.below,
+        "hold": rule.hold,
+        "grace": rule.grace,
+    }
 
 
 def summary(rule: Terms, at: Crossing, status: str, unit: str) -> str:

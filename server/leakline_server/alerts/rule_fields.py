@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from typing import Any, Final, get_args
 
 from leakline.analysis.history import LARGEST
-from leakline.declarations import size_bytes
 from leakline.errors import BadArgument
+from leakline.sizes import size_bytes
 
 from ..store.rules import Measure, Rule, Terms, terms_of
 from .presets import PRESETS, SETS

@@ -1,7 +1,7 @@
 """The byte format of a chunk: consecutive entries of one column of one process.
 
-A chunk row has ``count``, ``first``, ``last``, ``min``, ``max`` (of what is present; null when nothing is),
-``width`` and ``blob``:
+A chunk row has ``count``, ``present`` (how many of them are there), ``first``, ``last``, ``min``, ``max`` (of what is
+present; null when nothing is), ``width`` and ``blob``:
 
     blob    = checksum (4 bytes, little endian), then nothing or one zstd frame that holds the payload
     payload = flags (1 byte, bit 0: a bitmap follows), shift (1 byte), bitmap, data
@@ -12,10 +12,15 @@ A chunk row has ``count``, ``first``, ``last``, ``min``, ``max`` (of what is pre
                        little-endian integers of that many bytes
     width 9            floats: the present entries as they are, 8 bytes each
     width 10           text: u32 length, JSON list of the distinct texts, then one u16 an entry (65535 = null)
+    width 21, .., 28   floats of few decimals: decimals (1 byte), then the differences of ``value * 10**decimals`` as
+                       in width 1, .., 8; the first is ``first``
+    width 31, .., 38   floats that lie close together: the first (8 bytes), then the differences of their 8 bytes read
+                       as integers, as in width 1, .., 8
 
 Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the CRC-32
 of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
 Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
+The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -35,7 +41,13 @@ import zstandard
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
+# Plus 1, 2, 4 or 8, the bytes of a difference.
+WIDTH_DECIMAL: Final = 20
+WIDTH_BITS: Final = 30
+MAX_DECIMALS: Final = 9
 MAX_COUNT: Final = 65_534
+# Far above what any batch, chunk or row of details takes.
+MAX_PAYLOAD_BYTES: Final = 2**30
 
 _INTEGERS: Final[dict[int, np.dtype[Any]]] = {w: np.dtype(f"<i{w}") for w in (1, 2, 4, 8)}
 _HEAD: Final = struct.Struct("<iBdddd")
@@ -86,7 +98,10 @@ Column = Numbers | Texts
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """``present``: how many of the entries are there; -1 in rows of older versions, which did not count them."""
+
     count: int
+    present: int
     first: float | None
     last: float | None
     min: float | None
@@ -96,19 +111,28 @@ class Chunk:
 
 
 def compress(data: bytes) -> bytes:
-    """One zstd frame, level 1: higher levels gain 1 % on these bytes."""
+    """One zstd frame with its checksum, level 1: higher levels gain 1 % on these bytes."""
     if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=1)
+        _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     return bytes(_local.compressor.compress(data))
 
 
 def decompress(data: bytes) -> bytes:
+    """What `compress` was given. Raises CorruptChunk."""
     if not hasattr(_local, "decompressor"):
         _local.decompressor = zstandard.ZstdDecompressor()
     try:
+        # As much is allocated as the frame says that it holds, which may be what is damaged.
+        if zstandard.frame_content_size(data) > min(MAX_PAYLOAD_BYTES, _most_of(len(data))):
+            raise CorruptChunk("a stored frame says that it holds more than it can")
         return bytes(_local.decompressor.decompress(data))
-    except zstandard.ZstdError as error:
+    except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
         raise CorruptChunk(str(error)) from error
+
+
+def _most_of(size: int) -> int:
+    """What a frame of so many bytes can hold: of a block, 128 KiB in four bytes."""
+    return (size // 4 + 1) * 2**17
 
 
 def numbers(values: Sequence[int | float | None]) -> Numbers:
@@ -124,9 +148,13 @@ def numbers(values: Sequence[int | float | None]) -> Numbers:
 
 
 def texts(values: Sequence[str | None]) -> Texts:
-    numbered: dict[str | None, int] = {None: -1}
-    index = np.array([numbered.setdefault(v, len(numbered) - 1) for v in values], dtype=np.int32)
-    return Texts(tuple(name for name in numbered if name is not None), index)
+    found = dict.fromkeys(values)
+    found.pop(None, None)
+    distinct = cast(tuple[str, ...], tuple(found))
+    numbered: dict[str | None, int] = dict(zip(distinct, range(len(distinct)), strict=True))
+    numbered[None] = -1
+    index = np.fromiter(map(numbered.__getitem__, values), np.int32, len(values))
+    return Texts(distinct, index)
 
 
 def absent(count: int) -> Numbers:
@@ -150,34 +178,68 @@ def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
 def concatenate_texts(parts: Sequence[Texts]) -> Texts:
     if len(parts) == 1:
         return parts[0]
-    numbered: dict[str, int] = {}
-    moved = []
-    for part in parts:
-        # The extra last entry keeps -1 (null) where it is.
-        to = np.array([*(numbered.setdefault(n, len(numbered)) for n in part.names), -1])
-        moved.append(to[part.index].astype(np.int32))
-    return Texts(tuple(numbered), np.concatenate(moved))
+    # Labels are thousands, most of them there once: no step of Python for each.
+    together = texts(list(chain.from_iterable(part.names for part in parts)))
+    ends = np.cumsum([len(part.names) for part in parts])
+    # The extra last entry keeps -1 (null) where it is.
+    moved = [
+        np.append(to, np.int32(-1))[part.index]
+        for part, to in zip(parts, np.split(together.index, ends[:-1]), strict=True)
+    ]
+    return Texts(together.names, np.concatenate(moved))
 
 
-def encode(column: Column) -> Chunk:
-    """The chunk of a column of 1 to MAX_COUNT entries."""
+def only_used(column: Texts) -> Texts:
+    """The same entries, with the names of these alone, in the order in which they come."""
+    used, first = np.unique(column.index, return_index=True)
+    order = used[np.argsort(first)]
+    order = order[order >= 0]
+    moved = np.full(len(column.names) + 1, -1, np.int32)
+    moved[order] = np.arange(len(order), dtype=np.int32)
+    return Texts(tuple(column.names[i] for i in order.tolist()), moved[column.index])
+
+
+def encode(column: Column, *, tight: bool = False) -> Chunk:
+    """The chunk of a column of 1 to MAX_COUNT entries. ``tight``: floats are worth a longer look."""
+    count = len(column)
     if isinstance(column, Texts):
-        return _seal(len(column), (None, None, None, None), WIDTH_TEXT, _text_payload(column))
+        there = int((column.index >= 0).sum())
+        return _seal(count, there, (None, None, None, None), WIDTH_TEXT, _text_payload(column))
     values, present = column.values, column.present
     if present is not None:
         values = values[present]
         if not len(values):
             payload = _payload(present, 0, b"")
-            return _seal(len(present), (None, None, None, None), WIDTH_CONSTANT, payload)
-    stats = (float(values[0]), float(values[-1]), float(values.min()), float(values.max()))
-    if stats[2] == stats[3] and values.dtype.kind == "i":
+            return _seal(count, 0, (None, None, None, None), WIDTH_CONSTANT, payload)
+    # Not -0.0, which SQLite keeps as 0.
+    low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
+    stats = (float(values[0]) + 0.0, float(values[-1]) + 0.0, low, high)
+    if low == high and values.dtype.kind == "i":
         payload = b"" if present is None else _payload(present, 0, b"")
-        return _seal(len(column), stats, WIDTH_CONSTANT, payload)
+        return _seal(count, len(values), stats, WIDTH_CONSTANT, payload)
     if values.dtype.kind == "f":
-        data = values.astype("<f8", copy=False).tobytes()
-        return _seal(len(column), stats, WIDTH_FLOAT, _payload(present, 0, data))
+        width, shift, data = _floats(values.astype("<f8", copy=False), tight=tight)
+        return _seal(count, len(values), stats, width, _payload(present, shift, data))
     shift, width, data = _differences(values)
-    return _seal(len(column), stats, width, _payload(present, shift, data))
+    return _seal(count, len(values), stats, width, _payload(present, shift, data))
+
+
+def integer_chunk(
+    stats: tuple[float, float, float, float],
+    count: int,
+    shift: int,
+    limits: tuple[int, int],
+    steps: Array,
+) -> Chunk:
+    """The chunk of ``count`` integers that are all there, as `encode` makes it, of what `encode_rows` worked out.
+
+    ``steps``: the differences, shifted; ``limits``: the smallest and the largest of them.
+    """
+    if stats[2] == stats[3]:
+        return _seal(count, count, stats, WIDTH_CONSTANT, b"")
+    width = _width(*limits)
+    payload = bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
+    return _seal(count, count, stats, width, payload)
 
 
 def decode(chunk: Chunk) -> Column:
@@ -210,23 +272,60 @@ def _read_data(chunk: Chunk, payload: bytes, at: int, shift: int) -> Array:
         return np.array([] if chunk.first is None else [int(chunk.first)], dtype=np.int64)
     if chunk.width == WIDTH_FLOAT:
         return np.frombuffer(payload, "<f8", offset=at).astype(np.float64)
-    steps = np.frombuffer(payload, _INTEGERS[chunk.width], offset=at)
+    if chunk.width > WIDTH_BITS:
+        first = int.from_bytes(payload[at : at + 8], "little", signed=True)
+        return _sum(first, payload, at + 8, chunk.width - WIDTH_BITS, shift).view(np.float64)
+    if chunk.width > WIDTH_DECIMAL:
+        power = 10.0 ** payload[at]
+        first = round((chunk.first or 0.0) * power)
+        return _sum(first, payload, at + 1, chunk.width - WIDTH_DECIMAL, shift) / power
+    return _sum(int(chunk.first or 0), payload, at, chunk.width, shift)
+
+
+def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
+    steps = np.frombuffer(payload, _INTEGERS[width], offset=at)
     values = np.empty(len(steps) + 1, dtype=np.int64)
-    values[0] = int(chunk.first or 0)
+    values[0] = first
     np.cumsum(steps.astype(np.int64) << shift, out=values[1:])
-    values[1:] += values[0]
+    values[1:] += first
     return values
 
 
+def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
+    """(width, shift, bytes) of at least one float."""
+    if tight:
+        for decimals in range(MAX_DECIMALS + 1):
+            power = 10.0**decimals
+            scaled = np.rint(values * power)
+            if abs(scaled).max() > 2**53:
+                break
+            # To the bit: what is read is what was written, the sign of a zero too.
+            whole = scaled.astype(np.int64)
+            if np.array_equal((whole / power).view(np.int64), values.view(np.int64)):
+                shift, width, data = _differences(whole)
+                return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
+        bits = values.view("<i8")
+        # Of one sign, neighbours are neighbours as integers too, and no difference is beyond 64 bits.
+        if (bits[0] < 0) == (bits < 0).all() == (bits < 0).any():
+            shift, width, data = _differences(bits)
+            if width < 8:
+                return WIDTH_BITS + width, shift, bits[:1].tobytes() + data
+    return WIDTH_FLOAT, 0, values.tobytes()
+
+
 def _differences(values: Array) -> tuple[int, int, bytes]:
-    """(shift, width, bytes) of the differences of at least two int64 that are not all the same."""
+    """(shift, width, bytes) of the differences of int64."""
     steps = np.diff(values)
-    common = int(np.bitwise_or.reduce(steps))
-    shift = (common & -common).bit_length() - 1
+    common = int(np.bitwise_or.reduce(steps)) if len(steps) else 0
+    shift = max(0, (common & -common).bit_length() - 1)
     steps >>= shift
-    low, high = int(steps.min()), int(steps.max())
-    width = next(w for w in (1, 2, 4, 8) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1))
+    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    width = _width(low, high)
     return shift, width, steps.astype(_INTEGERS[width]).tobytes()
+
+
+def _width(low: int, high: int) -> int:
+    return next(w for w in (1, 2, 4, 8) if -(1 << (8 * w - 1)) <= low and high < 1 << (8 * w - 1))
 
 
 def _payload(present: Array | None, shift: int, data: bytes) -> bytes:
@@ -251,11 +350,15 @@ def _read_texts(payload: bytes) -> Texts:
 _Stats = tuple[float | None, float | None, float | None, float | None]
 
 
-def _seal(count: int, stats: _Stats, width: int, payload: bytes) -> Chunk:
+def _seal(count: int, present: int, stats: _Stats, width: int, payload: bytes) -> Chunk:
     frame = compress(payload) if payload else b""
-    return Chunk(count, *stats, width, _checksum(count, stats, width, payload) + frame)
+    return Chunk(count, present, *stats, width, _checksum(count, stats, width, payload) + frame)
 
 
 def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
-    head = _HEAD.pack(count, width, *(0.0 if s is None else s for s in stats))
+    first, last, low, high = stats
+    try:
+        head = _HEAD.pack(count, width, first or 0.0, last or 0.0, low or 0.0, high or 0.0)
+    except struct.error as error:
+        raise CorruptChunk("a number of a stored chunk is beyond its range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")

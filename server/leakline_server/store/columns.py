@@ -1,34 +1,37 @@
 """Reading the columns of one process back: sealed chunks first, then the batches that are not sealed yet.
 
 Whether a snapshot is sealed makes no difference to what is read. A column is asked for by number: a series id, or
-one of the numbers below zero for what every snapshot has.
+one of the numbers below zero for what every snapshot has. What is damaged is left out (damage.py) and named beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, or_, select, text
 
-from . import wire
+from . import damage
+from .chunk_rows import PACKED
 from .codec import (
     Array,
     Chunk,
     Column,
+    CorruptChunk,
     Numbers,
     Texts,
     absent,
     concatenate_numbers,
     concatenate_texts,
     decode,
-    decompress,
     numbers,
     texts,
 )
+from .packed import Body, unpack
 from .tables import batches, chunks, segments, series
 
 SEQUENCE: Final = -1
@@ -40,24 +43,55 @@ LABEL: Final = -6
 KIND: Final = -7
 COLUMNS: Final = (SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, LABEL, KIND)
 TEXT_COLUMNS: Final = frozenset((PHASE, LABEL, KIND))
+COLUMN_NAMES: Final[Mapping[int, str]] = dict(
+    zip(
+        COLUMNS,
+        ("sequence", "time", "monotonic", "generation", "phase", "label", "kind"),
+        strict=True,
+    )
+)
+# Up to so many stretches are asked for one by one: those between them may be many.
+MAX_NAMED_STRETCHES: Final = 32
+
+
+class Key(NamedTuple):
+    """A process: the run it belongs to, and its number in it."""
+
+    run_id: str
+    process_id: int
+
+
+def of(table: Table, key: Key) -> ColumnElement[bool]:
+    """The rows of this process."""
+    return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A batch or segment: ``count`` snapshots from ``first`` to ``last``; gaps are possible in a segment."""
+    """A batch or segment: ``count`` snapshots from ``first`` to ``last``; gaps are possible in a segment.
+
+    ``level``: of a segment, as in the table.
+    """
 
     first: int
     last: int
     count: int
     sealed: bool
     body: bytes = b""
+    level: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Without gaps: which sequence numbers it has needs no reading."""
+        return self.last - self.first + 1 == self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns of one process, in sequence order."""
+    """Columns of one process, in sequence order. ``damaged``: what is missing because it could not be read."""
 
     columns: Mapping[int, Column]
+    damaged: Sequence[damage.Damaged] = field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.columns[SEQUENCE])
@@ -74,14 +108,19 @@ class Block:
 
     def take(self, rows: Array) -> Block:
         """The rows where a mask is true, or those at the positions given."""
-        return Block({number: take(column, rows) for number, column in self.columns.items()})
+        columns = {number: take(column, rows) for number, column in self.columns.items()}
+        return Block(columns, self.damaged)
 
 
 def take(column: Column, rows: Array) -> Column:
     if isinstance(column, Texts):
         return Texts(column.names, column.index[rows])
     present = None if column.present is None else column.present[rows]
-    return Numbers(column.values[rows], present)
+    # Of a part where every entry is there, that says nothing.
+    return Numbers(column.values[rows], None if present is None or present.all() else present)
+
+
+_HOLD: Final = text("LOCK TABLE segments IN ACCESS SHARE MODE")
 
 
 @contextlib.contextmanager
@@ -91,6 +130,10 @@ def reading(engine: Engine) -> Iterator[Connection]:
         if engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
+            if engine.dialect.name == "postgresql":
+                # Before the view is fixed, which the first question does: one from before the tables were made anew
+                # (partitioning.py) would find them empty.
+                connection.execute(_HOLD)
             yield connection
 
 
@@ -99,21 +142,22 @@ def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
     return {row.name: row.id for row in rows}
 
 
-def stretches(connection: Connection, process_id: int) -> list[Stretch]:
+def stretches(connection: Connection, key: Key) -> list[Stretch]:
     """All that is stored of a process, in order of first sequence number; bodies of batches included."""
+    c = segments.c
     sealed = connection.execute(
-        select(segments.c.first_sequence, segments.c.last_sequence, segments.c.count).where(
-            segments.c.process_id == process_id
-        )
+        select(c.first_sequence, c.last_sequence, c.count, c.level).where(of(segments, key))
     )
-    found = [Stretch(first, last, count, sealed=True) for first, last, count in sealed]
-    waiting = connection.execute(
-        select(batches.c.first_sequence, batches.c.count, batches.c.body).where(
-            batches.c.process_id == process_id
-        )
-    )
-    found += [Stretch(f, f + n - 1, n, sealed=False, body=body) for f, n, body in waiting]
+    found = [Stretch(first, last, n, True, level=level) for first, last, n, level in sealed]
+    found += waiting(connection, key)
     return sorted(found, key=lambda stretch: stretch.first)
+
+
+def waiting(connection: Connection, key: Key) -> list[Stretch]:
+    """The batches that are not sealed."""
+    c = batches.c
+    rows = connection.execute(select(c.first_sequence, c.count, c.body).where(of(batches, key)))
+    return [Stretch(f, f + n - 1, n, sealed=False, body=body) for f, n, body in rows]
 
 
 def newest(found: Sequence[Stretch], rows: int, before: int | None) -> list[Stretch]:
@@ -134,40 +178,107 @@ def newest(found: Sequence[Stretch], rows: int, before: int | None) -> list[Stre
 
 def read(
     connection: Connection,
-    process_id: int,
+    key: Key,
     wanted: Collection[int],
     names: Mapping[int, str],
     among: Sequence[Stretch],
 ) -> Block:
     """The wanted columns (SEQUENCE always) of the given stretches. ``names``: series id -> series name."""
+    stored = _chunks(connection, key, {SEQUENCE, *wanted}, among)
+    return assemble(connection, key, wanted, names, among, stored)
+
+
+def assemble(
+    connection: Connection,
+    key: Key,
+    wanted: Collection[int],
+    names: Mapping[int, str],
+    among: Sequence[Stretch],
+    stored: Mapping[tuple[int, int], Chunk],
+) -> Block:
+    """`read`, of chunks that were read already: (number of the column, first sequence number) -> chunk."""
     numbers_wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
-    stored = _chunks(connection, process_id, numbers_wanted, among)
+    numbered = {name: number for number, name in names.items()}
     parts: dict[int, list[Column]] = {number: [] for number in numbers_wanted}
+    damaged: list[damage.Damaged] = []
     for stretch in among:
-        body = None if stretch.sealed else wire.decode_stored(decompress(stretch.body)).columns
-        for number in numbers_wanted:
-            if body is not None:
-                parts[number].append(from_body(body, stretch, number, names))
+        try:
+            if stretch.sealed:
+                columns, lost = _of_segment(stored, stretch, numbers_wanted)
             else:
-                chunk = stored.get((number, stretch.first))
-                parts[number].append(
-                    _missing(number, stretch.count) if chunk is None else decode(chunk)
-                )
-    return in_order(
-        Block({number: _concatenate(number, parts[number]) for number in numbers_wanted})
-    )
+                columns, lost = _of_batch(stretch, numbers_wanted, numbered), ()
+        except _Unreadable as error:
+            columns, lost = {}, (error.number,)
+        named = {**COLUMN_NAMES, **names, _ALL: damage.BATCH}
+        damaged += [
+            damage.Damaged(*key, named.get(n, str(n)), stretch.first, stretch.last) for n in lost
+        ]
+        for number, column in columns.items():
+            parts[number].append(column)
+    for what in damaged:
+        damage.found(connection.engine, what)
+    joined = {number: _concatenate(number, parts[number]) for number in numbers_wanted}
+    return in_order(Block(joined, damaged))
 
 
-def from_body(
-    body: wire.Columns, stretch: Stretch, number: int, names: Mapping[int, str]
-) -> Column:
+class _Unreadable(Exception):
+    """A column that a snapshot cannot be shown without."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+# In place of a column: none of them can be read.
+_ALL: Final = -100
+_NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
+
+
+def _of_segment(
+    stored: Mapping[tuple[int, int], Chunk], stretch: Stretch, wanted: Sequence[int]
+) -> tuple[dict[int, Column], Sequence[int]]:
+    """The columns, and which of them are damaged and read as absent. Raises _Unreadable."""
+    columns: dict[int, Column] = {}
+    damaged = []
+    for number in wanted:
+        if number == SEQUENCE and stretch.whole:
+            columns[number] = Numbers(np.arange(stretch.first, stretch.last + 1, dtype=np.int64))
+            continue
+        chunk = stored.get((number, stretch.first))
+        try:
+            column = _missing(number, stretch.count) if chunk is None else decode(chunk)
+            if len(column) != stretch.count or (number == SEQUENCE and chunk is None):
+                raise CorruptChunk("a chunk has other entries than its segment")
+        except CorruptChunk as error:
+            if number in _NEEDED:
+                raise _Unreadable(number) from error
+            damaged.append(number)
+            column = _missing(number, stretch.count)
+        columns[number] = column
+    return columns, damaged
+
+
+def _of_batch(
+    stretch: Stretch, wanted: Sequence[int], numbered: Mapping[str, int]
+) -> dict[int, Column]:
+    """Raises _Unreadable."""
+    try:
+        body = unpack(stretch.body, lambda: numbered)
+    except CorruptChunk as error:
+        raise _Unreadable(_ALL) from error
+    if len(body) != stretch.count:
+        raise _Unreadable(_ALL)
+    return {number: from_body(body, stretch, number) for number in wanted}
+
+
+def from_body(body: Body, stretch: Stretch, number: int) -> Column:
     """One column of a batch that is not sealed."""
     if number == SEQUENCE:
         return Numbers(np.arange(stretch.first, stretch.first + stretch.count, dtype=np.int64))
     if number == TIME:
-        return Numbers(np.array(body.time, dtype=np.float64))
+        return Numbers(body.time)
     if number == MONOTONIC:
-        return Numbers(np.array(body.monotonic, dtype=np.float64))
+        return Numbers(body.monotonic)
     if number == GENERATION:
         return numbers(body.generation)
     if number == PHASE:
@@ -175,9 +286,8 @@ def from_body(
     if number == LABEL:
         return texts(body.label)
     if number == KIND:
-        return texts(wire.kinds_of(body))
-    values = body.series.get(names[number])
-    return absent(stretch.count) if values is None else numbers(values)
+        return texts(body.kind)
+    return body.series(number) or absent(stretch.count)
 
 
 def in_order(block: Block) -> Block:
@@ -189,21 +299,34 @@ def in_order(block: Block) -> Block:
 
 
 def _chunks(
-    connection: Connection, process_id: int, wanted: Collection[int], among: Sequence[Stretch]
+    connection: Connection, key: Key, wanted: Collection[int], among: Sequence[Stretch]
 ) -> dict[tuple[int, int], Chunk]:
     sealed = [stretch.first for stretch in among if stretch.sealed]
-    if not sealed:
+    if all(stretch.whole for stretch in among):
+        wanted = [number for number in wanted if number != SEQUENCE]
+    if not sealed or not wanted:
         return {}
     c = chunks.c
-    query = select(
-        c.series_id, c.first_sequence, c.count, c.first, c.last, c.min, c.max, c.width, c.blob
-    ).where(
-        c.process_id == process_id,
-        c.series_id.in_(wanted),
-        c.first_sequence.between(sealed[0], sealed[-1]),
+    query = select(c.series_id, c.first_sequence, *PACKED).where(
+        of(chunks, key), c.series_id.in_(wanted), among_first(c.first_sequence, sealed)
     )
-    rows: Any = connection.execute(query)
+    rows: Any = connection.execute(query).all()
     return {(number, first): Chunk(*rest) for number, first, *rest in rows}
+
+
+def among_first(column: ColumnElement[int], firsts: Sequence[int]) -> ColumnElement[bool]:
+    """Rows of the stretches that begin here, or of more than these that lie between near ones."""
+    if len(firsts) <= MAX_NAMED_STRETCHES:
+        return column.in_(firsts)
+    found = sorted(firsts)
+    gaps = np.diff(found)
+    # Where much more lies between two than between most: of what is there, nothing is asked for.
+    wide = np.flatnonzero(gaps > 4 * np.median(gaps))
+    cuts = np.sort(wide[np.argsort(gaps[wide])][1 - MAX_NAMED_STRETCHES :]) + 1
+    ends = [0, *cuts.tolist(), len(found)]
+    parts = [column.between(found[a], found[b - 1]) for a, b in pairwise(ends)]
+    # The whole span as well, which is what an index is asked for.
+    return and_(column.between(found[0], found[-1]), or_(*parts))
 
 
 def _missing(number: int, count: int) -> Column:

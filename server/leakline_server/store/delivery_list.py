@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, select, update
 
 from .engine import writing
-from .runs import BadCursor, iso
+from .runs import BadCursor, iso, iso_or_none
 from .tables import alerts, deliveries, runs, tries, webhooks
 
 # Of each delivery the newest tries; an urgent one may have been tried for a day.
@@ -119,13 +119,13 @@ def _item(row: Any, made: Sequence[Any]) -> dict[str, Any]:
         "run_name": row.run_name,
         "urgent": row.urgent,
         "created_at": iso(row.created_at),
-        "expires_at": None if row.expires_at is None else iso(row.expires_at),
+        "expires_at": iso_or_none(row.expires_at),
         "state": row.state,
         "tries": len(made),
         "last_status": row.last_status,
         "last_error": row.last_error,
         "next_try_at": iso(row.due_at) if row.state == "pending" else None,
-        "delivered_at": None if row.delivered_at is None else iso(row.delivered_at),
+        "delivered_at": iso_or_none(row.delivered_at),
         "history": history[-MAX_TRIES_SHOWN:],
     }
 

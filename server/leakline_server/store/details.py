@@ -1,27 +1,36 @@
-"""Events, large objects, censuses and holders: packed rows, written with their batch."""
+"""Events, large objects, censuses and holders: packed rows, written with their batch, and packed again (packing.py).
+
+A row that is damaged costs itself: it is left out, and told (damage.py).
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, select
 
 from leakline.analysis.history import declared_expectations as expectations_of
 from leakline.snapshot import Event, Holder
 
-from . import wire
-from .codec import decompress
+from . import blocks, damage, wire
+from .codec import CorruptChunk, decompress
 from .incoming import DetailKind
 from .tables import details, processes
 
 MAX_EVENTS: Final = 5_000
+# Past so many that are damaged, the newest is given up.
+MAX_CENSUSES_TRIED: Final = 16
+_ITS_PROCESS: Final = and_(
+    processes.c.run_id == details.c.run_id, processes.c.id == details.c.process_id
+)
 
 _TYPES: Final[dict[DetailKind, Any]] = {
     "events": list[wire.Event],
     "large_objects": list[wire.LargeObject],
     "census": list[wire.Census],
     "holders": list[wire.Holder],
+    "log": list[wire.Event],
 }
 
 
@@ -52,20 +61,23 @@ def newest_census(
 ) -> dict[str, Any] | None:
     """The newest census at or before a generation, with its process and generation; None when there is none."""
     query = (
-        select(details.c.body, details.c.generation, processes.c.instance)
-        .join(processes, processes.c.id == details.c.process_id)
+        select(details, processes.c.instance)
+        .join(processes, _ITS_PROCESS)
         .where(details.c.run_id == run_id, details.c.kind == "census")
-        .order_by(details.c.generation.desc().nulls_last(), details.c.sequence.desc(), details.c.id.desc())
-        .limit(1)
+        .order_by(details.c.generation.desc().nulls_last(), details.c.sequence.desc(), details.c.revision.desc())
     )  # fmt: skip
     if generation is not None:
         query = query.where(details.c.generation <= generation)
     with engine.connect() as connection:
-        row = connection.execute(query).first()
-    if row is None:
-        return None
-    (census,) = _unpack("census", row.body)
-    return {"process": row.instance, "generation": row.generation, **msgspec.to_builtins(census)}
+        for at in range(MAX_CENSUSES_TRIED):
+            row = connection.execute(query.limit(1).offset(at)).first()
+            if row is None:
+                return None
+            found = _readable(connection, "census", row)
+            if found:
+                census = msgspec.to_builtins(found[-1])
+                return {"process": row.instance, "generation": row.generation, **census}
+    return None
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
@@ -94,33 +106,60 @@ def declared_expectations(connection: Connection, run_id: str) -> list[dict[str,
 
 
 def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[dict[str, Any]]:
-    with engine.connect() as connection:
-        rows = _load(connection, run_id, kind)
-    newest: dict[str, int] = {}
-    for instance, row in rows:
-        newest[instance] = max(row.sequence, newest.get(instance, -1))
-    return [
-        {"process": instance, **msgspec.to_builtins(row)}
-        for instance, row in rows
-        if row.sequence == newest[instance]
-    ]
-
-
-def _load(connection: Connection, run_id: str, kind: DetailKind) -> list[tuple[str, Any]]:
-    """(process instance, row) of everything of a kind, in order of arrival."""
-    query = (
-        select(processes.c.instance, details.c.body)
-        .join(processes, processes.c.id == details.c.process_id)
-        .where(details.c.run_id == run_id, details.c.kind == kind)
-        .order_by(details.c.id)
+    d = details.c
+    newest = (
+        select(d.process_id, func.max(d.sequence))
+        .where(d.run_id == run_id, d.kind == kind)
+        .group_by(d.process_id)
     )
-    return [
-        (instance, row)
-        for instance, body in connection.execute(query)
-        for row in _unpack(kind, body)
-    ]
+    found: list[dict[str, Any]] = []
+    with engine.connect() as connection:
+        for process_id, last in connection.execute(newest).all():
+            # No row has entries of more sequence numbers than a block.
+            near = and_(d.process_id == process_id, d.sequence > last - blocks.BLOCK)
+            rows = _load(connection, run_id, kind, near)
+            newest_of_all = max((row.sequence for _, row in rows), default=-1)
+            found += [
+                {"process": instance, **msgspec.to_builtins(row)}
+                for instance, row in rows
+                if row.sequence == newest_of_all
+            ]
+    return found
 
 
-def _unpack(kind: DetailKind, body: bytes) -> list[Any]:
-    found: list[Any] = msgspec.json.decode(decompress(body), type=_TYPES[kind])
+def _load(
+    connection: Connection, run_id: str, kind: DetailKind, among: ColumnElement[bool] | None = None
+) -> list[tuple[str, Any]]:
+    """(process instance, row) of everything of a kind, by process and in order of sequence."""
+    d = details.c
+    query = (
+        select(details, processes.c.instance)
+        .join(processes, _ITS_PROCESS)
+        .where(d.run_id == run_id, d.kind == kind)
+        .order_by(d.process_id, d.sequence)
+    )
+    found: list[tuple[int, int, str, Any]] = []
+    for row in connection.execute(query if among is None else query.where(among)):
+        entries = _readable(connection, kind, row)
+        found += [(row.process_id, entry.sequence, row.instance, entry) for entry in entries]
+    found.sort(key=lambda entry: entry[:2])
+    return [(instance, entry) for *_, instance, entry in found]
+
+
+def _readable(connection: Connection, kind: DetailKind, row: Row[Any]) -> list[Any]:
+    """The entries of a row; none where it is damaged, which is told."""
+    try:
+        return unpack(kind, row.body)
+    except CorruptChunk:
+        where = row.run_id, row.process_id, kind, row.sequence, row.sequence
+        damage.found(connection.engine, damage.Damaged(*where))
+        return []
+
+
+def unpack(kind: DetailKind, body: bytes) -> list[Any]:
+    """The entries of a row. Raises CorruptChunk."""
+    try:
+        found: list[Any] = msgspec.json.decode(decompress(body), type=_TYPES[kind])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptChunk(f"a stored detail is damaged: {error}") from error
     return found

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from . import wire
-from .columns import COLUMNS, SEQUENCE, Stretch, read, series_ids, stretches
+from .batch_columns import BatchColumns
+from .columns import COLUMN_NAMES, SEQUENCE, Key, series_ids
 from .incoming import Contradiction, Incoming
 from .known import ProcessState, RunState
+from .while_writing import read_between
 
 # Batches of a transaction that is not written yet: (first sequence number, columns).
-Unwritten = Collection[tuple[int, wire.Columns]]
+Unwritten = Collection[tuple[int, BatchColumns]]
 
 
 def contradiction(
@@ -35,30 +36,39 @@ def contradiction(
             sent.pop(sequence, None)
     stored = _stored_rows(connection, run, process, unwritten, min(sent), max(sent))
     for sequence, fields in sent.items():
-        there = stored.get(sequence, {})
+        if sequence not in stored:
+            # Thinned since, or damaged: nothing says otherwise.
+            continue
+        there = stored[sequence]
         for name in fields.keys() | there.keys():
             # What was over the limit of series was never stored.
-            over = name not in run.names and name not in _FIELDS and run.room == 0
-            if fields.get(name) != there.get(name) and not over:
+            over = name not in run.names and name not in _FIELDS.values() and run.room == 0
+            lost = there.get(name) is _DAMAGED
+            if fields.get(name) != there.get(name) and not over and not lost:
                 return Contradiction(sequence, name, there.get(name), fields.get(name))
     return None
 
 
-_FIELDS: Final = ("time", "monotonic", "generation", "phase", "label", "kind")
+# In place of a value that cannot be read any more: nothing says that it was another.
+_DAMAGED: Final = object()
+_FIELDS: Final = {n: name for n, name in COLUMN_NAMES.items() if n != SEQUENCE}
 
 
-def _rows(first: int, columns: wire.Columns) -> dict[int, dict[str, Any]]:
+def _rows(first: int, columns: BatchColumns) -> dict[int, dict[str, Any]]:
     """Sequence number -> what is not null, by name."""
     named: dict[str, Sequence[Any]] = {
-        **columns.series,
-        "time": columns.time,
-        "monotonic": columns.monotonic,
+        "time": columns.time.tolist(),
+        "monotonic": columns.monotonic.tolist(),
         "generation": columns.generation,
         "phase": columns.phase,
         "label": columns.label,
-        "kind": wire.kinds_of(columns),
+        "kind": columns.kind,
     }
-    rows: dict[int, dict[str, Any]] = {first + i: {} for i in range(len(columns.time))}
+    for name in columns.names():
+        column = columns.numbers(name)
+        assert column is not None
+        named[name] = column.to_list()
+    rows: dict[int, dict[str, Any]] = {first + i: {} for i in range(len(columns))}
     for name, values in named.items():
         for i, value in enumerate(values):
             if value is not None:
@@ -76,24 +86,24 @@ def _stored_rows(
 ) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for first, columns in unwritten:
-        if first <= high and first + len(columns.time) > low:
+        if first <= high and first + len(columns) > low:
             found.update(_rows(first, columns))
-    among = [s for s in stretches(connection, process.id) if s.first <= high and s.last >= low]
-    if among:
-        found.update(_read_rows(connection, run.id, process.id, among))
+    found.update(_read_rows(connection, Key(run.id, process.id), low, high))
     return found
 
 
-def _read_rows(
-    connection: Connection, run_id: str, process_id: int, among: Sequence[Stretch]
-) -> dict[int, dict[str, Any]]:
-    names = {number: name for name, number in series_ids(connection, run_id).items()}
-    labels = {**names, **dict(zip(COLUMNS[1:], _FIELDS, strict=True))}
-    block = read(connection, process_id, tuple(labels), names, among)
+def _read_rows(connection: Connection, key: Key, low: int, high: int) -> dict[int, dict[str, Any]]:
+    names = {number: name for name, number in series_ids(connection, key.run_id).items()}
+    labels = {**names, **_FIELDS}
+    block = read_between(connection, key, tuple(labels), names, low, high)
     sequence = block.numbers(SEQUENCE).values.tolist()
     rows: dict[int, dict[str, Any]] = {s: {} for s in sequence}
     for number, name in labels.items():
         for at, value in zip(sequence, block.columns[number].to_list(), strict=True):
             if value is not None:
                 rows[at][name] = value
+    for lost in block.damaged:
+        for at in sequence:
+            if lost.first_sequence <= at <= lost.last_sequence:
+                rows[at][lost.name] = _DAMAGED
     return rows

@@ -27,6 +27,7 @@ from .columns import (
     SEQUENCE,
     TIME,
     Block,
+    Key,
     Stretch,
     read,
     reading,
@@ -59,9 +60,12 @@ def revision(engine: Engine, run_id: str) -> int:
     return int(found.revision)
 
 
-def load_for_examination(engine: Engine, run_id: str) -> RunHistory:
-    """As much as an examination reads; of very long processes that is a part. Raises NoSuchRun."""
-    return load_history_at(engine, run_id, in_part=True)[0]
+def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
+    """As much as an examination reads, of very long processes a part, and the revision that it shows.
+
+    Raises NoSuchRun.
+    """
+    return load_history_at(engine, run_id, in_part=True)
 
 
 def load_history_at(
@@ -103,13 +107,14 @@ def _process(
     connection: Connection, row: Row[Any], numbered: dict[str, int], in_part: bool
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
-    stored = stretches(connection, row.id)
+    key = Key(row.run_id, row.id)
+    stored = stretches(connection, key)
     if in_part and sum(stretch.count for stretch in stored) > WHOLE:
-        fixed = read(connection, row.id, COLUMNS, names, stored)
+        fixed = read(connection, key, COLUMNS, names, stored)
         found = _rows_to_read(fixed)
         if found is not None:
             return _in_part(connection, row, names, stored, fixed, found)
-    block = read(connection, row.id, (*COLUMNS, *names), names, stored)
+    block = read(connection, key, (*COLUMNS, *names), names, stored)
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
 
@@ -124,11 +129,12 @@ def _in_part(
     fixed: Block, found: Thinned,
 ) -> ProcessHistory:  # fmt: skip
     """A few series at a time: all of them whole may be more than this server should hold for one run."""
+    key = Key(row.run_id, row.id)
     rows = np.array(found.rows, dtype=np.int64)
     numbers, series = list(names), dict[str, Any]()
     for first in range(0, len(numbers), SERIES_AT_ONCE):
         some = {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
-        series |= _series(read(connection, row.id, some, names, stored).take(rows), some)
+        series |= _series(read(connection, key, some, names, stored).take(rows), some)
     return ProcessHistory(
         *_identity(row), **_fixed(fixed.take(rows)), series=series, left_out=found.left_out
     )

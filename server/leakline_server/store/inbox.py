@@ -1,49 +1,74 @@
-"""Accepting batches: one durable row each, exactly once, whatever is sent again.
+"""Accepting batches: one durable row each, exactly once, whatever is sent again, to whichever server.
 
 `Inbox.store` takes everything that waits into the caller's one transaction:
 
-1. find run and process; a process that is new gets its row
-2. decide which sequence numbers are new; what is there already must say the same, or the batch is a contradiction
-3. bring each touched run to its next revision, with its newest readings
-4. write the batches, the new series names and the details
+1. lock the rows of the runs, and read again what another server process has changed of them
+2. find run and process; a process that is new gets its row
+3. decide which sequence numbers are new; what is there already must say the same, or the batch is a contradiction
+4. write the batches, the new series names and the details, and bring each touched run to its next revision
 
-What is known of runs and processes is kept in memory and is built from the tables when it is first needed, so
-step 2 costs no query. Nothing in memory is true until the transaction is: after a failure, call `forget`.
+What is known of runs and processes is kept in memory and is built from the tables when it is first needed, so step 3
+costs no query. ``stored`` of a run counts the transactions that brought something, and that of a process is the number
+of the last that brought something of it: who holds the row of a run and remembers its number has seen everything, and
+otherwise knows which processes have moved. Nothing in memory is true until the transaction is:
+after a failure, call `forget`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, bindparam, case, insert, update
+import numpy as np
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
 
-from . import wire
+from . import log_lines, packed, wire
+from .batch_columns import BatchColumns
+from .blocks import BLOCK, divided
 from .codec import compress
+from .columns import Key
 from .doubles import contradiction
+from .engine import Many
 from .incoming import Accepted, Incoming, OtherIdentity, Outcome, UnknownRun
-from .known import ProcessState, RunState, load_run, new_process
+from .known import ProcessState, RunState, catch_up, load_run, new_process, number_anew
+from .sealing import MIN_SNAPSHOTS, enough
 from .tables import batches, details, processes, runs, series
 
 MAX_PHASES_LISTED: Final = 64
 MAX_LOST_REASONS: Final = 32
 MAX_RUNS_IN_MEMORY: Final = 2_000
+# By so much the clock of another server may be ahead; what lies further ahead is of a clock that was set right since.
+MAX_AHEAD_SECONDS: Final = 3_600.0
 
 
 @dataclass(slots=True)
 class _Plan:
     """What one transaction writes."""
 
-    batches: list[tuple[RunState, dict[str, Any]]] = field(default_factory=list)
-    details: list[tuple[RunState, dict[str, Any]]] = field(default_factory=list)
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
     series: list[dict[str, Any]] = field(default_factory=list)
+    # With the time of the newest batch by the server's clock.
     runs: dict[str, tuple[RunState, float]] = field(default_factory=dict)
-    processes: dict[int, tuple[ProcessState, float]] = field(default_factory=dict)
+    processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
     # Batches of this very transaction, for comparing: they cannot be read back yet.
-    bodies: dict[int, list[tuple[int, wire.Columns]]] = field(default_factory=dict)
+    bodies: dict[Key, list[tuple[int, BatchColumns]]] = field(default_factory=dict)
 
 
 class Inbox:
@@ -52,31 +77,59 @@ class Inbox:
     def __init__(self) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
 
-    def forget(self) -> None:
-        """After a failed transaction: what was planned did not happen."""
-        self._runs.clear()
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """After a failed transaction: what was planned for these runs did not happen."""
+        for run_id in run_ids:
+            self._runs.pop(run_id, None)
 
-    def store(self, connection: Connection, waiting: Iterable[Incoming]) -> list[Outcome]:
+    def store(
+        self, connection: Connection, waiting: Sequence[Incoming]
+    ) -> tuple[list[Outcome], list[Key]]:
+        """What became of each, and the processes of which enough waits to be sealed."""
         plan = _Plan()
+        self._lock(connection, {batch.run_id for batch in waiting if "\x00" not in batch.run_id})
         outcomes = [self._plan(connection, plan, batch) for batch in waiting]
         _write(connection, plan)
         while len(self._runs) > MAX_RUNS_IN_MEMORY:
             self._runs.popitem(last=False)
-        return outcomes
+        ready = [
+            key for key, (process, _) in plan.processes.items()
+            if enough(process.waiting, process.waiting_batches)
+        ]  # fmt: skip
+        return outcomes, ready
 
-    def waiting(self, run_ids: Iterable[str]) -> dict[int, int]:
-        """Process id -> snapshots that are not sealed, of these runs."""
-        states = [self._runs[r] for r in run_ids if r in self._runs]
-        return {p.id: p.waiting for state in states for p in state.processes.values()}
+    def _lock(self, connection: Connection, run_ids: Iterable[str]) -> None:
+        """Hold the rows of the runs to the end of the transaction, and know what is true of them now."""
+        there = set()
+        for row in connection.execute(_LOCK, {"b_runs": sorted(run_ids)}).all():
+            there.add(row.id)
+            state = self._runs.get(row.id)
+            if state is None or state.created_at != row.created_at:
+                # Not looked at yet; or removed, and begun anew by the same name.
+                state = load_run(connection, row.id)
+                assert state is not None
+                self._runs[row.id] = state
+            elif state.stored != row.stored:
+                catch_up(connection, state)
+            elif state.attempt != row.attempt:
+                # Another attempt has begun, or an earlier one was heard of late: some have other numbers now.
+                number_anew(connection, state, row.attempt)
+            state.revision = row.revision
+            self._runs.move_to_end(row.id)
+        self.forget(run_id for run_id in run_ids if run_id not in there)
 
-    def sealed(self, run_id: str, process_id: int, count: int) -> None:
-        if run_id in self._runs:
-            for process in self._runs[run_id].processes.values():
-                if process.id == process_id:
-                    process.waiting -= count
+    def sealed(self, key: Key, count: int) -> None:
+        """So many snapshots of the process were sealed; 0: another server was first, so it is looked at again later."""
+        if key.run_id in self._runs:
+            for process in self._runs[key.run_id].processes.values():
+                if process.id == key.process_id:
+                    process.waiting = max(0, process.waiting - count)
+                    if not count and enough(process.waiting, process.waiting_batches):
+                        process.waiting = BLOCK - MIN_SNAPSHOTS
+                    process.waiting_batches = 0
 
     def _plan(self, connection: Connection, plan: _Plan, batch: Incoming) -> Outcome:
-        run = self._run(connection, batch.run_id)
+        run = self._runs.get(batch.run_id)
         if run is None:
             return UnknownRun(batch.run_id)
         process = run.processes.get(batch.process.instance)
@@ -89,41 +142,28 @@ class Inbox:
         gaps = process.known.missing(batch.first_sequence, last) if batch.count else []
         new = sum(high - low + 1 for low, high in gaps)
         if new < batch.count:
-            unwritten = plan.bodies.get(process.id, ())
+            unwritten = plan.bodies.get(Key(run.id, process.id), ())
             differs = contradiction(connection, run, process, batch, gaps, unwritten)
             if differs is not None:
                 return differs
         more_lost = _merge_lost(process.lost, batch.lost)
-        if batch.count and not gaps and not more_lost:
+        if not gaps and not more_lost:
             # Nothing new: an upload of an old spool must not make a run look alive.
             return Accepted(0)
-        self._note(plan, run, process, batch)
-        for low, high in gaps:
-            _plan_rows(plan, run, process, batch, low, high)
-        return Accepted(new)
-
-    def _note(self, plan: _Plan, run: RunState, process: ProcessState, batch: Incoming) -> None:
         plan.runs[run.id] = (run, batch.received_at)
-        plan.processes[process.id] = (process, batch.received_at)
-
-    def _run(self, connection: Connection, run_id: str) -> RunState | None:
-        state = self._runs.get(run_id)
-        if state is None:
-            state = load_run(connection, run_id)
-            if state is None:
-                return None
-            self._runs[run_id] = state
-        self._runs.move_to_end(run_id)
-        return state
+        plan.processes[Key(run.id, process.id)] = (process, batch.received_at)
+        process.seen_at = max(process.seen_at, batch.received_at)
+        for gap in gaps:
+            for low, high in divided(*gap):
+                _plan_rows(plan, run, process, batch, low, high)
+        return Accepted(new)
 
 
 def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
-    """An instance is one process, which has one rank and one attempt: the first it named stand."""
+    """An instance is one process, which has one rank. Which attempt it is may be known better here (`joining.py`)."""
     stored, sent = process.identity, batch.process
     if stored.rank != sent.rank:
         return OtherIdentity(sent.instance, "rank", stored.rank, sent.rank)
-    if stored.attempt != sent.attempt:
-        return OtherIdentity(sent.instance, "attempt", stored.attempt, sent.attempt)
     return None
 
 
@@ -140,43 +180,53 @@ def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
 def _plan_rows(
     plan: _Plan, run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
 ) -> None:
-    start, stop = low - batch.first_sequence, high + 1 - batch.first_sequence
-    whole = stop - start == batch.count
-    columns = batch.columns if whole else wire.slice_columns(batch.columns, start, stop)
-    columns, changed = _fold_names(plan, run, process, columns)
-    raw = batch.raw if whole and not changed else None
-    body = wire.encode(wire.StoredBody(columns)) if raw is None else raw
-    row = {
-        "run_id": run.id,
-        "process_id": process.id,
-        "first_sequence": low,
-        "count": stop - start,
-        "received_at": batch.received_at,
-        "body": compress(body),
-    }
-    plan.batches.append((run, row))
-    plan.bodies.setdefault(process.id, []).append((low, columns))
-    plan.details += [(run, d) for d in _detail_rows(run, process, batch, low, high)]
+    columns = batch.columns
+    if high - low + 1 < batch.count:
+        columns = columns.slice(low - batch.first_sequence, high + 1 - batch.first_sequence)
+    columns = _fold_names(plan, run, process, columns)
+    plan.batches.append(
+        {
+            "run_id": run.id,
+            "process_id": process.id,
+            "first_sequence": low,
+            "count": len(columns),
+            "revision": run.revision + 1,
+            "received_at": batch.received_at,
+            "body": packed.pack(columns, run.names),
+        }
+    )
+    plan.bodies.setdefault(Key(run.id, process.id), []).append((low, columns))
+    if batch.details:
+        plan.details += _detail_rows(run, process, batch, low, high)
     process.known.add(low, high)
-    process.waiting += stop - start
+    process.waiting += len(columns)
+    process.waiting_batches += 1
     _observe(run, process, columns, high)
 
 
 def _fold_names(
-    plan: _Plan, run: RunState, process: ProcessState, columns: wire.Columns
-) -> tuple[wire.Columns, bool]:
-    """Number the names that are new; past the bound they are left out, and counted. True: some were."""
-    new = [name for name in columns.series if name not in run.names]
+    plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
+) -> BatchColumns:
+    """Number the names that are new; past the bound they are left out, and counted."""
+    names = columns.names()
+    # In one call of C: nearly always all are there.
+    if all(map(run.names.__contains__, names)):
+        return columns
+    new = [name for name in names if name not in run.names]
     kept, over = new[: run.room], new[run.room :]
-    run.names.update(kept)
-    plan.series += [{"run_id": run.id, "name": name} for name in kept]
-    if over:
-        # A copy: after a failure the batch is planned again, as it came.
-        columns = wire.slice_columns(columns, 0, len(columns.time))
+    newest = max(run.names.values(), default=0)
+    # Many runs have the same names.
+    numbered = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
+    run.names.update(numbered)
+    plan.series += [
+        {"run_id": run.id, "id": number, "name": name} for name, number in numbered.items()
+    ]
     for name in over:
-        left_out = sum(v is not None for v in columns.series.pop(name))
+        column = columns.numbers(name)
+        assert column is not None
+        left_out = len(column) if column.present is None else int(column.present.sum())
         process.lost["series_over_limit"] = process.lost.get("series_over_limit", 0) + left_out
-    return columns, bool(over)
+    return columns.without(over) if over else columns
 
 
 def _detail_rows(
@@ -184,24 +234,29 @@ def _detail_rows(
 ) -> Iterable[dict[str, Any]]:
     for kind, found in batch.details.items():
         rows = [row for row in found if low <= row.sequence <= high]
-        # Each census stands alone, because one of them is asked for at a time.
-        for packed in [[row] for row in rows] if kind == "census" else [rows] if rows else []:
-            at = packed[0].sequence - batch.first_sequence
+        # The censuses of a snapshot stand alone, because one of them is asked for at a time.
+        alone = groupby(sorted(rows, key=_sequence), _sequence) if kind == "census" else ()
+        for of_row in [list(of_one) for _, of_one in alone] or ([rows] if rows else []):
+            at = of_row[0].sequence - batch.first_sequence
             yield {
                 "run_id": run.id,
                 "process_id": process.id,
                 "kind": kind,
-                "sequence": packed[0].sequence,
+                "sequence": of_row[0].sequence,
                 "generation": batch.columns.generation[at],
-                "body": compress(wire.encode(packed)),
+                "revision": run.revision + 1,
+                "body": compress(wire.encode(of_row)),
             }
 
 
+_sequence: Final = attrgetter("sequence")
+
+
 def _observe(
-    run: RunState, process: ProcessState, columns: wire.Columns, last_sequence: int
+    run: RunState, process: ProcessState, columns: BatchColumns, last_sequence: int
 ) -> None:
     """Keep what the list of runs shows, so that it never has to open a chunk."""
-    generations = [g for g in columns.generation if g is not None]
+    generations = {g for g in columns.generation if g is not None}
     if generations:
         low, high = min(generations), max(generations)
         run.first_generation = (
@@ -210,46 +265,81 @@ def _observe(
         run.last_generation = (
             high if run.last_generation is None else max(high, run.last_generation)
         )
-    for phase in columns.phase:
+    for phase in dict.fromkeys(columns.phase):
         if phase and phase not in run.phases and len(run.phases) < MAX_PHASES_LISTED:
             run.phases[phase] = None
-    resident = columns.series.get("process.rss_bytes", ())
-    values = [int(v) for v in resident if v is not None]
-    peaks = [int(v) for v in columns.series.get("process.peak_bytes", ()) if v is not None]
+    values = _present(columns, "process.rss_bytes")
     if values:
         if last_sequence > process.newest_sequence:
             process.rss_bytes = values[-1]
-        process.peak_bytes = max(process.peak_bytes or 0, *values, *peaks)
+        peaks = _present(columns, "process.peak_bytes")
+        process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
         if process.identity.rank == 0 and process.identity.role == "main":
             run.sparkline.add(values)
     process.newest_sequence = max(process.newest_sequence, last_sequence)
 
 
+def _present(columns: BatchColumns, name: str) -> list[int]:
+    column = columns.numbers(name)
+    if column is None:
+        return []
+    values = column.values if column.present is None else column.values[column.present]
+    found: list[int] = values.astype(np.int64, copy=False).tolist()
+    return found
+
+
 def _write(connection: Connection, plan: _Plan) -> None:
+    if not plan.runs:
+        return
     if plan.series:
-        connection.execute(_INSERT_SERIES, plan.series)
-    revision = {run_id: _touch_run(connection, *what) for run_id, what in plan.runs.items()}
-    if plan.processes:
-        touched = [_process_values(process, now) for process, now in plan.processes.values()]
-        connection.execute(_TOUCH_PROCESS, touched)
-    for statement, planned in ((_INSERT_BATCHES, plan.batches), (_INSERT_DETAILS, plan.details)):
-        if planned:
-            rows = [row | {"revision": revision[run.id]} for run, row in planned]
-            connection.execute(statement, rows)
+        _INSERT_SERIES(connection, plan.series)
+    _TOUCH_RUN(connection, [_touched_run(run, now) for run, now in plan.runs.values()])
+    touched = [
+        _touched_process(key, plan.runs[key.run_id][0], *what)
+        for key, what in plan.processes.items()
+    ]
+    _TOUCH_PROCESS(connection, touched)
+    if plan.batches:
+        _INSERT_BATCHES(connection, plan.batches)
+    lines = [row for row in plan.details if row["kind"] == log_lines.KIND]
+    others = [row for row in plan.details if row["kind"] != log_lines.KIND]
+    if others:
+        _INSERT_DETAILS(connection, others)
+    if lines:
+        log_lines.keep(connection, lines)
+
+
+def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
+    """Now, or what another server wrote whose clock is a little ahead: else that one would find the run silent."""
+    now: ColumnElement[float] = bindparam("b_now", type_=last.type)
+    return case((last.between(now, now + MAX_AHEAD_SECONDS), last), else_=now)
 
 
 # Statements are made once: making one costs more than executing it.
-_INSERT_SERIES: Final = insert(series)
-_INSERT_BATCHES: Final = insert(batches)
-_INSERT_DETAILS: Final = insert(details)
-_TOUCH_RUN: Final = (
+_LOCK: Final = (
+    select(runs.c.id, runs.c.created_at, runs.c.stored, runs.c.revision, runs.c.attempt)
+    .where(runs.c.id.in_(bindparam("b_runs", expanding=True)))
+    # All who lock several take them in this order.
+    .order_by(runs.c.id)
+    .with_for_update(key_share=True)
+)
+_INSERT_SERIES: Final = Many(insert(series))
+_INSERT_BATCHES: Final = Many(insert(batches))
+_INSERT_DETAILS: Final = Many(insert(details))
+_IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.presumed)
+_WAS_SILENT: Final = or_(processes.c.end_state == "silent", processes.c.presumed)
+_TOUCH_RUN: Final = Many(
     update(runs)
     .where(runs.c.id == bindparam("b_run"))
     .values(
         revision=runs.c.revision + 1,
-        last_seen_at=bindparam("b_now"),
+        stored=runs.c.stored + 1,
+        last_seen_at=_not_before(runs.c.last_seen_at),
         # Only silence ends by a word; a finished run stays finished when its last batches come late.
-        state=case((runs.c.state == "silent", "running"), else_=runs.c.state),
+        state=case((_IS_SILENT, "running"), else_=runs.c.state),
+        reason=case((_IS_SILENT, ""), else_=runs.c.reason),
+        ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
+        presumed=False,
         first_generation=bindparam("b_first"),
         last_generation=bindparam("b_last"),
         phases_seen=bindparam("b_phases"),
@@ -257,13 +347,17 @@ _TOUCH_RUN: Final = (
         rss_bytes=bindparam("b_rss"),
         peak_bytes=bindparam("b_peak"),
     )
-    .returning(runs.c.revision)
 )
-_TOUCH_PROCESS: Final = (
+_TOUCH_PROCESS: Final = Many(
     update(processes)
-    .where(processes.c.id == bindparam("b_process"))
+    .where(processes.c.run_id == bindparam("b_run"), processes.c.id == bindparam("b_process"))
     .values(
-        last_seen_at=bindparam("b_now"),
+        stored=bindparam("b_stored"),
+        last_seen_at=_not_before(processes.c.last_seen_at),
+        end_state=case((_WAS_SILENT, null()), else_=processes.c.end_state),
+        end_reason=case((_WAS_SILENT, ""), else_=processes.c.end_reason),
+        ended_at=case((_WAS_SILENT, null()), else_=processes.c.ended_at),
+        presumed=False,
         rss_bytes=bindparam("b_rss"),
         peak_bytes=bindparam("b_peak"),
         lost=bindparam("b_losses"),
@@ -271,35 +365,31 @@ _TOUCH_PROCESS: Final = (
 )
 
 
-def _touch_run(connection: Connection, run: RunState, now: float) -> int:
-    attempt = max((p.identity.attempt for p in run.processes.values()), default=1)
-    alive = [p for p in run.processes.values() if p.identity.attempt == attempt]
-    values = {
+def _touched_run(run: RunState, now: float) -> dict[str, Any]:
+    run.stored += 1
+    run.revision += 1
+    return {
         "b_run": run.id,
         "b_now": now,
         "b_first": run.first_generation,
         "b_last": run.last_generation,
         "b_phases": _json(list(run.phases)),
         "b_spark": run.sparkline.to_json(),
-        "b_rss": _sum(p.rss_bytes for p in alive),
-        "b_peak": _sum(p.peak_bytes for p in alive),
+        **run.memory(now),
     }
-    return int(connection.execute(_TOUCH_RUN, values).scalar_one())
 
 
-def _process_values(process: ProcessState, now: float) -> dict[str, Any]:
+def _touched_process(key: Key, run: RunState, process: ProcessState, now: float) -> dict[str, Any]:
     return {
-        "b_process": process.id,
+        "b_run": key.run_id,
+        "b_process": key.process_id,
+        # As it is written for the run in this transaction.
+        "b_stored": run.stored,
         "b_now": now,
         "b_rss": process.rss_bytes,
         "b_peak": process.peak_bytes,
         "b_losses": _json(process.lost),
     }
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    present = [v for v in values if v is not None]
-    return sum(present) if present else None
 
 
 def _json(value: Any) -> str:

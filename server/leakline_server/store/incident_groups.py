@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 from .acknowledgements import Acknowledgement, of_leaks
 from .columns import reading
-from .runs import BadCursor, iso
+from .runs import BadCursor, iso, iso_or_none
 from .tables import acknowledgements, attempts, incidents, runs
 
 State = Literal["open", "acknowledged", "ignored", "closed", "over", "watched"]
@@ -270,7 +270,7 @@ def _said_json(said: Acknowledgement) -> Mapping[str, Any]:
         "kind": said.kind,
         "reason": said.reason,
         "created_at": iso(said.created_at),
-        "expires_at": None if said.expires_at is None else iso(said.expires_at),
+        "expires_at": iso_or_none(said.expires_at),
     }
 
 

@@ -8,21 +8,20 @@ from typing import Any, Literal
 
 from leakline.snapshot import ProcessIdentity
 
-from . import wire
+from .batch_columns import BatchColumns
 
-DetailKind = Literal["events", "large_objects", "census", "holders"]
+DetailKind = Literal["events", "large_objects", "census", "holders", "log"]
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A checked batch. ``raw`` is its JSON as it came, when nothing had to be put right in it."""
+    """A checked batch."""
 
     run_id: str
     process: ProcessIdentity
     first_sequence: int
     count: int
-    columns: wire.Columns
-    raw: bytes | None
+    columns: BatchColumns
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float

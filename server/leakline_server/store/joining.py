@@ -1,19 +1,33 @@
-"""A process creates a run, joins it, or begins its next attempt."""
+"""A process creates a run, joins it, or begins its next attempt.
+
+A process says which attempt it is as far as it knows: one that is resumed on another machine knows of none before it.
+So the attempts are numbered here, by when their processes began. Two processes of one rank are two attempts; the ranks
+of one launch are the same one. What was recorded earlier may be heard of later: then it takes its place, and the
+numbers of those that began after it move up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, and_, insert, select, update
+from sqlalchemy import Connection, Engine, Row, and_, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from .engine import writing
-from .runs import ENDED, row_of
+from .known import next_process
+from .runs import ENDED, locked
 from .tables import attempts, processes, runs
+
+MAIN: Final = "main"
+# All processes of a launch begin within this time.
+LAUNCH_SECONDS: Final = 600.0
+# A rank that begins later still may join an attempt that was heard of within this time.
+ALIVE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +48,19 @@ class OtherProject(Exception):
 
 
 class OtherProcess(Exception):
-    """The instance is known with another rank or attempt."""
+    """The instance is known with another rank."""
 
     def __init__(self, instance: str, field: str, stored: int, sent: int) -> None:
         super().__init__(instance, field, stored, sent)
         self.instance, self.field, self.stored, self.sent = instance, field, stored, sent
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of an attempt. ``moves``: those from this number on move up by one."""
+
+    number: int
+    moves: bool = False
 
 
 def join_run(
@@ -47,62 +69,183 @@ def join_run(
     """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
 
     A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
-    once; a new one makes the run running. Without ``process``, joining a run that ended begins its next attempt.
+    once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
+    its next attempt.
     """
+    try:
+        return _join(engine, header, now, process)
+    except IntegrityError:
+        # Another rank has created it in the same moment.
+        return _join(engine, header, now, process)
+
+
+def _join(engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None) -> Joined:
     with writing(engine) as connection:
-        row = row_of(connection, header.id)
+        row = locked(connection, header.id)
         if row is None:
             attempt = 1 if process is None else process.attempt
             _create(connection, header, attempt, now)
-            _introduce(connection, header.id, process, now)
+            if process is not None:
+                _introduce(connection, header, process, attempt, now)
             return Joined(header.id, True, attempt)
         if row.project != header.project:
             raise OtherProject(row.project)
-        attempt = _attempt_of(row, process)
-        known = not _introduce(connection, header.id, process, now)
-        if known and row.state in ENDED:
-            return Joined(header.id, False, attempt)
-        is_next = attempt > row.attempt
-        connection.execute(
-            update(runs).where(runs.c.id == header.id).values(
-                state="running", reason="", ended_at=None, attempt=max(attempt, row.attempt),
-                last_seen_at=now, revision=runs.c.revision + 1,
-                total=row.total if header.total is None else header.total,
-                phases=_dump(_union(msgspec.json.decode(row.phases), header.phases)),
-                tags=_dump(_union(msgspec.json.decode(row.tags), header.tags)),
-                environment=_dump(header.environment) if is_next else row.environment,
-            )
-        )  # fmt: skip
-        _add_attempt(connection, header, attempt, header.started_at if process else now)
-        return Joined(header.id, False, attempt)
+        if process is None:
+            return _resume(connection, header, row, now)
+        known = _known(connection, header.id, process)
+        if known is not None:
+            if row.state not in ENDED:
+                _note(connection, header, row, now)
+            return Joined(header.id, False, known)
+        return _take_in(connection, header, row, process, now)
 
 
-def _attempt_of(row: Row[Any], process: ProcessIdentity | None) -> int:
-    if process is not None:
-        return process.attempt
-    return int(row.attempt) + (row.state in ENDED)
+def place(
+    process: ProcessIdentity,
+    started_at: float,
+    mains: Sequence[Any],
+    begun: Mapping[int, float],
+    *,
+    live: bool,
+) -> Placed:
+    """Which attempt a process belongs to that nobody has heard of.
+
+    ``mains``: rank, attempt and started_at of those known. ``begun``: attempt -> when it began. ``live``: it has begun
+    just now, and the run is being heard of.
+
+    1. It lies between the processes of its own rank that began before and after it.
+    2. There, it belongs to the attempt that began nearest to it, if they may be one launch; a live one to the newest.
+    3. Else it begins one.
+    """
+    own = [p for p in mains if p.rank == process.rank]
+    before = [p for p in own if p.started_at <= started_at]
+    if process.role != MAIN:
+        newest = max(before, key=lambda p: p.started_at, default=None)
+        return Placed(process.attempt if newest is None else newest.attempt)
+    low = max((p.attempt for p in before), default=0) + 1
+    high = min((p.attempt for p in own if p.started_at > started_at), default=None)
+    if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
+        # It is of the newest launch, which may know of attempts that were not heard of here. For one that comes late,
+        # the numbers have moved since.
+        low = max(low, process.attempt)
+    between = [n for n in begun if low <= n and (high is None or n < high)]
+    nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)
+    if nearest is not None:
+        of_one_launch = abs(begun[nearest] - started_at) <= LAUNCH_SECONDS
+        if of_one_launch or (live and nearest == max(begun)):
+            return Placed(nearest)
+    earlier = (n for n, at in begun.items() if at <= started_at and (high is None or n < high))
+    number = max(low, max(earlier, default=0) + 1)
+    return Placed(number, number in begun)
+
+
+def _take_in(
+    connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
+) -> Joined:
+    """A process that is new."""
+    mains = _mains(connection, header.id)
+    begun = _begun(connection, header.id, mains)
+    heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
+    live = heard and now - header.started_at <= LAUNCH_SECONDS
+    placed = place(process, header.started_at, mains, begun, live=live)
+    if placed.moves:
+        _move_up(connection, header.id, placed.number)
+    newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
+    is_newest = placed.number == newest
+    describes = process.role == MAIN and all(
+        p.attempt + (placed.moves and p.attempt >= placed.number) != placed.number for p in mains
+    )
+    values: dict[str, Any] = {
+        "attempt": newest, "started_at": min(row.started_at, header.started_at),
+    }  # fmt: skip
+    if is_newest and (process.role == MAIN or row.state not in ENDED):
+        # What an earlier attempt left behind, and a child, do not make a run go on that has ended.
+        values |= {"state": "running", "reason": "", "ended_at": None, "presumed": False}
+        values["last_seen_at"] = now
+    if is_newest and (describes or newest > row.attempt):
+        values["environment"] = _dump(header.environment)
+    _introduce(connection, header, process, placed.number, now)
+    _describe(connection, header, placed.number, header.started_at, anew=describes)
+    _note(connection, header, row, now, **values)
+    return Joined(header.id, False, placed.number)
+
+
+def _resume(connection: Connection, header: RunHeader, row: Row[Any], now: float) -> Joined:
+    """Somebody joins who names no process."""
+    attempt = int(row.attempt) + (row.state in ENDED)
+    values = {"attempt": attempt, "state": "running", "reason": "", "ended_at": None}
+    if attempt > row.attempt:
+        values["environment"] = _dump(header.environment)
+    _note(connection, header, row, now, **values, presumed=False, last_seen_at=now)
+    _describe(connection, header, attempt, now)
+    return Joined(header.id, False, attempt)
+
+
+def _note(
+    connection: Connection, header: RunHeader, row: Row[Any], now: float, **values: Any
+) -> None:
+    """What a header adds to what is known of its run."""
+    if row.state == "running":
+        values.setdefault("last_seen_at", now)
+    connection.execute(
+        update(runs).where(runs.c.id == header.id).values(
+            revision=runs.c.revision + 1,
+            total=row.total if header.total is None else header.total,
+            phases=_dump(_union(msgspec.json.decode(row.phases), header.phases)),
+            tags=_dump(_union(msgspec.json.decode(row.tags), header.tags)), **values,
+        )
+    )  # fmt: skip
+
+
+def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
+    """The attempt of a process that has joined before."""
+    same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
+    there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
+    if there is None:
+        return None
+    if there.rank != process.rank:
+        raise OtherProcess(process.instance, "rank", there.rank, process.rank)
+    return int(there.attempt)
+
+
+def _mains(connection: Connection, run_id: str) -> Sequence[Any]:
+    columns = processes.c.rank, processes.c.attempt, processes.c.started_at
+    query = select(*columns).where(processes.c.run_id == run_id, processes.c.role == MAIN)
+    return list(connection.execute(query))
+
+
+def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[int, float]:
+    """Attempt -> when its first process began."""
+    query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
+    begun = {row.number: row.started_at for row in connection.execute(query)}
+    for process in mains:
+        # One that only sent batches has told nothing of its attempt.
+        at = begun.get(process.attempt, process.started_at)
+        begun[process.attempt] = min(at, process.started_at)
+    return begun
+
+
+def _move_up(connection: Connection, run_id: str, first: int) -> None:
+    later = and_(processes.c.run_id == run_id, processes.c.attempt >= first)
+    connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
+    # By way of numbers that nobody has: each must be the only one at any moment.
+    later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)
+    connection.execute(update(attempts).where(later).values(number=-attempts.c.number - 1))
+    moved = and_(attempts.c.run_id == run_id, attempts.c.number < 0)
+    connection.execute(update(attempts).where(moved).values(number=-attempts.c.number))
 
 
 def _introduce(
-    connection: Connection, run_id: str, process: ProcessIdentity | None, now: float
-) -> bool:
-    """Write the row of a process that joins; False when it was there. From now on, the run waits for its end."""
-    if process is None:
-        return True
-    same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
-    there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
-    if there is not None:
-        for name, stored in (("rank", there.rank), ("attempt", there.attempt)):
-            if getattr(process, name) != stored:
-                raise OtherProcess(process.instance, name, stored, getattr(process, name))
-        return False
+    connection: Connection, header: RunHeader, process: ProcessIdentity, attempt: int, now: float
+) -> None:
+    """Write the row of a process that joins. From now on, the run waits for its end."""
     connection.execute(
         insert(processes).values(
-            run_id=run_id, instance=process.instance, rank=process.rank, role=process.role, pid=process.pid,
-            host=process.host, attempt=process.attempt, started_at=now, last_seen_at=now,
+            run_id=header.id, id=next_process(connection, header.id), instance=process.instance,
+            rank=process.rank, role=process.role, pid=process.pid, host=process.host, attempt=attempt,
+            started_at=header.started_at, last_seen_at=now,
         )
     )  # fmt: skip
-    return True
 
 
 def _create(connection: Connection, header: RunHeader, attempt: int, now: float) -> None:
@@ -115,19 +258,20 @@ def _create(connection: Connection, header: RunHeader, attempt: int, now: float)
             attempt=attempt,
         )
     )  # fmt: skip
-    _add_attempt(connection, header, attempt, header.started_at)
+    _describe(connection, header, attempt, header.started_at)
 
 
-def _add_attempt(connection: Connection, header: RunHeader, number: int, at: float) -> None:
-    """The first process of an attempt describes it."""
-    there = select(attempts.c.id).where(attempts.c.run_id == header.id, attempts.c.number == number)
-    if connection.execute(there).first() is None:
-        environment = _dump(header.environment)
-        connection.execute(
-            insert(attempts).values(
-                run_id=header.id, number=number, started_at=at, environment=environment
-            )
-        )
+def _describe(
+    connection: Connection, header: RunHeader, number: int, at: float, *, anew: bool = False
+) -> None:
+    """The first process of an attempt describes it; its first main process ``anew``, where a child came before it."""
+    same = and_(attempts.c.run_id == header.id, attempts.c.number == number)
+    described = {"started_at": at, "environment": _dump(header.environment)}
+    if connection.execute(select(func.count()).select_from(attempts).where(same)).scalar_one():
+        if anew:
+            connection.execute(update(attempts).where(same).values(**described))
+    else:
+        connection.execute(insert(attempts).values(run_id=header.id, number=number, **described))
 
 
 def _union(there: Sequence[str], more: Sequence[str]) -> list[str]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from leakline.snapshot import ProcessIdentity
 
-from .columns import SEQUENCE, Stretch, read, series_ids
+from .columns import Key, of
 from .incoming import Incoming
 from .intervals import Intervals
 from .sparkline import Sparkline
-from .tables import batches, processes, runs, segments
+from .tables import batches, processes, removals, runs, series
+from .while_writing import stored_numbers
 
 MAX_SERIES: Final = 6_000
+# A process that a process of the run has started counts as long as it was heard of within this time.
+CHILD_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -30,32 +34,61 @@ class ProcessState:
     peak_bytes: int | None = None
     lost: dict[str, int] = field(default_factory=dict)
     newest_sequence: int = -1
+    # By the server's clock.
+    seen_at: float = 0.0
+    # That came since it was last sealed.
+    waiting_batches: int = 0
 
 
 @dataclass(slots=True)
 class RunState:
     id: str
-    names: set[str]
+    # Name -> number.
+    names: dict[str, int]
     phases: dict[str, None]
     sparkline: Sparkline
     first_generation: int | None
     last_generation: int | None
     processes: dict[str, ProcessState]
+    # As in the table, when it was read or written last. A run that was removed and begins anew has another created_at.
+    attempt: int
+    stored: int
+    revision: int
+    created_at: float
 
     @property
     def room(self) -> int:
         """How many series the run may still begin."""
         return max(0, MAX_SERIES - len(self.names))
 
+    def memory(self, now: float) -> dict[str, int | None]:
+        """What the processes of the newest attempt hold together. Children of theirs come and go."""
+        newest = max((p.identity.attempt for p in self.processes.values()), default=1)
+        alive = [
+            p for p in self.processes.values()
+            if p.identity.attempt == newest
+            and (p.identity.role == "main" or p.seen_at > now - CHILD_SECONDS)
+        ]  # fmt: skip
+        return {
+            "b_rss": _sum(p.rss_bytes for p in alive),
+            "b_peak": _sum(p.peak_bytes for p in alive),
+        }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    present = [v for v in values if v is not None]
+    return sum(present) if present else None
+
 
 def new_process(connection: Connection, run: RunState, batch: Incoming) -> ProcessState:
     """A process not seen since the run was loaded: it may have introduced itself without a batch."""
-    who, times = batch.process, batch.columns.time
+    who, times = batch.process, batch.columns.time.tolist()
     skew = batch.received_at - times[-1] if times else None
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
     row = connection.execute(select(processes).where(*same)).mappings().first()
     if row is not None:
-        first = {"clock_skew_seconds": skew} | ({"started_at": times[0]} if times else {})
+        began = {"started_at": min(row["started_at"], times[0])} if times else {}
+        first = {"clock_skew_seconds": skew} | began
         connection.execute(update(processes).where(*same).values(**first))
         state = _load_process(connection, dict(row))
     else:
@@ -63,6 +96,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
             insert(processes)
             .values(
                 run_id=run.id,
+                id=next_process(connection, run.id),
                 instance=who.instance,
                 rank=who.rank,
                 role=who.role,
@@ -81,33 +115,93 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
     return state
 
 
+def next_process(connection: Connection, run_id: str) -> int:
+    """The number of a process that joins a run. The caller holds the row of the run."""
+    newest = select(func.max(processes.c.id)).where(processes.c.run_id == run_id)
+    # Of a run with this id that was removed, rows may still lie there.
+    before = select(removals.c.processes).where(removals.c.run_id == run_id)
+    there = connection.execute(select(newest.scalar_subquery(), before.scalar_subquery())).one()
+    return max(number or 0 for number in there) + 1
+
+
 def load_run(connection: Connection, run_id: str) -> RunState | None:
     row = connection.execute(select(runs).where(runs.c.id == run_id)).mappings().first()
     if row is None:
         return None
-    state = RunState(
-        run_id,
-        set(series_ids(connection, run_id)),
-        dict.fromkeys(msgspec.json.decode(row["phases_seen"])),
-        Sparkline.from_json(row["sparkline"]),
-        row["first_generation"],
-        row["last_generation"],
-        {},
-    )
+    state = _state(connection, row)
     found = connection.execute(select(processes).where(processes.c.run_id == run_id)).mappings()
     for p in found.all():
         state.processes[p["instance"]] = _load_process(connection, dict(p))
     return state
 
 
-def _load_process(connection: Connection, row: dict[str, Any]) -> ProcessState:
+def catch_up(connection: Connection, run: RunState) -> None:
+    """Read again what another server process has written. The caller holds the row of the run."""
+    row = connection.execute(select(runs).where(runs.c.id == run.id)).mappings().one()
+    now = _state(connection, row, run.names)
+    now.processes = run.processes
+    revision, stored, attempt = run.revision, run.stored, run.attempt
+    for name in RunState.__slots__:
+        setattr(run, name, getattr(now, name))
+    moved = select(processes).where(processes.c.run_id == run.id, processes.c.stored > stored)
+    for p in connection.execute(moved).mappings().all():
+        state = run.processes.get(p["instance"])
+        since = -1 if state is None else revision
+        run.processes[p["instance"]] = _load_process(connection, dict(p), state, since)
+    if run.attempt != attempt:
+        number_anew(connection, run, run.attempt)
+
+
+def _state(
+    connection: Connection, row: RowMapping, names: Mapping[str, int] | None = None
+) -> RunState:
+    """``names``: those that are known, so that only newer ones are read."""
+    names = names or {}
+    newer = select(series.c.name, series.c.id).where(
+        series.c.run_id == row["id"], series.c.id > max(names.values(), default=0)
+    )
+    return RunState(
+        row["id"],
+        dict(names) | {sys.intern(name): n for name, n in connection.execute(newer).all()},
+        dict.fromkeys(msgspec.json.decode(row["phases_seen"])),
+        Sparkline.from_json(row["sparkline"]),
+        row["first_generation"],
+        row["last_generation"],
+        {},
+        row["attempt"],
+        row["stored"],
+        row["revision"],
+        row["created_at"],
+    )
+
+
+def number_anew(connection: Connection, run: RunState, attempt: int) -> None:
+    """Read which attempt each process belongs to; ``attempt`` is the newest of the run."""
+    run.attempt = attempt
+    columns = processes.c.instance, processes.c.attempt
+    for row in connection.execute(select(*columns).where(processes.c.run_id == run.id)):
+        process = run.processes.get(row.instance)
+        if process is not None:
+            process.identity = replace(process.identity, attempt=row.attempt)
+
+
+def _load_process(
+    connection: Connection,
+    row: dict[str, Any],
+    before: ProcessState | None = None,
+    since: int = -1,
+) -> ProcessState:
+    """``before``: what was known of it at revision ``since`` of the run, so that only what came later is read."""
     identity = ProcessIdentity(
         row["instance"], row["rank"], row["pid"], row["host"], row["role"], row["attempt"]
     )
+    key = Key(row["run_id"], row["id"])
     waiting = connection.execute(
-        select(func.coalesce(func.sum(batches.c.count), 0)).where(batches.c.process_id == row["id"])
+        select(func.coalesce(func.sum(batches.c.count), 0)).where(of(batches, key))
     ).scalar_one()
-    known = Intervals(_stored_stretches(connection, row["id"]))
+    known = Intervals() if before is None else before.known
+    for first, last in stored_numbers(connection, key, since):
+        known.add(first, last)
     return ProcessState(
         row["id"],
         identity,
@@ -117,24 +211,5 @@ def _load_process(connection: Connection, row: dict[str, Any]) -> ProcessState:
         row["peak_bytes"],
         msgspec.json.decode(row["lost"]),
         max((last for _, last in known), default=-1),
+        row["last_seen_at"],
     )
-
-
-def _stored_stretches(connection: Connection, process_id: int) -> Iterable[tuple[int, int]]:
-    for first, count in connection.execute(
-        select(batches.c.first_sequence, batches.c.count).where(batches.c.process_id == process_id)
-    ):
-        yield first, first + count - 1
-    columns = segments.c.first_sequence, segments.c.last_sequence, segments.c.count
-    holed = []
-    for first, last, count in connection.execute(
-        select(*columns).where(segments.c.process_id == process_id)
-    ):
-        if last - first + 1 == count:
-            yield first, last
-        else:
-            holed.append(Stretch(first, last, count, sealed=True))
-    if holed:
-        holed.sort(key=lambda s: s.first)
-        block = read(connection, process_id, (), {}, holed)
-        yield from ((s, s) for s in block.numbers(SEQUENCE).values.tolist())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, Text, column, inspect, select, table
 
+from . import views
 from .engine import writing
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_VERSION: Final = table("alembic_version", column("version_num", Text))
+_FOUND: Final = select(_VERSION.c.version_num)
 
 
 class NewerDatabase(Exception):
@@ -20,30 +24,41 @@ class NewerDatabase(Exception):
 
 def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:
     """Bring an empty or older database to this version. Raises NewerDatabase."""
-    _refuse_newer(engine, scripts)
-    _run(engine, scripts, lambda config: command.upgrade(config, to))
+    found, known = current(engine), revisions(scripts)
+    if found is not None and found not in known:
+        raise NewerDatabase(
+            f"the database is at schema {found}, which this version of leakline does not know; "
+            "install the newer leakline that wrote it"
+        )
+    if to != "head" or found != known[-1]:
+        from alembic import command
+
+        _run(engine, scripts, lambda config: command.upgrade(config, to))
 
 
 def downgrade(engine: Engine, scripts: Path, to: str) -> None:
+    from alembic import command
+
     _run(engine, scripts, lambda config: command.downgrade(config, to))
 
 
 def current(engine: Engine) -> str | None:
     """The revision the database is at, None when it is empty."""
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return _current(connection)
 
 
-def _refuse_newer(engine: Engine, scripts: Path) -> None:
-    found = current(engine)
-    known = {
-        script.revision for script in ScriptDirectory.from_config(_config(scripts)).walk_revisions()
-    }
-    if found is not None and found not in known:
-        raise NewerDatabase(
-            f"the database is at schema {found}, which this version of leakline does not know; "
-            "install the newer leakline that wrote it"
-        )
+def _current(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSION.name):
+        return None
+    return connection.execute(_FOUND).scalar()
+
+
+def revisions(scripts: Path) -> list[str]:
+    """All that this version knows, oldest first. Told by their files: most starts have nothing to do, and need not
+    load Alembic to find that out.
+    """
+    return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
 
 
 def _run(engine: Engine, scripts: Path, step: Callable[[Config], None]) -> None:
@@ -53,10 +68,15 @@ def _run(engine: Engine, scripts: Path, step: Callable[[Config], None]) -> None:
             # Two servers that start together must not migrate together.
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239114)")
         config.attributes["connection"] = connection
+        views.drop(connection)
         step(config)
+        if _current(connection) == revisions(scripts)[-1]:
+            views.make(connection)
 
 
 def _config(scripts: Path) -> Config:
+    from alembic.config import Config
+
     config = Config()
     # A percent sign in a path would be read as an interpolation.
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))

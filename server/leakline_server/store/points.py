@@ -1,40 +1,37 @@
 """Series as charts read them: at most N points, each with the first, last, smallest and largest of what it stands for.
 
-A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Above CHUNK_RATIO
-snapshots a point, sealed chunks are not opened at all: the four numbers in their rows are enough.
+A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
+snapshots a point, or where a phase or kind is chosen, snapshots are read one by one and joined to points of equally
+many; above it, chunks are not opened (buckets.py). Which of the two depends on what is asked for and on nothing else,
+so whether a run is compacted makes no difference to any answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 from sqlalchemy import Connection, Engine, select
 
+from . import buckets
 from .codec import Array, Texts
-from .columns import (
-    GENERATION,
-    KIND,
-    PHASE,
-    SEQUENCE,
-    TIME,
-    Block,
-    Stretch,
-    read,
-    reading,
-    series_ids,
-    stretches,
-)
+from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
+from .damage import Damaged
 from .history import NoSuchRun
-from .tables import chunks, processes, runs
+from .nodes import Span
+from .runs import LIVED
+from .summaries import Stored
+from .tables import processes, runs
 
 Axis = Literal["generation", "time", "sequence"]
 AXES: Final[Mapping[Axis, int]] = {"generation": GENERATION, "time": TIME, "sequence": SEQUENCE}
 MAX_POINTS: Final = 20_000
 MAX_ITEMS: Final = 1_000
 CHUNK_RATIO: Final = 256
+# Laid over each other in one answer.
+MAX_RUNS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +49,77 @@ class SeriesQuery:
 
 
 def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, Any]:
-    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out"}. Raises NoSuchRun.
+    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out", "damaged"}. Raises NoSuchRun.
 
-    ``left_out``: items that matched beyond MAX_ITEMS. Snapshots without a value have no point, and on the generation
+    ``left_out``: items that matched beyond MAX_ITEMS. ``damaged``: [{process, name, first_sequence, last_sequence}] of
+    what is missing because it could not be read. Snapshots without a value have no point, and on the generation
     axis neither have those before the first generation.
     """
     with reading(engine) as connection:
+        found = _Found(MAX_ITEMS)
+        unit = _read_run(connection, run_id, query, found)
+    return {"unit": unit, **found.answer()}
+
+
+def overlay(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
+    """The same of up to MAX_RUNS runs, each item and damage with its ``run``, and "units" by run. Raises NoSuchRun."""
+    found = _Found(MAX_ITEMS)
+    units: dict[str, str] = {}
+    with reading(engine) as connection:
+        for run_id in run_ids[:MAX_RUNS]:
+            of_run = _Found(MAX_ITEMS - len(found.items))
+            units[run_id] = _read_run(connection, run_id, query, of_run)
+            found.left_out += of_run.left_out
+            found.items += [{"run": run_id, **item} for item in of_run.items]
+            found.damaged += [{"run": run_id, **damaged} for damaged in of_run.damaged]
+    return {"units": units, **found.answer()}
+
+
+@dataclass(slots=True)
+class _Found:
+    """``room``: for so many items. Of what is more, none is made, and it is only counted."""
+
+    room: int
+    left_out: int = 0
+    items: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.items) >= self.room
+
+    def answer(self) -> dict[str, Any]:
+        return {
+            "items": self.items,
+            "left_out": self.left_out,
+            "damaged": self.damaged[:MAX_ITEMS],
+        }
+
+    def add_damaged(self, instance: str, what: Sequence[Damaged]) -> None:
+        self.damaged += [
+            {
+                "process": instance, "name": d.name, "first_sequence": d.first_sequence,
+                "last_sequence": d.last_sequence,
+            }
+            for d in dict.fromkeys(what)
+        ]  # fmt: skip
+
+
+def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _Found) -> str:
+    """Add what is found to ``found``; returns the unit of the run."""
+    run = None
+    if "\x00" not in run_id:
         run = connection.execute(select(runs.c.unit).where(runs.c.id == run_id)).first()
-        if run is None:
-            raise NoSuchRun(run_id)
-        wanted = matching(series_ids(connection, run_id), query.names)
-        among = select(processes.c.id, processes.c.instance).where(processes.c.run_id == run_id)
-        if query.process is not None:
-            among = among.where(processes.c.instance == query.process)
-        found: list[dict[str, Any]] = []
-        for process in connection.execute(among.order_by(processes.c.rank, processes.c.id)).all():
-            if wanted:
-                found += _items(connection, process.id, process.instance, wanted, query)
-    return {
-        "items": found[:MAX_ITEMS],
-        "unit": run.unit,
-        "left_out": max(0, len(found) - MAX_ITEMS),
-    }
+    if run is None:
+        raise NoSuchRun(run_id)
+    wanted = matching(series_ids(connection, run_id), query.names)
+    among = select(processes.c.id, processes.c.instance).where(processes.c.run_id == run_id)
+    if query.process is not None:
+        among = among.where(processes.c.instance == query.process)
+    if wanted:
+        for number, instance in connection.execute(among.order_by(*LIVED)).all():
+            _read_process(connection, Key(run_id, number), instance, wanted, query, found)
+    return str(run.unit)
 
 
 def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str]:
@@ -103,41 +149,47 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
     return True
 
 
-def _items(
+def _read_process(
     connection: Connection,
-    process_id: int,
+    key: Key,
     instance: str,
     wanted: Mapping[int, str],
     query: SeriesQuery,
-) -> Iterator[dict[str, Any]]:
-    stored = stretches(connection, process_id)
+    found: _Found,
+) -> None:
+    span = Span(AXES[query.axis], query.start, query.stop)
     points = max(1, min(query.points, MAX_POINTS))
-    total = sum(stretch.count for stretch in stored)
-    plain = (
-        query.phase is None and query.kind is None and query.start is None and query.stop is None
-    )
-    if plain and total > CHUNK_RATIO * points and query.axis != "generation":
-        yield from _from_chunk_rows(connection, process_id, instance, wanted, query, stored, points)
-        return
-    stored = _within(connection, process_id, stored, query)
-    columns = (AXES[query.axis], PHASE, KIND, *wanted)
-    block = read(connection, process_id, columns, wanted, stored)
+    stored = Stored(connection, key, wanted, span)
+    most = CHUNK_RATIO * points
+    if query.phase is None and query.kind is None and stored.count() > most:
+        buckets_of = buckets.bucketed(stored, wanted, span, points, most)
+        if buckets_of is not None:
+            named = {"process": instance, "phase": None}
+            for number, of_one in buckets_of:
+                if not found.is_full:
+                    found.items.append({"name": wanted[number], **named, **of_one})
+                else:
+                    found.left_out += 1
+            found.add_damaged(instance, stored.damaged)
+            return
+    filters = (*((PHASE,) if query.phase is not None else ()), *((KIND,) if query.kind else ()))
+    block = read(connection, key, (span.axis, *filters, *wanted), wanted, stored.stretches())
+    found.add_damaged(instance, block.damaged)
     for phase, rows in _by_phase(block, query):
         part = block if rows is None else block.take(rows)
         for number, name in wanted.items():
-            yield from _item(part, instance, number, name, phase, query.axis, points)
-
-
-def _item(
-    block: Block, instance: str, number: int, name: str, phase: str | None, axis: Axis, points: int
-) -> Iterator[dict[str, Any]]:
-    column, x = block.numbers(number), block.numbers(AXES[axis])
-    keep = _both(column.present, x.present)
-    values = column.values if keep is None else column.values[keep]
-    if len(values):
-        at = x.values if keep is None else x.values[keep]
-        shown = downsample(at, values, values, values, values, points)
-        yield {"name": name, "process": instance, "phase": phase, **shown}
+            column, x = part.numbers(number), part.numbers(span.axis)
+            keep = _both(column.present, x.present)
+            values = column.values if keep is None else column.values[keep]
+            if not len(values):
+                continue
+            if found.is_full:
+                found.left_out += 1
+                continue
+            at = x.values if keep is None else x.values[keep]
+            of_points = downsample(at, values, values, values, values, points)
+            named = {"name": name, "process": instance, "phase": phase}
+            found.items.append({**named, **of_points})
 
 
 def downsample(
@@ -179,60 +231,6 @@ def _selected(block: Block, query: SeriesQuery) -> Array | None:
     if query.stop is not None:
         rows = _both(rows, _both(axis.present, axis.values <= query.stop))
     return rows
-
-
-def _within(
-    connection: Connection, process_id: int, stored: list[Stretch], query: SeriesQuery
-) -> list[Stretch]:
-    """Without the segments that lie outside the range as a whole."""
-    if query.start is None and query.stop is None:
-        return stored
-    rows = connection.execute(
-        select(chunks.c.first_sequence, chunks.c.min, chunks.c.max).where(
-            chunks.c.process_id == process_id, chunks.c.series_id == AXES[query.axis]
-        )
-    )
-    outside = {
-        first
-        for first, low, high in rows
-        if low is None
-        or (query.stop is not None and low > query.stop)
-        or (query.start is not None and high < query.start)
-    }
-    return [s for s in stored if not s.sealed or s.first not in outside]
-
-
-def _from_chunk_rows(
-    connection: Connection, process_id: int, instance: str, wanted: Mapping[int, str], query: SeriesQuery,
-    stored: Sequence[Stretch], points: int,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    axis = AXES[query.axis]
-    query_rows = select(
-        chunks.c.series_id, chunks.c.first_sequence, chunks.c.first, chunks.c.last, chunks.c.min, chunks.c.max
-    ).where(chunks.c.process_id == process_id, chunks.c.series_id.in_((axis, *wanted)))  # fmt: skip
-    table: dict[int, dict[int, tuple[float, float, float, float]]] = {}
-    for number, sequence, first, last, low, high in connection.execute(query_rows):
-        if first is not None:
-            table.setdefault(number, {})[sequence] = (first, last, low, high)
-    tail = read(
-        connection, process_id, (axis, *wanted), wanted, [s for s in stored if not s.sealed]
-    )
-    at = {sequence: numbers[0] for sequence, numbers in table.get(axis, {}).items()}
-    for number, name in wanted.items():
-        rows = sorted((at[s], *numbers) for s, numbers in table.get(number, {}).items() if s in at)
-        column, x = tail.numbers(number), tail.numbers(axis)
-        keep = _both(column.present, x.present)
-        end = column.values if keep is None else column.values[keep]
-        end_x = x.values if keep is None else x.values[keep]
-        parts = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-        if not len(rows) and not len(end):
-            continue
-        x_all, first, last, low, high = (
-            np.concatenate([part, more])
-            for part, more in zip(parts, (end_x, end, end, end, end), strict=True)
-        )
-        shown = downsample(x_all, first, last, low, high, points)
-        yield {"name": name, "process": instance, "phase": None, **shown}
 
 
 def _equals(column: Texts, text: str) -> Array:

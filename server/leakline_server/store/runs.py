@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, or_, select, update
+from sqlalchemy import Connection, Engine, Row, and_, func, or_, select, update
 
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
+from . import accounts, ends, log_lines
 from .columns import reading
 from .details import declared_expectations
 from .engine import writing
@@ -20,15 +21,14 @@ from .tables import attempts, processes, runs, series
 
 State = Literal["running", "finished", "failed", "killed", "silent"]
 ENDED: Final = ("finished", "failed", "killed")
-# How a process says it ended -> the state of its run.
-_END_STATES: Final[Mapping[str, State]] = {
-    "finished": "finished",
-    "failed": "failed",
-    "terminated": "killed",
-    "killed": "killed",
-}
+STATES: Final = ("running", "silent", *ENDED)
 MAX_LIMIT: Final = 200
+# In which order processes are given: those that share a line one after the other, whenever they were heard of.
+LIVED: Final = (
+    processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
+)  # fmt: skip
 MAX_NOTES: Final = 1_000
+_NONE_STORED: Final = accounts.Stored()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,17 @@ class BadCursor(ValueError):
 def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dict[str, Any] | None:
     """Apply changes and return the run as it is then; None when there is no such run."""
     with writing(engine) as connection:
-        row = row_of(connection, run_id)
+        # Two ranks may tell of their ends in the same moment, and the last of them is the end of the run.
+        row = locked(connection, run_id)
         if row is None:
             return None
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
             # A process speaks; notes and tags come from people.
-            values |= {"last_seen_at": now, **_end(connection, row, changes, now)}
+            ended_at = now if changes.ended_at is None else changes.ended_at
+            values |= {"last_seen_at": now} | ends.told(
+                connection, row, changes.state, changes.reason or "", ended_at, changes.instance
+            )
         if changes.name is not None:
             values["name"] = changes.name
         if changes.tags is not None:
@@ -84,7 +88,7 @@ def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dic
 def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
     """{"items": [RunSummary], "next": cursor or None}, newest first."""
     limit = max(1, min(filters.limit, MAX_LIMIT))
-    query = select(runs).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit + 1)
+    query = select(*_LISTED).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit + 1)
     if filters.project is not None:
         query = query.where(runs.c.project == filters.project)
     if filters.tag is not None:
@@ -94,8 +98,9 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
         query = query.where(column == filters.status)
     if filters.q:
         needle = filters.q.lower().replace("\x00", "")
-        found = (runs.c.name, runs.c.project, runs.c.id)
-        query = query.where(or_(*(func.lower(c).contains(needle, autoescape=True) for c in found)))
+        # As one text, in half the time; no needle has a line break.
+        among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
+        query = query.where(func.lower(among).contains(needle, autoescape=True))
     if filters.cursor is not None:
         started, run_id = _read_cursor(filters.cursor)
         older = and_(runs.c.started_at == started, runs.c.id < run_id)
@@ -152,44 +157,29 @@ def headline_runs(engine: Engine, limit: int) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def unexamined(engine: Engine, since: float, limit: int) -> list[str]:
-    """Ids of runs heard of after ``since`` that changed after their last verdict, newest first."""
-    query = (
-        select(runs.c.id)
-        .where(runs.c.last_seen_at >= since, runs.c.revision > runs.c.verdict_revision)
-        .order_by(runs.c.last_seen_at.desc())
-        .limit(limit)
+class _Said(msgspec.Struct):
+    """What a list shows of a verdict; the rest of it is much longer."""
+
+    summary: str = "nothing to say yet"
+    generations: int = 0
+    growth_bytes_per_generation: Any = None
+    oom: msgspec.Raw = msgspec.Raw(msgspec.json.encode(to_json(OomForecast())))
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said).decode
+_LISTED: Final = tuple(
+    runs.c[name]
+    for name in (
+        "id", "project", "name", "unit", "total", "tags", "state", "reason", "presumed", "attempt", "status",
+        "first_generation", "last_generation", "verdict", "started_at", "last_seen_at", "ended_at", "rss_bytes",
+        "peak_bytes", "sparkline", "revision",
     )
-    with engine.connect() as connection:
-        return list(connection.scalars(query))
-
-
-def anybody_silent(engine: Engine, before: float) -> bool:
-    """Whether `mark_silent` has anything to do."""
-    with engine.connect() as connection:
-        return (
-            connection.execute(select(runs.c.id).where(_quiet(before)).limit(1)).first() is not None
-        )
-
-
-def mark_silent(connection: Connection, before: float) -> list[dict[str, Any]]:
-    """Mark running runs that were not heard since ``before``; the next batch makes them running again.
-
-    The caller commits. Returns the RunSummary of each.
-    """
-    statement = (
-        update(runs).where(_quiet(before)).values(state="silent", revision=runs.c.revision + 1)
-    )
-    return [summary(row) for row in connection.execute(statement.returning(runs))]
-
-
-def _quiet(before: float) -> ColumnElement[bool]:
-    return and_(runs.c.state == "running", runs.c.last_seen_at < before)
+)  # fmt: skip
 
 
 def summary(row: Row[Any]) -> dict[str, Any]:
     """The RunSummary of a row of runs, plain JSON."""
-    verdict = {} if row.verdict is None else msgspec.json.decode(row.verdict)
+    verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
     return {
         "id": row.id,
         "project": row.project,
@@ -199,15 +189,16 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "tags": msgspec.json.decode(row.tags),
         "state": row.state,
         "reason": row.reason,
+        "presumed": row.presumed,
         "attempt": row.attempt,
         "status": row.status,
-        "summary": verdict.get("summary", "nothing to say yet"),
+        "summary": verdict.summary,
         "generations": _generations(row, verdict),
-        "growth_bytes_per_generation": verdict.get("growth_bytes_per_generation"),
-        "oom": verdict.get("oom", to_json(OomForecast())),
+        "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
+        "oom": msgspec.json.decode(verdict.oom),
         "started_at": iso(row.started_at),
         "last_seen_at": iso(row.last_seen_at),
-        "ended_at": None if row.ended_at is None else iso(row.ended_at),
+        "ended_at": iso_or_none(row.ended_at),
         "rss_bytes": row.rss_bytes,
         "peak_bytes": row.peak_bytes,
         "sparkline": msgspec.json.decode(row.sparkline).get("values", []),
@@ -216,53 +207,32 @@ def summary(row: Row[Any]) -> dict[str, Any]:
     }
 
 
+def iso_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else iso(seconds)
+
+
+def unix(text: str) -> float:
+    """Seconds, of what `iso` wrote."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def iso(seconds: float) -> str:
     """UTC, to the millisecond: 2026-01-31T12:00:00.000Z"""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _generations(row: Row[Any], verdict: Mapping[str, Any]) -> int:
+def _generations(row: Row[Any], verdict: _Said) -> int:
     # A program without generations is examined minute by minute; minutes are not shown as generations.
     if row.first_generation is None:
         return 0
-    if verdict.get("generations"):
-        return int(verdict["generations"])
-    return int(row.last_generation - row.first_generation)
-
-
-def _end(connection: Connection, row: Row[Any], changes: Changes, now: float) -> dict[str, Any]:
-    """A process ends, and the run with the last of its attempt; without ``instance`` the whole run ends."""
-    assert changes.state is not None
-    ended_at = now if changes.ended_at is None else changes.ended_at
-    if changes.state == "running":
-        return {"state": "running", "ended_at": None, "reason": ""}
-    state = _END_STATES[changes.state]
-    if changes.instance is not None:
-        connection.execute(
-            update(processes)
-            .where(processes.c.run_id == row.id, processes.c.instance == changes.instance)
-            .values(ended_at=ended_at, end_state=state)
-        )
-        of_run = connection.execute(
-            select(processes.c.instance, processes.c.attempt, processes.c.end_state).where(
-                processes.c.run_id == row.id
-            )
-        ).all()
-        newest = max((p.attempt for p in of_run), default=0)
-        of_attempt = {p.instance: p.end_state for p in of_run if p.attempt == newest}
-        if of_attempt and (changes.instance not in of_attempt or None in of_attempt.values()):
-            # Others go on, or what ended was an attempt before this one.
-            return {}
-        state = max((state, *of_attempt.values()), key=ENDED.index)
-    return {"state": state, "ended_at": ended_at, "reason": changes.reason or ""}
+    return verdict.generations or int(row.last_generation - row.first_generation)
 
 
 def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    stored, lines = accounts.of_run(connection, run_id), log_lines.of_run(connection, run_id)
     rows = connection.execute(
-        select(processes)
-        .where(processes.c.run_id == run_id)
-        .order_by(processes.c.rank, processes.c.id)
+        select(processes).where(processes.c.run_id == run_id).order_by(*LIVED)
     )
     return [
         {
@@ -274,12 +244,18 @@ def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
             "attempt": row.attempt,
             "started_at": iso(row.started_at),
             "last_seen_at": iso(row.last_seen_at),
-            "ended_at": None if row.ended_at is None else iso(row.ended_at),
+            "ended_at": iso_or_none(row.ended_at),
             "end_state": row.end_state,
+            "end_reason": row.end_reason,
+            "presumed": row.presumed,
             "clock_skew_seconds": row.clock_skew_seconds,
             "rss_bytes": row.rss_bytes,
             "peak_bytes": row.peak_bytes,
+            "taken": stored.get(row.id, _NONE_STORED).taken(msgspec.json.decode(row.lost)),
+            "stored": stored.get(row.id, _NONE_STORED).count,
+            "left_out": stored.get(row.id, _NONE_STORED).left_out,
             "lost": msgspec.json.decode(row.lost),
+            "log_lines": lines.get(row.id, []),
         }
         for row in rows
     ]
@@ -302,6 +278,14 @@ def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
         # Postgres refuses the question instead of answering no.
         return None
     return connection.execute(select(runs).where(runs.c.id == run_id)).first()
+
+
+def locked(connection: Connection, run_id: str) -> Row[Any] | None:
+    """The run, which nobody else changes until the end of the transaction, nor its processes."""
+    if "\x00" in run_id:
+        return None
+    query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)
+    return connection.execute(query).first()
 
 
 def _read_cursor(cursor: str) -> tuple[float, str]:

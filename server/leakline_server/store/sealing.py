@@ -1,137 +1,278 @@
-"""Sealing: the waiting batches of a process become one chunk a series, in one transaction.
+"""Sealing: the waiting batches of a process become one chunk a series, put in place in one short transaction.
 
-Happens after the acknowledgement and changes nothing that anyone can read. A segment has at least MIN_SNAPSHOTS
-where snapshots keep coming; a process that paused is sealed when it has enough to be worth rows of its own, and a
-small run stays in the inbox for good.
+Happens after the acknowledgement and changes nothing that anyone can read. Where snapshots keep coming, a segment is
+the rest of a block (blocks.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they come in
+so many batches that reading those would take long. What is most of a block is made as compaction would make it, which
+then has nothing to do. A process that paused is sealed when it has enough to be worth rows of its own, and a small run
+stays in the inbox for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
-import numpy as np
-from sqlalchemy import Connection, Engine, delete, func, insert, or_, select
-
-from . import wire
-from .codec import Column, Numbers, decompress, encode, numbers, texts
-from .columns import (
-    GENERATION,
-    KIND,
-    LABEL,
-    MONOTONIC,
-    PHASE,
-    SEQUENCE,
-    TIME,
-    Block,
-    series_ids,
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
 )
-from .engine import writing
-from .tables import batches, chunks, processes, segments
+
+from . import blocks, damage, packing, rollups
+from .assembling import chunks_of
+from .chunk_rows import chunk_row, size
+from .codec import CorruptChunk
+from .columns import Key, reading, series_ids
+from .engine import DATABASE_ERRORS, Many, writing
+from .packed import Body, unpack
+from .runs import STATES
+from .tables import batches, chunks, runs, segments
 
 MIN_SNAPSHOTS: Final = 512
+ENOUGH_BATCHES: Final = 256
 MIN_SNAPSHOTS_IDLE: Final = 64
 IDLE_SECONDS: Final = 60.0
 
+log = logging.getLogger("leakline")
 
-def due(engine: Engine, now: float) -> list[tuple[str, int]]:
-    """(run id, process id) of what should be sealed, by the tables alone: after a restart, and for idle runs."""
+
+def enough(snapshots: int, batches: int) -> bool:
+    """Whether so many, in so many batches, make a segment while more keep coming."""
+    many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
+    # So many reach the end of a block, wherever they begin.
+    return many or snapshots >= blocks.BLOCK
+
+
+def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
+    """What should be sealed, by the tables alone: after a restart, and for idle runs.
+
+    ``since``: only of runs that were heard of later, which are found without a look at all that ever waited.
+    """
     total = func.sum(batches.c.count)
+    many = and_(total >= MIN_SNAPSHOTS, func.count() >= ENOUGH_BATCHES)
     idle = func.max(batches.c.received_at) < now - IDLE_SECONDS
     query = (
         select(batches.c.run_id, batches.c.process_id)
         .group_by(batches.c.run_id, batches.c.process_id)
-        .having(or_(total >= MIN_SNAPSHOTS, idle & (total >= MIN_SNAPSHOTS_IDLE)))
+        .having(or_(total >= blocks.BLOCK, many, idle & (total >= MIN_SNAPSHOTS_IDLE)))
     )
+    if since is not None:
+        # All states there are: by the index of states and times.
+        heard = select(runs.c.id).where(runs.c.state.in_(STATES), runs.c.last_seen_at > since)
+        query = query.where(batches.c.run_id.in_(heard))
     with engine.connect() as connection:
-        return [(run_id, process_id) for run_id, process_id in connection.execute(query)]
+        found = [Key(run_id, process_id) for run_id, process_id in connection.execute(query).all()]
+        return [key for key in found if _is_worth(connection, key, now)]
 
 
-def seal(engine: Engine, process_id: int, now: float) -> int:
-    """Seal one segment of this process. Returns how many snapshots; 0 when too few wait.
+def _is_worth(connection: Connection, key: Key, now: float) -> bool:
+    """Not what is damaged: it stays, however much of it there is."""
+    damaged = damage.batches_of(connection.engine, *key)
+    return not damaged or bool(_choose(connection, key, now, damaged))
 
-    Not durable by itself on SQLite: if the power goes before the next commit, the batches are still there and are
-    sealed again.
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The batches to replace, without bodies, and what replaces them."""
+
+    taken: Sequence[Row[Any]]
+    chunks: Sequence[dict[str, Any]]
+    segment: dict[str, Any]
+    details: Sequence[packing.Packed]
+
+
+def seal(engine: Engine, key: Key, now: float) -> int:
+    """Seal one segment of this process. Returns how many snapshots; 0 when too few wait that can be read.
+
+    Read and packed beside everything else, then put in place in one short transaction, which gives up when another
+    server was first. A batch that is damaged is told, and stays where it is. Not durable by itself on SQLite: if the
+    power goes before the next commit, the batches are still there and are sealed again.
     """
-    with writing(engine, durable=False) as connection:
-        return _seal(connection, process_id, now)
-
-
-def _seal(connection: Connection, process_id: int, now: float) -> int:
-    taken = _take(connection, process_id, now)
-    if not taken:
+    with reading(engine) as connection:
+        plan = _prepare(connection, key, now)
+    if plan is None:
         return 0
-    run_id = connection.execute(
-        select(processes.c.run_id).where(processes.c.id == process_id)
-    ).scalar_one()
-    numbered = series_ids(connection, run_id)
-    block = _block(taken, numbered)
-    sequence = block.numbers(SEQUENCE).values
-    first, last, count = int(sequence[0]), int(sequence[-1]), len(sequence)
-    rows = []
-    for number, column in block.columns.items():
-        chunk = encode(column)
-        rows.append(
-            {
-                "process_id": process_id, "series_id": number, "first_sequence": first, "count": count,
-                "first": chunk.first, "last": chunk.last, "min": chunk.min, "max": chunk.max,
-                "width": chunk.width, "blob": chunk.blob,
-            }
-        )  # fmt: skip
-    connection.execute(insert(chunks), rows)
-    connection.execute(
-        insert(segments).values(
-            run_id=run_id, process_id=process_id, first_sequence=first, last_sequence=last,
-            count=count, revision=max(row["revision"] for row in taken),
-        )
-    )  # fmt: skip
-    connection.execute(delete(batches).where(batches.c.id.in_([row["id"] for row in taken])))
-    return count
+    try:
+        with writing(engine, durable=False) as connection:
+            if not _are_still(connection, key, plan.taken):
+                return 0
+            _replace(connection, key, plan)
+    except packing.Changed:
+        return 0
+    if plan.segment["level"]:
+        try:
+            rollups.roll_up(engine, key)
+        except DATABASE_ERRORS as error:
+            # The segment is there all the same, and the next one rolls up both.
+            log.error("could not sum up the segments of run %s: %s", key.run_id, error)
+    return int(plan.segment["count"])
 
 
-def _take(connection: Connection, process_id: int, now: float) -> list[dict[str, Any]]:
-    """Waiting batches in order, until they make a segment; empty when they do not."""
-    # Two servers on one database would make the same segment; the second waits, and finds what the first has left.
-    query = (
-        select(batches)
-        .where(batches.c.process_id == process_id)
-        .order_by(batches.c.first_sequence)
-        .with_for_update()
-    )
-    taken: list[dict[str, Any]] = []
+def _prepare(connection: Connection, key: Key, now: float) -> _Plan | None:
+    numbered = cache(lambda: series_ids(connection, key.run_id))
+    damaged = damage.batches_of(connection.engine, *key)
+    while chosen := _choose(connection, key, now, damaged):
+        found = [
+            (row, _body(connection, key, row, numbered)) for row in _bodies(connection, key, chosen)
+        ]
+        readable = [(row, body) for row, body in found if body is not None]
+        if readable:
+            return _plan(connection, key, readable)
+        damaged |= {row.first_sequence for row in chosen}
+    return None
+
+
+def _choose(connection: Connection, key: Key, now: float, damaged: Collection[int]) -> list[Any]:
+    """Waiting batches in order, without bodies, until they make a segment; empty when they do not.
+
+    ``damaged``: first sequence numbers of those that are left out.
+    """
+    chosen: list[Any] = []
     total = 0
-    for row in connection.execute(query).mappings():
-        taken.append(dict(row))
-        total += row["count"]
-        if total >= MIN_SNAPSHOTS:
-            return taken
-    idle = all(row["received_at"] < now - IDLE_SECONDS for row in taken)
-    return taken if idle and total >= MIN_SNAPSHOTS_IDLE else []
+    most = {"most": max(MIN_SNAPSHOTS, ENOUGH_BATCHES) + len(damaged)}
+    for row in connection.execute(_HEADS, key._asdict() | most).all():
+        if row.first_sequence in damaged:
+            continue
+        if chosen and row.first_sequence >= blocks.edge(chosen[-1].first_sequence):
+            # Where a block ends, however few it has: what came late would span all that lies between.
+            return chosen
+        chosen.append(row)
+        total += row.count_
+        if enough(total, len(chosen)):
+            return chosen
+    idle = all(row.received_at < now - IDLE_SECONDS for row in chosen)
+    return chosen if idle and total >= MIN_SNAPSHOTS_IDLE else []
 
 
-def _block(taken: Sequence[dict[str, Any]], numbered: Mapping[str, int]) -> Block:
-    """The columns of these batches. One list a series first: few large conversions are cheaper than many small."""
-    bodies = [wire.decode_stored(decompress(row["body"])).columns for row in taken]
-    counts = [row["count"] for row in taken]
-    columns: dict[int, Column] = {
-        SEQUENCE: Numbers(
-            np.concatenate(
-                [
-                    np.arange(row["first_sequence"], row["first_sequence"] + row["count"])
-                    for row in taken
-                ]
-            )
-        ),
-        TIME: Numbers(np.array(list(chain.from_iterable(b.time for b in bodies)))),
-        MONOTONIC: Numbers(np.array(list(chain.from_iterable(b.monotonic for b in bodies)))),
-        GENERATION: numbers(list(chain.from_iterable(b.generation for b in bodies))),
-        PHASE: texts(list(chain.from_iterable(b.phase for b in bodies))),
-        LABEL: texts(list(chain.from_iterable(b.label for b in bodies))),
-        KIND: texts([kind for b in bodies for kind in wire.kinds_of(b)]),
-    }
-    for name in dict.fromkeys(chain.from_iterable(b.series for b in bodies)):
-        if name in numbered:
-            parts = (b.series.get(name) or [None] * n for b, n in zip(bodies, counts, strict=True))
-            columns[numbered[name]] = numbers(list(chain.from_iterable(parts)))
-    return Block(columns)
+def _bodies(connection: Connection, key: Key, chosen: Sequence[Row[Any]]) -> list[Row[Any]]:
+    return _among(connection.execute(_BODIES, _between(key, chosen)).all(), chosen)
+
+
+def _are_still(connection: Connection, key: Key, taken: Sequence[Row[Any]]) -> bool:
+    """Whether these batches are there, and nobody else's until the end of the transaction."""
+    now = _among(connection.execute(_HOLD, _between(key, taken)).all(), taken)
+    return [_identity(row) for row in now] == [_identity(row) for row in taken]
+
+
+def _identity(row: Row[Any]) -> tuple[int, int, int]:
+    return row.first_sequence, row.count_, row.revision
+
+
+def _between(key: Key, rows: Sequence[Row[Any]]) -> dict[str, Any]:
+    """All of them are in order."""
+    return key._asdict() | {"low": rows[0].first_sequence, "high": rows[-1].first_sequence}
+
+
+def _among(rows: Iterable[Any], wanted: Sequence[Row[Any]]) -> list[Row[Any]]:
+    these = {row.first_sequence for row in wanted}
+    return [row for row in rows if row.first_sequence in these]
+
+
+def _body(
+    connection: Connection, key: Key, row: Row[Any], numbered: Callable[[], Mapping[str, int]]
+) -> Body | None:
+    """None when it is damaged."""
+    with contextlib.suppress(CorruptChunk):
+        body = unpack(row.body, numbered)
+        if len(body) == row.count_:
+            return body
+    first = row.first_sequence
+    what = damage.Damaged(*key, damage.BATCH, first, first + row.count_ - 1)
+    damage.found(connection.engine, what)
+    return None
+
+
+def _plan(connection: Connection, key: Key, found: Sequence[tuple[Row[Any], Body]]) -> _Plan:
+    taken = [row for row, _ in found]
+    firsts = [row.first_sequence for row in taken]
+    count = sum(row.count_ for row in taken)
+    first, last = firsts[0], firsts[-1] + taken[-1].count_ - 1
+    compacted = _is_block(first, last, count, len(taken)) and not _is_within(
+        connection, key, first, last
+    )
+    bodies = [body for _, body in found]
+    rows = [
+        chunk_row(key, number, first, chunk, pieces)
+        for number, chunk, pieces in chunks_of(firsts, bodies, compacted=compacted)
+    ]
+    segment = {
+        **key._asdict(), "first_sequence": first, "last_sequence": last, "count": count,
+        "revision": max(row.revision for row in taken), "level": int(compacted), "bytes": sum(map(size, rows)),
+    }  # fmt: skip
+    details = packing.plan(connection, key, first, last) if compacted else ()
+    return _Plan(taken, rows, segment, details)
+
+
+def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
+    """Raises packing.Changed."""
+    _INSERT_CHUNKS(connection, plan.chunks)
+    connection.execute(_INSERT_SEGMENT, plan.segment)
+    gone = [{**key._asdict(), "b_first": row.first_sequence} for row in plan.taken]
+    _DELETE_BATCHES(connection, gone)
+    packing.replace(connection, key, plan.details)
+
+
+def _is_block(first: int, last: int, count: int, batches: int) -> bool:
+    """Most of a block, to its end; or all there is of one so far, of a process that paused."""
+    edge = blocks.edge(first)
+    if last + 1 == edge:
+        return count >= blocks.BLOCK // 2
+    # A process may count from 1.
+    return last < edge and first <= edge - blocks.BLOCK + 1 and not enough(count, batches)
+
+
+def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
+    """Whether some of what lies between is sealed already: then compaction has something to join."""
+    return (
+        connection.execute(_WITHIN, key._asdict() | {"low": first, "high": last}).first()
+        is not None
+    )
+
+
+def _mine(table: Table) -> ColumnElement[bool]:
+    return and_(
+        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
+    )
+
+
+_HEAD: Final = select(batches.c.first_sequence, batches.c.count.label("count_"), batches.c.revision)
+# No batch is empty, so that many are enough.
+_HEADS: Final = (
+    _HEAD.add_columns(batches.c.received_at)
+    .where(_mine(batches))
+    .order_by(batches.c.first_sequence)
+    .limit(bindparam("most"))
+)
+_THESE: Final = and_(
+    _mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
+)
+_BODIES: Final = _HEAD.add_columns(batches.c.body).where(_THESE).order_by(batches.c.first_sequence)
+# Two servers on one database would make the same segment; the second waits, and finds what the first has left.
+_HOLD: Final = _HEAD.where(_THESE).order_by(batches.c.first_sequence).with_for_update()
+_WITHIN: Final = (
+    select(segments.c.first_sequence)
+    .where(
+        _mine(segments),
+        segments.c.first_sequence <= bindparam("high"),
+        segments.c.last_sequence >= bindparam("low"),
+    )
+    .limit(1)
+)
+_INSERT_CHUNKS: Final = Many(insert(chunks))
+_INSERT_SEGMENT: Final = insert(segments)
+_DELETE_BATCHES: Final = Many(
+    delete(batches).where(_mine(batches), batches.c.first_sequence == bindparam("b_first"))
+)

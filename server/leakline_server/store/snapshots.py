@@ -18,6 +18,7 @@ from .columns import (
     PHASE,
     SEQUENCE,
     TIME,
+    Key,
     Stretch,
     newest,
     read,
@@ -37,7 +38,8 @@ HEADLINE: Final = (
     "tensors.bytes", "arrays.count", "arrays.bytes", "figures.open", "cuda.0.allocated_bytes", "gpu.0.used_bytes",
 )  # fmt: skip
 # A page that was away for longer than this reads everything anew.
-MAX_NEWS_ROWS: Final = 5_000
+# Two blocks and what waits: a block is news as a whole in the moment when it is sealed.
+MAX_NEWS_ROWS: Final = 12_000
 _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 
 
@@ -63,9 +65,10 @@ def list_snapshots(
     more = False
     with reading(engine) as connection:
         for number, instance in _processes(connection, run_id):
-            stored = stretches(connection, number)
+            key = Key(run_id, number)
+            stored = stretches(connection, key)
             among = newest(stored, limit + 1, before.get(str(number)))
-            rows = _rows(connection, run_id, number, names, among)
+            rows = _rows(connection, key, names, among)
             if str(number) in before:
                 rows = [row for row in rows if row["sequence"] < before[str(number)]]
             more = more or len(rows) > limit
@@ -102,7 +105,7 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         instances = dict(_processes(connection, run_id))
         rows = {
-            instances[number]: _rows(connection, run_id, number, names, found)
+            instances[number]: _rows(connection, Key(run_id, number), names, found)
             for number, found in among.items()
         }
         return News(run.revision, run.verdict_revision, rows)
@@ -127,11 +130,11 @@ def _newer(connection: Connection, run_id: str, since: int) -> dict[int, list[St
 
 
 def _rows(
-    connection: Connection, run_id: str, process_id: int, names: Sequence[str], among: list[Stretch]
+    connection: Connection, key: Key, names: Sequence[str], among: list[Stretch]
 ) -> list[dict[str, Any]]:
-    numbered = series_ids(connection, run_id)
+    numbered = series_ids(connection, key.run_id)
     wanted = matching(numbered, names)
-    block = read(connection, process_id, (*_SHOWN, *wanted), wanted, among)
+    block = read(connection, key, (*_SHOWN, *wanted), wanted, among)
     columns = {number: column.to_list() for number, column in block.columns.items()}
     fixed = ("sequence", "time", "generation", "phase", "kind", "label")
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,19 +19,23 @@ class Sparkline:
     filled: int = 0  # readings in the last value
     values: list[int] = field(default_factory=list)
 
-    def add(self, readings: Iterable[int]) -> None:
-        for reading in readings:
+    def add(self, readings: Sequence[int]) -> None:
+        at = 0
+        while at < len(readings):
             if self.values and self.filled < self.per:
-                self.values[-1] = max(self.values[-1], reading)
-                self.filled += 1
+                more = readings[at : at + self.per - self.filled]
+                self.values[-1] = max(self.values[-1], max(more))
+                self.filled += len(more)
+                at += len(more)
                 continue
             if len(self.values) == MAX_POINTS:
                 self.values = [
                     max(pair) for pair in zip(self.values[::2], self.values[1::2], strict=True)
                 ]
                 self.per *= 2
-            self.values.append(reading)
+            self.values.append(readings[at])
             self.filled = 1
+            at += 1
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

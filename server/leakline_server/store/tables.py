@@ -3,16 +3,25 @@
     runs ─┬─ attempts
           ├─ processes ─┬─ batches    one durable row per accepted batch, until it is sealed
           │             ├─ segments   one row per sealed stretch of snapshots of a process
-          │             └─ chunks     one row per segment and series (see codec.py)
+          │             ├─ chunks     one row per segment and series (see codec.py)
+          │             └─ rollups    one row per 64 compacted chunks of a series: their numbers alone
           ├─ series                   the names, numbered
           ├─ details                  events, large objects, censuses and holders, packed per batch
+          ├─ requests                 what its processes are asked for
           ├─ incidents ── alerts ── deliveries ── tries
-          └─ rule_states              what a rule last said of the run
+          ├─ rule_states              what a rule last said of the run
+          └─ sizes                    how large it is
     acknowledgements, rules, webhooks, settings
+    removals                          runs that are gone, until their last row is
 
 Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
 table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
 interleaved and would leave such a table's pages half empty.
+
+Everything that grows with a run begins its key with the run, and what is numbered in it (processes, series) is
+numbered within the run: so a database may keep the rows of one run together, on a partition or on a machine. Every
+question about them names the run. Batches, segments, chunks, rollups and details name their process without a foreign
+key, which would be looked up for each row; a run is deleted by `removal.py`, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -53,6 +62,17 @@ def _json(name: str, empty: str) -> Column[str]:
     return Column(name, Text, nullable=False, server_default=empty)
 
 
+def _of_run() -> Column[str]:
+    return Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+
+
+def _of_process() -> tuple[Column[str], Column[int]]:
+    return (
+        Column("run_id", Text, primary_key=True),
+        Column("process_id", BigInteger, primary_key=True, autoincrement=False),
+    )
+
+
 runs = Table(
     "runs",
     metadata,
@@ -73,8 +93,12 @@ runs = Table(
     Column("created_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
+    # The end is concluded from silence, not said by anybody.
+    Column("presumed", Boolean, nullable=False, server_default=text("false")),
     # Counts every change of the run; the id of live messages.
     Column("revision", BigInteger, nullable=False, server_default="0"),
+    # Counts the transactions that brought batches.
+    Column("stored", BigInteger, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="1"),
     Column("first_generation", BigInteger),
     Column("last_generation", BigInteger),
@@ -83,6 +107,8 @@ runs = Table(
     _json("sparkline", "{}"),
     Column("verdict", Text),
     Column("verdict_revision", BigInteger, nullable=False, server_default="0"),
+    # The revision that the last examination saw, its own verdict included.
+    Column("examined", BigInteger, nullable=False, server_default="0"),
     Column("status", Text, nullable=False, server_default="learning"),
     # The list of runs: newest first, in one project or in all.
     Index("ix_runs_started_at", "started_at", "id"),
@@ -94,19 +120,18 @@ runs = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-    Column("number", Integer, nullable=False),
+    _of_run(),
+    Column("number", Integer, primary_key=True, autoincrement=False),
     Column("started_at", Double, nullable=False),
     _json("environment", "{}"),
-    UniqueConstraint("run_id", "number"),
 )
 
 processes = Table(
     "processes",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    _of_run(),
+    # Within the run, from 1.
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("instance", Text, nullable=False),
     Column("rank", Integer, nullable=False),
     Column("role", Text, nullable=False),
@@ -117,19 +142,24 @@ processes = Table(
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
     Column("end_state", Text),
+    Column("end_reason", Text, nullable=False, server_default=""),
+    Column("presumed", Boolean, nullable=False, server_default=text("false")),
     # Server clock minus client clock at the first batch; more than a few seconds is worth a look.
     Column("clock_skew_seconds", Double),
     Column("rss_bytes", BigInteger),
     Column("peak_bytes", BigInteger),
     _json("lost", "{}"),
+    # The number of its run when batches of it came last: who remembers a smaller one has not seen them all.
+    Column("stored", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("run_id", "instance"),
 )
 
 series = Table(
     "series",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    _of_run(),
+    # Within the run, from 1.
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
     UniqueConstraint("run_id", "name"),
 )
@@ -137,17 +167,14 @@ series = Table(
 batches = Table(
     "batches",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
-    Column("first_sequence", BigInteger, nullable=False),
+    *_of_process(),
+    # The same number twice is the same batch, whatever the process in front of the database believes.
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("received_at", Double, nullable=False),
-    # zstd of the JSON object of the batch, as inbox.py describes.
+    # As packed.py describes.
     Column("body", LargeBinary, nullable=False),
-    # The same number twice is the same batch, whatever the process in front of the database believes.
-    UniqueConstraint("process_id", "first_sequence"),
     # Live pages: what came after revision N.
     Index("ix_batches_run_id", "run_id", "revision"),
 )
@@ -155,49 +182,97 @@ batches = Table(
 segments = Table(
     "segments",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
-    Column("first_sequence", BigInteger, nullable=False),
+    *_of_process(),
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("last_sequence", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    UniqueConstraint("process_id", "first_sequence"),
+    # 0 to be compacted, 1 compacted (or sealed so), 2 compacted and under a row of rollups.
+    Column("level", SmallInteger, nullable=False, server_default="0"),
+    # Some of what was sealed has been left out since: what is missing was here.
+    Column("thinned", Boolean, nullable=False, server_default=text("false")),
+    # Of its chunks, packed.
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
     Index("ix_segments_run_id", "run_id", "revision"),
+    # What is to be compacted.
+    Index(
+        "ix_segments_level",
+        "run_id",
+        "process_id",
+        "count",
+        sqlite_where=text("level = 0"),
+        postgresql_where=text("level = 0"),
+    ),
 )
 
 chunks = Table(
     "chunks",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
-    # No foreign key: the numbers below zero are the columns every snapshot has (codec.COLUMNS).
-    Column("series_id", BigInteger, nullable=False),
-    Column("first_sequence", BigInteger, nullable=False),
+    *_of_process(),
+    # The numbers below zero are the columns every snapshot has (columns.COLUMNS).
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
+    # How many of the entries are there, and the numbers of those.
+    Column("present", Integer, nullable=False),
     Column("first", Double),
     Column("last", Double),
     Column("min", Double),
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # One series of one process in order: every read.
-    UniqueConstraint("process_id", "series_id", "first_sequence"),
+    # Of a compacted chunk of numbers, the same of each of its pieces (codec.py).
+    Column("pieces", LargeBinary),
+)
+
+rollups = Table(
+    "rollups",
+    metadata,
+    *_of_process(),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("present", BigInteger, nullable=False),
+    Column("first", Double),
+    Column("last", Double),
+    Column("min", Double),
+    Column("max", Double),
+    # One piece for each chunk under it.
+    Column("pieces", LargeBinary, nullable=False),
 )
 
 details = Table(
     "details",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
-    Column("process_id", ForeignKey("processes.id", ondelete="CASCADE"), nullable=False),
-    Column("kind", Text, nullable=False),  # events, large_objects, census, holders
-    Column("sequence", BigInteger, nullable=False),
+    Column("run_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),  # events, large_objects, census, holders, log
+    Column("process_id", BigInteger, primary_key=True, autoincrement=False),
+    # Of the first that is packed in the row.
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("generation", BigInteger),
     Column("revision", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
     # The newest of a kind at or before a generation.
     Index("ix_details_run_id", "run_id", "kind", "generation"),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    # The same thing asked twice is one request.
+    _of_run(),
+    Column("kind", Text, primary_key=True),
+    Column("type", Text, primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False),
+    Column("by_person", Boolean, nullable=False),
+    Column("asked_at", Double, nullable=False),
+    # Of the run, when the examiner last asked for it.
+    Column("generation", BigInteger),
+    Column("answered", Boolean, nullable=False, server_default=text("false")),
+    # What still waits.
+    Index("ix_requests_answered", "answered", "asked_at"),
 )
 
 incidents = Table(
@@ -236,6 +311,8 @@ alerts = Table(
     Column("quiet_until", Double),
     # What was told of a run, and of late.
     Index("ix_alerts_run_id", "run_id", "created_at"),
+    # Those of an incident, which go with it.
+    Index("ix_alerts_incident_id", "incident_id"),
 )
 
 webhooks = Table(
@@ -344,6 +421,31 @@ tries = Table(
     Column("status", Integer),
     Column("error", Text),
     Index("ix_tries_delivery_id", "delivery_id"),
+)
+
+sizes = Table(
+    "sizes",
+    metadata,
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    # Of everything that is packed in rows of the run.
+    Column("bytes", BigInteger, nullable=False),
+    # When that was counted, and the revision the run had.
+    Column("measured_at", Double, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    # The revision at which nothing was left to thin.
+    Column("thinned", BigInteger),
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    # No foreign key: the run is gone, and one with its id may have begun anew.
+    Column("run_id", Text, primary_key=True),
+    # Its processes had numbers up to this one. Those of a run with its id have higher ones.
+    Column("processes", BigInteger, nullable=False),
+    Column("requested_at", Double, nullable=False),
+    # When nothing of it was found any more; what was on its way then is looked for once again.
+    Column("swept_at", Double),
 )
 
 settings = Table(

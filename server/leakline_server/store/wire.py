@@ -1,7 +1,7 @@
 """The shapes that come over the wire, as msgspec types: decoding one is checking it.
 
 `snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; what
-spans several fields is checked in `ingest.py`. The stored body of a batch is the same JSON object.
+spans several fields is checked in `ingest.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = Integer | float | None
 Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]
 EventKind = Literal[
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix",
-    "band", "budget", "collection", "register_cleanup",
+    "band", "budget", "collection", "register_cleanup", "log",
 ]  # fmt: skip
 
 
@@ -98,15 +98,13 @@ class Holder(Struct):
     bytes_each: Count | None = None
 
 
-class Batch(Struct):
-    """The body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or ``snapshots``."""
+class Envelope(Struct, kw_only=True):
+    """What a batch has beside its snapshots."""
 
     version: int
     process: Process
     first_sequence: Count
     count: Count | None = None
-    columns: Columns | None = None
-    snapshots: list[Row] | None = None
     events: list[Event] = field(default_factory=list)
     large_objects: list[LargeObject] = field(default_factory=list)
     census: list[Census] = field(default_factory=list)
@@ -114,13 +112,40 @@ class Batch(Struct):
     lost: dict[Name, Count] = field(default_factory=dict)
 
 
+class Batch(Envelope, kw_only=True):
+    """The body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or ``snapshots``."""
+
+    columns: Columns | None = None
+    snapshots: list[Row] | None = None
+
+
+class PlainColumns(Struct):
+    """As `Columns`, with nothing left out; the series are valid JSON of any kind, which `number_columns.py` reads."""
+
+    time: list[Seconds]
+    monotonic: list[Seconds]
+    generation: list[Integer | None]
+    phase: list[Label | None]
+    label: list[Label | None]
+    kind: list[Kind]
+    series: msgspec.Raw
+
+
+class PlainBatch(Envelope, kw_only=True):
+    """As `Batch`, for what our own clients send."""
+
+    columns: PlainColumns
+    snapshots: None = None
+
+
 class StoredBody(Struct):
-    """What reading an accepted batch needs of it; the rest has rows of its own."""
+    """What older versions stored of an accepted batch."""
 
     columns: Columns
 
 
 decode_batch: Final = msgspec.json.Decoder(Batch).decode
+decode_plain: Final = msgspec.json.Decoder(PlainBatch).decode
 decode_stored: Final = msgspec.json.Decoder(StoredBody).decode
 encode: Final = msgspec.json.Encoder().encode
 
@@ -147,15 +172,3 @@ def kind_of(phase: str | None) -> Kind:
 
 def kinds_of(columns: Columns) -> list[Kind]:
     return columns.kind or [kind_of(phase) for phase in columns.phase]
-
-
-def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
-    return Columns(
-        time=columns.time[start:stop],
-        monotonic=columns.monotonic[start:stop],
-        generation=columns.generation[start:stop],
-        phase=columns.phase[start:stop],
-        label=columns.label[start:stop],
-        kind=None if columns.kind is None else columns.kind[start:stop],
-        series={name: values[start:stop] for name, values in columns.series.items()},
-    )

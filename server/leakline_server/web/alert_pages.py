@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from . import rule_actions, webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
 from .forms import Form
 from .rules_view import RulesSection
+from .schemas import RowId
 from .services import Services, Use
 from .templating import render
 
@@ -21,7 +22,6 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 DELIVERIES_SHOWN: Final = 100
 MAX_NAME_CHARACTERS: Final = 80
-Id = Annotated[int, Path(ge=1, le=2**62)]
 
 
 @router.head("/alerts")
@@ -52,7 +52,7 @@ def add_webhook(form: Form, use: Use) -> Response:
 
 
 @router.post("/alerts/webhooks/{webhook}/rotate")
-def rotate_secret(webhook: Id, use: Use) -> Response:
+def rotate_secret(webhook: RowId, use: Use) -> Response:
     rotated = webhook_actions.rotate(use, webhook)
     said = (
         f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
@@ -62,33 +62,33 @@ def rotate_secret(webhook: Id, use: Use) -> Response:
 
 
 @router.post("/alerts/webhooks/{webhook}/test")
-def send_test(webhook: Id, use: Use) -> Response:
+def send_test(webhook: RowId, use: Use) -> Response:
     webhook_actions.send_test(use, webhook)
-    return _back(f"webhook-{webhook}")
+    return back(f"webhook-{webhook}")
 
 
 @router.post("/alerts/webhooks/{webhook}/enable")
-def enable_webhook(webhook: Id, use: Use) -> Response:
+def enable_webhook(webhook: RowId, use: Use) -> Response:
     webhook_actions.change(use, webhook, {}, enabled=True)
-    return _back(f"webhook-{webhook}")
+    return back(f"webhook-{webhook}")
 
 
 @router.post("/alerts/webhooks/{webhook}/disable")
-def disable_webhook(webhook: Id, use: Use) -> Response:
+def disable_webhook(webhook: RowId, use: Use) -> Response:
     webhook_actions.change(use, webhook, {}, enabled=False)
-    return _back(f"webhook-{webhook}")
+    return back(f"webhook-{webhook}")
 
 
 @router.post("/alerts/webhooks/{webhook}/delete")
-def delete_webhook(webhook: Id, use: Use) -> Response:
+def delete_webhook(webhook: RowId, use: Use) -> Response:
     webhook_actions.remove(use, webhook)
-    return _back("webhooks")
+    return back("webhooks")
 
 
 @router.post("/alerts/deliveries/{delivery}/redeliver")
-def redeliver(delivery: Id, use: Use) -> Response:
+def redeliver(delivery: RowId, use: Use) -> Response:
     webhook_actions.redeliver(use, delivery)
-    return _back("deliveries")
+    return back("deliveries")
 
 
 def alerts_response(
@@ -121,7 +121,8 @@ def _with_secret(use: Services, notice: Notice) -> Response:
     return response
 
 
-def _back(place: str) -> Response:
+def back(place: str) -> Response:
+    """To a place on the page."""
     return RedirectResponse(f"/alerts#{place}", 303)
 
 

@@ -151,6 +151,7 @@ class RunRow:
     status: Status
     sentence: str
     state: str
+    ending: str
     tags: tuple[str, ...]
     progress: str
     sparkline: Sparkline | None
@@ -194,6 +195,7 @@ class RunHead:
     project: str
     project_href: str
     state: str
+    ending: str
     ended: bool
     unit: str
     progress: str

@@ -20,6 +20,7 @@ from ..store.engine import DATABASE_ERRORS
 ErrorPage = Callable[[Request, int, str, str], Response]
 
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
+_BUG: Final = "this is a bug of Leakline; the log of the server says where"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 401: "unauthorized", 403: "forbidden"}
 
 log = logging.getLogger("leakline")
@@ -44,10 +45,9 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestRefused)
-        headers = {}
-        if error.retry_after_seconds is not None:
-            headers["Retry-After"] = str(error.retry_after_seconds)
-        return answer(request, error.status, error.code, error.message, error.details, headers)
+        return answer(
+            request, error.status, error.code, error.message, error.details, _patience(error)
+        )
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -82,8 +82,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
     async def unforeseen(request: Request, error: Exception) -> Response:
         # Starlette raises it again after this answer, and the server logs it with its traceback: once is enough.
-        message = "this is a bug of Leakline; the log of the server says where"
-        return answer(request, 500, "internal_error", message)
+        return answer(request, 500, "internal_error", _BUG)
 
     app.add_exception_handler(Exception, unforeseen)
     app.add_exception_handler(RequestRefused, refused)
@@ -96,6 +95,20 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
 def is_api(path: str) -> bool:
     return path.startswith("/api") or path in _PLAIN
+
+
+def refusal_response(error: RequestRefused) -> Response:
+    return error_response(error.status, error.code, error.message, error.details, _patience(error))
+
+
+def bug_response() -> Response:
+    return error_response(500, "internal_error", _BUG)
+
+
+def _patience(error: RequestRefused) -> dict[str, str]:
+    if error.retry_after_seconds is None:
+        return {}
+    return {"Retry-After": str(error.retry_after_seconds)}
 
 
 def error_response(

@@ -31,6 +31,10 @@ class Guard:
             origin.rstrip("/").lower() for origin in config.allowed_origins
         }
 
+    def allows_host(self, host: bytes) -> bool:
+        """Whether a request that names no origin may be here."""
+        return not self._check_host or self._is_ours(_said(host))
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
@@ -71,7 +75,11 @@ class Guard:
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
-    return headers.get(name, b"").decode("latin-1").strip().lower()
+    return _said(headers.get(name, b""))
+
+
+def _said(value: bytes) -> str:
+    return value.decode("latin-1").strip().lower()
 
 
 def _hostname(host: str) -> str:

@@ -1,5 +1,7 @@
 """`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
 
+`Hot` takes what our clients send past the framework; `IngestRoute` is the same route within it, for everything else.
+
 1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest.py`)
 3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
 
@@ -9,7 +11,7 @@ The entry in OpenAPI is made from the very types that decode the body.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -22,43 +24,106 @@ from ..live import Live
 from ..store.incoming import Accepted, Contradiction, OtherIdentity, Outcome, UnknownRun
 from ..store.wire import Batch
 from .bodies import read_body
+from .errors import bug_response, refusal_response
+from .guard import Guard
 from .metrics import Metrics
 from .services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
+MAX_KNOWN_HOSTS: Final = 64
+_BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json")]
 
 
 class IngestRoute:
-    """An ASGI application for one path; ``services`` is on the application's state."""
+    """An ASGI application for one path; ``services`` is on the application's state. Raises RequestRefused."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services: Services = scope["app"].state.services
-        run_id = scope["path_params"]["run"]
-        headers = {
-            k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")
-        }
         try:
-            body = await _read(receive, headers, services.live)
-            encoding = headers.get(b"content-encoding", b"").decode("latin-1")
-            batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
-            accepted = _accepted(run_id, await services.writer.store(batch))
+            answer = await _answer(services, scope["path_params"]["run"], scope, receive)
         except ClientDisconnect:
             return
         except RequestRefused as error:
             self._metrics.refused(error.code)
             raise
-        services.requests.answered(run_id, batch.details.get("events", ()))
-        wishes = services.requests.of(run_id, batch.process.rank)
-        answer = msgspec.json.encode({"accepted": accepted, "requests": wishes})
-        length = str(len(answer)).encode()
-        start: Message = {"type": "http.response.start", "status": 200}
-        start["headers"] = [*_HEADERS, (b"content-length", length)]
-        await send(start)
-        await send({"type": "http.response.body", "body": answer})
+        await _send(send, answer)
+
+
+class Hot:
+    """Batches of programs, before anything of the framework is asked: its layers cost as much as storing a snapshot.
+
+    Whatever is not plainly one goes on to the application: another path or method, an unknown host, a page's origin.
+    """
+
+    def __init__(self, services: Services, metrics: Metrics, guard: Guard) -> None:
+        self._services, self._metrics, self._guard = services, metrics, guard
+        self._hosts: set[bytes] = set()
+
+    def run_of(self, scope: Scope) -> str | None:
+        """The run that this request brings a batch of; None: it is for the application."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
+            return None
+        path: str = scope["path"]
+        if not (path.startswith(_BEFORE) and path.endswith(_AFTER)):
+            return None
+        run_id = path[len(_BEFORE) : -len(_AFTER)]
+        if not run_id or "/" in run_id or not self._is_program(scope["headers"]):
+            return None
+        return run_id
+
+    async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await _answer(self._services, run_id, scope, receive)
+        except ClientDisconnect:
+            return
+        except RequestRefused as error:
+            self._metrics.refused(error.code)
+            await refusal_response(error)(scope, receive, send)
+            return
+        except Exception:
+            await bug_response()(scope, receive, send)
+            # The server logs it with its traceback.
+            raise
+        await _send(send, answer)
+
+    def _is_program(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        host = b""
+        for name, value in headers:
+            if name == b"origin":
+                return False
+            if name == b"host":
+                host = value
+        if host in self._hosts:
+            return True
+        if not self._guard.allows_host(host):
+            return False
+        if len(self._hosts) < MAX_KNOWN_HOSTS:
+            self._hosts.add(host)
+        return True
+
+
+async def _answer(services: Services, run_id: str, scope: Scope, receive: Receive) -> bytes:
+    """Raises RequestRefused and ClientDisconnect."""
+    headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
+    body = await _read(receive, headers, services.live)
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
+    accepted = _accepted(run_id, await services.writer.store(batch))
+    services.requests.answered(run_id, batch.details.get("events", ()))
+    wishes = services.requests.of(run_id, batch.process.rank)
+    return msgspec.json.encode({"accepted": accepted, "requests": wishes})
+
+
+async def _send(send: Send, answer: bytes) -> None:
+    length = str(len(answer)).encode()
+    start: Message = {"type": "http.response.start", "status": 200}
+    start["headers"] = [*_HEADERS, (b"content-length", length)]
+    await send(start)
+    await send({"type": "http.response.body", "body": answer})
 
 
 def _accepted(run_id: str, outcome: Outcome) -> int:
@@ -97,7 +162,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     refusals = {
         "400": "not JSON, damaged compression, or a body that did not arrive",
         "404": "no such run",
-        "409": "a sequence number is stored with other values, or the instance with another rank or attempt",
+        "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
         "422": "a field is wrong: named in details, with its value",

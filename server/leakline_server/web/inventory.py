@@ -12,6 +12,7 @@ from leakline.analysis.results import ExpectationRow
 
 from . import formats
 from .contexts import Cell, Section
+from .ending_view import process_end
 from .tables import Field, at, at_iso, code, place, rated, shown, table
 
 Json = Mapping[str, Any]
@@ -188,25 +189,21 @@ _EXPECTATION_STATES: Final = {
 
 
 def processes(found: Sequence[Json]) -> Section:
-    how = "Growth of the run is the sum over its processes. What a process had to drop is counted, by reason."
-    heads = ("#rank", "role", "#pid", "host", "#attempt", "started", "last seen", "snapshots lost")
-    rows = [_process_row(each) for each in found]
+    how = "Growth of the run is the sum over the processes of an attempt."
+    heads = ("#rank", "role", "#pid", "host", "#attempt", "started", "last seen", "ended", "how")
+    newest = max((each["attempt"] for each in found), default=0)
+    rows = [_process_row(each, newest) for each in found]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
         empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
 
 
-def _process_row(each: Json) -> list[Field]:
-    lost = [
-        f"{reason.replace('_', ' ')} {number:,}"
-        for reason, number in (each.get("lost") or {}).items()
-        if number
-    ]
+def _process_row(each: Json, newest: int) -> list[Field]:
     return [
         f"{each['rank']}", each["role"], f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
-        at_iso(each["started_at"]), at_iso(each["last_seen_at"]),
-        rated(", ".join(lost), "watch") if lost else "none",
+        at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
+        process_end(each, newest),
     ]  # fmt: skip
 
 

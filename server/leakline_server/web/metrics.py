@@ -12,10 +12,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
 from starlette.responses import Response
 
-from ..store import runs
+from ..store import damage, disk, removal, runs, sizes
 from .services import Services, Use
 
 MAX_RUNS: Final = 200
+MAX_PROJECTS: Final = 200
 
 router = APIRouter(tags=["health"])
 
@@ -52,6 +53,8 @@ class _Figures:
 
     def collect(self) -> Iterator[Metric]:
         figures, examiner = self._services.writer.figures, self._services.examiner
+        retainer, compactor = self._services.retainer, self._services.compactor
+        sealer = self._services.sealer
         totals: tuple[tuple[str, str, float], ...] = (
             ("batches_accepted", "Batches accepted, repeated ones included.", figures.batches),
             (
@@ -60,16 +63,25 @@ class _Figures:
                 figures.repeated_batches,
             ),
             ("snapshots_stored", "Snapshots stored.", figures.snapshots),
-            ("snapshots_sealed", "Snapshots sealed into chunks.", figures.sealed_snapshots),
+            ("snapshots_sealed", "Snapshots sealed into chunks.", sealer.snapshots),
             ("commits", "Transactions of the writer.", figures.commits),
             ("commit_seconds", "Seconds spent in them.", figures.commit_seconds),
-            ("seal_seconds", "Seconds spent sealing.", figures.seal_seconds),
+            ("seal_seconds", "Seconds spent sealing.", sealer.seconds),
             ("examinations", "Looks of the analysis at a run.", examiner.examinations),
             ("examine_cpu_seconds", "CPU seconds spent in them.", examiner.cpu_seconds),
+            ("snapshots_compacted", "Snapshots put into large segments.", compactor.snapshots),
+            ("compact_seconds", "Seconds spent compacting.", compactor.seconds),
             ("write_failures", "Transactions that failed.", figures.failures),
+            ("runs_removed", "Runs removed because of their age or size.", retainer.removed_runs),
+            ("snapshots_thinned", "Snapshots left out of old runs.", retainer.thinned_snapshots),
         )
         for name, text, value in totals:
             yield CounterMetricFamily(f"leakline_{name}", text, value)
+        yield GaugeMetricFamily(
+            "leakline_chunks_damaged",
+            "Stored chunks and batches come upon that cannot be read.",
+            damage.count(self._services.engine),
+        )
         yield GaugeMetricFamily(
             "leakline_batches_waiting",
             "Batches waiting for the writer.",
@@ -79,6 +91,36 @@ class _Figures:
             "leakline_live_streams", "Open live streams.", self._services.live.listeners
         )
         yield from self._runs()
+        yield from self._sizes()
+
+    def _sizes(self) -> Iterator[Metric]:
+        engine = self._services.engine
+        space = disk.space(engine)
+        yield GaugeMetricFamily(
+            "leakline_database_bytes", "The database on disk, its free space included.", space.bytes
+        )
+        yield GaugeMetricFamily(
+            "leakline_database_free_bytes",
+            "Of that free, as far as the database tells.",
+            space.free,
+        )
+        yield GaugeMetricFamily(
+            "leakline_removals_waiting",
+            "Runs that are gone and have rows left.",
+            removal.waiting(engine),
+        )
+        stored = GaugeMetricFamily(
+            "leakline_project_bytes",
+            "What is packed for the runs of a project.",
+            labels=["project"],
+        )
+        count = GaugeMetricFamily("leakline_project_runs", "Runs of a project.", labels=["project"])
+        largest = sorted(sizes.projects(engine), key=lambda project: -project.bytes)
+        for project in largest[:MAX_PROJECTS]:
+            stored.add_metric([project.name], project.bytes)
+            count.add_metric([project.name], project.runs)
+        yield stored
+        yield count
 
     def _runs(self) -> Iterator[Metric]:
         labels = ["run", "project", "name"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -107,20 +106,16 @@ def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
     items = points.read_series(use.engine, run["id"], timed)["items"]
     if not any(len(item["x"]) > 1 for item in items):
         return generations
-    minutes = (_unix(run["last_seen_at"]) - _unix(run["started_at"])) / 60
+    minutes = (runs.unix(run["last_seen_at"]) - runs.unix(run["started_at"])) / 60
     hours = minutes > _MINUTES_UNTIL_HOURS
     return Axis(f"{'hours' if hours else 'minutes'} since the start", "time", 3600 if hours else 60)
-
-
-def _unix(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()
 
 
 def _reader(
     use: Services, run: Mapping[str, Any], instances: Sequence[str], axis: Axis
 ) -> ReadSeries:
     """Reads series of one rank: its attempts joined, on the axis of the page."""
-    started = _unix(run["started_at"])
+    started = runs.unix(run["started_at"])
 
     def on_axis(x: float) -> float:
         return (x - started) / axis.seconds if axis.unit == "time" else x

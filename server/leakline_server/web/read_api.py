@@ -14,7 +14,8 @@ from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ..errors import Conflict, InvalidField, NotFound, Unavailable, instance_in_use, run_not_found
-from ..store import details, engine, findings, history, joining, points, runs, snapshots
+from ..store import details, engine, findings, history, joining, runs, snapshots
+from ..store.requests import Wanted
 from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .bodies import described, json_body
@@ -114,7 +115,7 @@ def change_run(
     if changed is None:
         raise run_not_found(run)
     use.live.wake(run)
-    use.examine(run)
+    use.examine(run, changes.state is not None and changed["state"] in runs.ENDED)
     return json_response(changed)
 
 
@@ -141,7 +142,10 @@ def ask_run(
             f"run {run} is {summary['state']}: no process is there to ask",
             {"run": run, "state": summary["state"]},
         )
-    asked = use.requests.ask(run, body.kind, body.type or "", body.rank)
+    try:
+        asked = use.requests.ask(run, Wanted(body.kind, body.type or "", body.rank))
+    except history.NoSuchRun as error:
+        raise run_not_found(run) from error
     answer = {"id": asked.id, "kind": asked.kind, "type": asked.type or None, "rank": asked.rank}
     return json_response(answer, 202)
 
@@ -167,36 +171,6 @@ def list_runs(
 @router.get("/runs/{run}", tags=["runs"], summary="One run", **_answer(schemas.Run))
 def get_run(run: RunId, use: Use) -> Response:
     return json_response(_found(run, runs.get_run(use.engine, run)))
-
-
-@router.get(
-    "/runs/{run}/series",
-    tags=["samples"],
-    summary="Series for charts",
-    **_answer(schemas.SeriesList),
-)
-def get_series(
-    run: RunId,
-    use: Use,
-    name: Annotated[
-        list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]],
-        Query(min_length=1, max_length=200),
-    ],
-    phase: Text = None,
-    kind: Text = None,
-    process: Text = None,
-    x: points.Axis = "generation",
-    start: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
-    stop: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
-    most: Annotated[int, Query(alias="points", ge=1, le=points.MAX_POINTS)] = 2_000,
-) -> Response:
-    """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
-    may hold `*`; `phase=*` gives one item for each phase."""
-    query = points.SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
-    try:
-        return json_response(points.read_series(use.engine, run, query))
-    except history.NoSuchRun as error:
-        raise run_not_found(run) from error
 
 
 @router.get("/runs/{run}/verdict", tags=["findings"], summary="The verdict", **_answer(Verdict))

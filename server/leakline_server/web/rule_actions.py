@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ..alerts.presets import PRESETS, SETS
+from ..alerts.rule_facts import terms_of
 from ..alerts.rule_fields import WrongField, changed_rule, new_rules
 from ..errors import Conflict, InvalidField, NotFound
 from ..store import rules
@@ -103,12 +104,7 @@ def _plain(rule: Rule, firing: Sequence[Firing]) -> dict[str, Any]:
         "name": rule.name,
         "project": rule.project,
         "run": rule.run,
-        "series": rule.series or None,
-        "measure": rule.measure,
-        "above": rule.above,
-        "below": rule.below,
-        "hold": rule.hold,
-        "grace": rule.grace,
+        **terms_of(rule),
         "advice": rule.advice,
         "enabled": rule.enabled,
         "source": rule.source,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from ..errors import InvalidField
@@ -15,12 +15,12 @@ from .bodies import described, json_body
 from .json_response import json_response
 from .read_api import Limit, Text
 from .rule_schemas import NewRule, RuleChanges
+from .schemas import RowId
 from .services import Services, Use
 
 router = APIRouter(prefix="/api/v1", tags=["rules"])
 
 # As large as both databases hold.
-Id = Annotated[int, Path(ge=1, le=2**62)]
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": schemas.Error, "description": "no such rule"},
 }
@@ -80,7 +80,7 @@ def list_presets() -> Response:
     response_model=None,
     responses={200: {"model": rule_schemas.Rule}, **_NOT_FOUND},
 )
-def get_rule(rule: Id, use: Use) -> Response:
+def get_rule(rule: RowId, use: Use) -> Response:
     return _answer(use, rule_actions.get(use, rule))
 
 
@@ -92,7 +92,7 @@ def get_rule(rule: Id, use: Use) -> Response:
     responses={200: {"model": rule_schemas.Rule}, **_NOT_FOUND, **_REFUSED},
 )
 def change_rule(
-    rule: Id, body: Annotated[RuleChanges, json_body(RuleChanges)], use: Use
+    rule: RowId, body: Annotated[RuleChanges, json_body(RuleChanges)], use: Use
 ) -> Response:
     """A rule that is about something else then, or is disabled, forgets where it fired."""
     return _answer(use, rule_actions.change(use, rule, body.model_dump(exclude_unset=True)))
@@ -105,7 +105,7 @@ def change_rule(
     status_code=204,
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
-def delete_rule(rule: Id, use: Use) -> Response:
+def delete_rule(rule: RowId, use: Use) -> Response:
     """What it told stays; that it is over is not told."""
     rule_actions.remove(use, rule)
     return Response(status_code=204)

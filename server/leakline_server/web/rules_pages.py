@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Path
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from ..errors import RequestRefused
 from . import rule_actions
-from .alert_pages import alerts_response
+from .alert_pages import alerts_response, back
 from .forms import Form
 from .rules_view import FORM_FIELDS, Refused
+from .schemas import RowId
 from .services import Services, Use
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-Id = Annotated[int, Path(ge=1, le=2**62)]
 # Blank fields are not sent on.
 _DEFAULTS: Final = {"hold": 1, "grace": 3}
 
@@ -32,34 +32,34 @@ def add_rule(form: Form, use: Use) -> Response:
         added = rule_actions.add(use, given, "page")
     except RequestRefused as error:
         return _again(use, Refused(None, form, error.message), error)
-    return _back(f"rule-{added[0].id}")
+    return back(f"rule-{added[0].id}")
 
 
 @router.post("/alerts/rules/{rule}")
-def change_rule(rule: Id, form: Form, use: Use) -> Response:
+def change_rule(rule: RowId, form: Form, use: Use) -> Response:
     try:
         rule_actions.change(use, rule, _fields(form))
     except RequestRefused as error:
         return _again(use, Refused(rule, form, error.message), error)
-    return _back(f"rule-{rule}")
+    return back(f"rule-{rule}")
 
 
 @router.post("/alerts/rules/{rule}/pause")
-def pause_rule(rule: Id, use: Use) -> Response:
+def pause_rule(rule: RowId, use: Use) -> Response:
     rule_actions.change(use, rule, {"enabled": False})
-    return _back(f"rule-{rule}")
+    return back(f"rule-{rule}")
 
 
 @router.post("/alerts/rules/{rule}/resume")
-def resume_rule(rule: Id, use: Use) -> Response:
+def resume_rule(rule: RowId, use: Use) -> Response:
     rule_actions.change(use, rule, {"enabled": True})
-    return _back(f"rule-{rule}")
+    return back(f"rule-{rule}")
 
 
 @router.post("/alerts/rules/{rule}/delete")
-def delete_rule(rule: Id, use: Use) -> Response:
+def delete_rule(rule: RowId, use: Use) -> Response:
     rule_actions.remove(use, rule)
-    return _back("rules")
+    return back("rules")
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
@@ -75,7 +75,3 @@ def _fields(form: dict[str, str]) -> dict[str, Any]:
 
 def _again(use: Services, refused: Refused, error: RequestRefused) -> Response:
     return alerts_response(use, rules=rule_actions.section(use, refused), status=error.status)
-
-
-def _back(place: str) -> Response:
-    return RedirectResponse(f"/alerts#{place}", 303)

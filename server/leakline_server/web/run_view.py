@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -14,7 +13,8 @@ from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
-from . import formats, inventory, sections
+from ..store.runs import unix
+from . import ending_view, formats, inventory, sections
 from .checklist import ticks
 from .contexts import ProcessChoice, RunHead, RunPage, Section
 from .planned import course, planned
@@ -26,7 +26,6 @@ Json = Mapping[str, Any]
 # (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
 
-ENDED: Final = ("finished", "failed")
 _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
     "figures.open": "open figures",
@@ -94,14 +93,15 @@ def _head(data: RunData) -> RunHead:
         project=run["project"],
         project_href="/?" + urlencode({"q": f"project:{run['project']}"}),
         state=run["state"],
-        ended=run["state"] in ENDED,
+        ending=ending_view.ending(run),
+        ended=ending_view.is_over(run),
         unit=run["unit"],
         progress=progress(run),
         started_at=run["started_at"],
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
         seen=formats.clock(run["last_seen_at"]),
-        started_seconds=_unix(run["started_at"]),
+        started_seconds=unix(run["started_at"]),
         tags=tuple(run["tags"]),
         facts=tuple(facts),
         fragments_href=f"{address}/fragments",
@@ -117,10 +117,6 @@ def _offers_cleanup(events: Sequence[Json]) -> bool:
     """Whether the program has registered a cleanup that it may be asked for; the newest word of each counts."""
     words = {e["name"]: e["data"] for e in events if e["kind"] == "register_cleanup"}
     return any(word.get("on_request") is True for word in words.values())
-
-
-def _unix(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()
 
 
 def process_label(process: Json) -> str:
@@ -146,10 +142,11 @@ def _sections(data: RunData) -> list[Section | None]:
     devices = read_end(charts.GPU_SERIES)
     titles = sections.type_lines(data.types)
     # A run that was uploaded later was last seen long after its end.
-    wall = _unix(run["ended_at"] or run["last_seen_at"]) - _unix(run["started_at"])
+    wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
     client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
     return [
         sections.trend(trend_chart(data, palette), unit, trend_note(data)),
+        ending_view.end(run, data.snapshots),
         promises((data.verdict or {}).get("fixes", ()), unit),
         planned(data.verdict, unit),
         sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
@@ -183,6 +180,9 @@ def _sections(data: RunData) -> list[Section | None]:
         if by_phase
         else None,
         inventory.processes(run["processes"]),
+        ending_view.delivery(run["processes"]),
+        ending_view.attempts(run),
+        ending_view.lines(run),
         sections.cost(client, wall, run["environment"].get("native")),
         inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),

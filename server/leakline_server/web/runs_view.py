@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from . import formats
 from .contexts import Filter, ProjectRuns, RunRow, RunsPage, Sparkline
+from .ending_view import ending
 from .run_view import progress
 from .verdict_view import STATUSES, forecast_text, status_of
 
@@ -80,6 +81,7 @@ def _row(run: Json) -> RunRow:
         status=status_of(run["status"]),
         sentence=run["summary"] or "Waiting for the first verdict.",
         state=run["state"],
+        ending=ending(run),
         tags=tuple(run["tags"]),
         progress=progress(run),
         sparkline=sparkline(run["sparkline"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
@@ -17,6 +18,8 @@ NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 RunId = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
 ]
+# Of a row: a webhook, a delivery, a rule.
+RowId = Annotated[int, Path(ge=1, le=2**62)]
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
 Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=NO_CONTROL)]
 Phase = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
@@ -96,7 +99,7 @@ class RunChanges(Strict):
     # Somebody who writes "stats" must not believe that the run has ended.
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    state: Literal["running", "finished", "failed", "terminated", "killed"] | None = None
+    state: Literal["running", "finished", "failed", "terminated", "killed", "silent"] | None = None
     ended_at: UnixSeconds | None = None
     reason: Annotated[str, Field(max_length=1_000), AfterValidator(without_control)] = ""
     instance: Annotated[str, Field(max_length=128, pattern=NO_CONTROL)] | None = None
@@ -114,6 +117,8 @@ class RunSummary(BaseModel):
     tags: list[str]
     state: Literal["running", "finished", "failed", "killed", "silent"]
     reason: str
+    # Concluded from silence; a word of the run takes it back.
+    presumed: bool
     attempt: int
     status: str
     summary: str
@@ -131,6 +136,9 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
+    """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts them.
+    `log_lines`: the newest 50 lines that it printed, where it may tell them."""
+
     instance: str
     rank: int
     role: str
@@ -141,10 +149,16 @@ class Process(BaseModel):
     last_seen_at: str
     ended_at: str | None
     end_state: str | None
+    end_reason: str
+    presumed: bool
     clock_skew_seconds: float | None
     rss_bytes: int | None
     peak_bytes: int | None
+    taken: int
+    stored: int
+    left_out: int
     lost: dict[str, int]
+    log_lines: list[str]
 
 
 class Attempt(BaseModel):
@@ -188,12 +202,39 @@ class SeriesItem(BaseModel):
     max: list[float]
 
 
+class DamagedPart(BaseModel):
+    """Snapshots of a process whose `name` (of a series, or what every snapshot has) cannot be read any more."""
+
+    process: str
+    name: str
+    first_sequence: int
+    last_sequence: int
+
+
 class SeriesList(BaseModel):
-    """`left_out`: items that matched beyond what one answer holds."""
+    """`left_out`: items that matched beyond what one answer holds. `damaged`: what is missing in it."""
 
     items: list[SeriesItem]
     unit: str
     left_out: int
+    damaged: list[DamagedPart]
+
+
+class OverlayItem(SeriesItem):
+    run: str
+
+
+class OverlayDamage(DamagedPart):
+    run: str
+
+
+class Overlay(BaseModel):
+    """As a list of series, of several runs. `units`: by run."""
+
+    items: list[OverlayItem]
+    units: dict[str, str]
+    left_out: int
+    damaged: list[OverlayDamage]
 
 
 class Event(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from ..config import Config
-from ..figures import ExaminerFigures
+from ..figures import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
 from ..live import Live
 from ..requests import Requests
 from ..store.engine import Engine
@@ -23,13 +23,19 @@ class Services:
     engine: Engine
     live: Live
     writer: Writer
+    sealer: SealerFigures
     examiner: ExaminerFigures
     derived: Derivations
     requests: Requests
     # Look at this run again; from any thread.
-    examine: Callable[[str], None]
+    # A run has news; whether that is its end.
+    examine: Callable[[str, bool], None]
     # A delivery may be due; from any thread.
     deliver: Callable[[], None]
+    retainer: RetainerFigures
+    # A run was removed, its rows may go; from any thread.
+    retain: Callable[[], None]
+    compactor: CompactorFigures
 
 
 def services(request: Request) -> Services:

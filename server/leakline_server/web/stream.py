@@ -1,56 +1,107 @@
 """`GET /api/v1/runs/{run}/live`: what is new of a run, as server-sent events.
 
-The database is read at every wake, from the revision sent last, so a stream that is opened again with its last id
-misses nothing and several servers may serve it. At most four messages a second, and it ends when the server ends.
+The database is read from the revision sent last, so a stream that is opened again with its last id misses nothing and
+several servers may serve it. All who watch the same samples of a run are sent the same bytes (`live.py`), at most four
+times a second, and a stream ends when the server ends.
 
     snapshots  {"process", "rows": [{sequence, time, generation, phase, kind, label, samples}]}
     verdict    the verdict of the contract
     run        the RunSummary
     reload     {} - the page was away for too long to be told everything; it should read anew
 
-Rows may come twice (after sealing); (process, sequence) tells them apart.
+Rows may come twice (after sealing, or across a reconnect); (process, sequence) tells them apart.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Query
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..errors import run_not_found
+from ..live import Read, Told, Viewer
 from ..store import findings, runs, snapshots
+from ..store.engine import Engine
+from ..store.history import NoSuchRun
 from ..store.snapshots import HEADLINE, News
 from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .schemas import RunId
 from .services import Services, Use
 
-COALESCE_SECONDS: Final = 0.25
 ROWS_PER_MESSAGE: Final = 500
 # What the browser waits before it comes back.
 RETRY_MILLISECONDS: Final = 1_000
 
+_RETRY: Final = f"retry: {RETRY_MILLISECONDS}\n".encode()
+_BEAT: Final = b": still here\n\n"
+
 router = APIRouter(prefix="/api/v1")
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One look at the database."""
+class LiveStream(Response):
+    """An answer that goes on until one side ends it."""
 
-    news: News
-    summary: dict[str, Any]
-    verdict: dict[str, Any] | None
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        use: Services,
+        run: str,
+        names: tuple[str, ...],
+        known: int | None,
+        # Read by OpenAPI.
+        status_code: int = 200,
+    ) -> None:
+        self.status_code, self.background = status_code, None
+        # A proxy that gathers what it passes on would make live pages late.
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self._live, self._run, self._names, self._known = use.live, run, names, known
+        self._read: Read = partial(_told, use.engine, run, names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._live.viewing(self._run, self._names, self._read) as viewer:
+            try:
+                # Before the first byte of the stream, because an error cannot be told after it.
+                data: bytes | None = await viewer.begin(self._known)
+            except NoSuchRun as error:
+                raise run_not_found(self._run) from error
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            leaving = asyncio.create_task(_until_it_leaves(receive, viewer))
+            try:
+                if data:
+                    await send(_part(data))
+                while (data := await viewer.news()) is not None:
+                    await send(_part(data or _BEAT))
+            finally:
+                leaving.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _part(data: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+async def _until_it_leaves(receive: Receive, viewer: Viewer) -> None:
+    with contextlib.suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    viewer.gone = True
+    viewer.event.set()
 
 
 def _existing_run(run: RunId, use: Use) -> str:
-    """Before the first byte of the stream, because an error cannot be told after it."""
     if runs.get_summary(use.engine, run) is None:
         raise run_not_found(run)
     return run
@@ -60,7 +111,7 @@ def _existing_run(run: RunId, use: Use) -> str:
     "/runs/{run}/live",
     tags=["samples"],
     summary="Live updates as server-sent events",
-    response_class=EventSourceResponse,
+    response_class=LiveStream,
     responses={404: {"model": schemas.Error, "description": "no such run"}},
 )
 async def live(
@@ -71,20 +122,10 @@ async def live(
     ] = None,
     since: Annotated[int | None, Query(ge=0, le=MAX_INTEGER)] = None,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> AsyncIterator[ServerSentEvent]:
+) -> Response:
     """`since` is the `revision` of what the page shows; on a reconnect, Last-Event-ID counts instead. Without either,
     the stream begins with what the run is now. `name` chooses the samples of the rows."""
-    names = tuple(name or HEADLINE)
-    known = _known(last_event_id, since)
-    with use.live.listening(run) as listener:
-        while True:
-            found = await run_in_threadpool(_read, use, run, names, known)
-            for event in _events(found, known):
-                yield event
-            known = found.news.revision
-            await listener.pause(COALESCE_SECONDS)
-            if not await listener.news():
-                return
+    return LiveStream(use, run, tuple(name or HEADLINE), _known(last_event_id, since))
 
 
 def _known(last_event_id: str | None, since: int | None) -> int | None:
@@ -94,31 +135,38 @@ def _known(last_event_id: str | None, since: int | None) -> int | None:
     return since
 
 
-def _read(use: Services, run: str, names: tuple[str, ...], known: int | None) -> _Read:
-    found = snapshots.news(use.engine, run, known, names)
-    summary = runs.get_summary(use.engine, run)
-    verdict = None
-    if known is None or found.verdict_revision > known:
-        verdict = findings.current_verdict(use.engine, run)
-    return _Read(found, summary or {}, verdict)
+async def _told(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Told:
+    return await run_in_threadpool(_read, engine, run, names, known)
 
 
-def _events(found: _Read, known: int | None) -> Iterator[ServerSentEvent]:
+def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Told:
+    """One look at the database. Raises NoSuchRun."""
+    news = snapshots.news(engine, run, known, names)
+    data = b"" if known == news.revision else b"".join(_events(engine, run, news, known))
+    return Told(known, news.revision, data)
+
+
+def _events(engine: Engine, run: str, news: News, known: int | None) -> Iterator[bytes]:
     """The last message carries the id: what broke off before it is told again."""
-    if known == found.news.revision:
-        return
-    if found.news.too_much:
-        yield ServerSentEvent(event="reload", raw_data="{}", retry=RETRY_MILLISECONDS)
-    for process, rows in found.news.rows.items():
+    if news.too_much:
+        yield _event("reload", {})
+    for process, rows in news.rows.items():
         for at in range(0, len(rows), ROWS_PER_MESSAGE):
             yield _event(
                 "snapshots", {"process": process, "rows": rows[at : at + ROWS_PER_MESSAGE]}
             )
-    if found.verdict is not None:
-        yield _event("verdict", found.verdict)
-    yield _event("run", found.summary, str(found.news.revision))
+    if known is None or news.too_much or news.verdict_revision > known:
+        verdict = findings.current_verdict(engine, run)
+        if verdict is not None:
+            yield _event("verdict", verdict)
+    summary = runs.get_summary(engine, run)
+    if summary is None:
+        raise NoSuchRun(run)
+    yield _event("run", summary, news.revision)
 
 
-def _event(kind: str, data: Any, number: str | None = None) -> ServerSentEvent:
-    text = msgspec.json.encode(data).decode()
-    return ServerSentEvent(event=kind, raw_data=text, id=number, retry=RETRY_MILLISECONDS)
+def _event(kind: str, data: Any, number: int | None = None) -> bytes:
+    named = b"" if number is None else b"id: %d\n" % number
+    return b"event: %s\n%s%sdata: %s\n\n" % (
+        kind.encode(), named, _RETRY, msgspec.json.encode(data),
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from ..alerts.post import Delivered
 from ..alerts.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
 from ..store import delivery_list, webhook_changes, webhooks
-from ..store.runs import iso
+from ..store.runs import iso, iso_or_none
 from ..store.webhook_changes import MAX_WEBHOOKS, NotChangeable, TooManyWebhooks, Trial
 from ..store.webhooks import Webhook
 from .services import Services
@@ -123,8 +123,8 @@ def to_json(hook: Webhook, last_test: Trial | None) -> dict[str, Any]:
         "enabled": hook.disabled_reason is None,
         "disabled_reason": hook.disabled_reason,
         "failures": hook.failures,
-        "failing_since": _iso(hook.failing_since),
-        "previous_until": _iso(hook.previous_until) if rotating else None,
+        "failing_since": iso_or_none(hook.failing_since),
+        "previous_until": iso_or_none(hook.previous_until) if rotating else None,
         "created_at": iso(hook.created_at),
         "last_test": None if last_test is None else trial_to_json(last_test),
     }
@@ -152,10 +152,6 @@ def _check_address(use: Services, url: str) -> None:
     except (AddressRefused, AddressUnknown) as error:
         # Never the whole address: chat services put a secret into its path.
         raise InvalidField("url", shown(url), str(error)) from error
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else iso(at)
 
 
 def _found(webhook_id: int, hook: Webhook | None) -> Webhook:

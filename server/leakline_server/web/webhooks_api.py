@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from ..errors import InvalidField
@@ -13,13 +13,13 @@ from . import schemas, webhook_actions, webhook_schemas
 from .bodies import described, json_body
 from .json_response import json_response
 from .read_api import Limit, Text
+from .schemas import RowId
 from .services import Use
 from .webhook_schemas import NewWebhook, WebhookChanges
 
 router = APIRouter(prefix="/api/v1", tags=["webhooks"])
 
 # As large as both databases hold.
-Id = Annotated[int, Path(ge=1, le=2**62)]
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": schemas.Error, "description": "no such webhook or delivery"},
 }
@@ -69,7 +69,7 @@ def add_webhook(body: Annotated[NewWebhook, json_body(NewWebhook)], use: Use) ->
     response_model=None,
     responses={200: {"model": webhook_schemas.Webhook}, **_NOT_FOUND},
 )
-def get_webhook(webhook: Id, use: Use) -> Response:
+def get_webhook(webhook: RowId, use: Use) -> Response:
     return _answer(use, webhook_actions.get(use, webhook))
 
 
@@ -81,7 +81,7 @@ def get_webhook(webhook: Id, use: Use) -> Response:
     responses={200: {"model": webhook_schemas.Webhook}, **_BODY},
 )
 def change_webhook(
-    webhook: Id, body: Annotated[WebhookChanges, json_body(WebhookChanges)], use: Use
+    webhook: RowId, body: Annotated[WebhookChanges, json_body(WebhookChanges)], use: Use
 ) -> Response:
     given = body.model_dump(exclude_none=True, exclude={"enabled"})
     return _answer(use, webhook_actions.change(use, webhook, given, body.enabled))
@@ -94,7 +94,7 @@ def change_webhook(
     status_code=204,
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
-def delete_webhook(webhook: Id, use: Use) -> Response:
+def delete_webhook(webhook: RowId, use: Use) -> Response:
     webhook_actions.remove(use, webhook)
     return Response(status_code=204)
 
@@ -105,7 +105,7 @@ def delete_webhook(webhook: Id, use: Use) -> Response:
     response_model=None,
     responses={200: {"model": webhook_schemas.WebhookTrial}, **_NOT_FOUND},
 )
-def test_webhook(webhook: Id, use: Use) -> Response:
+def test_webhook(webhook: RowId, use: Use) -> Response:
     """The answer says what came of it; a webhook that is disabled stays so."""
     return json_response(webhook_actions.trial_to_json(webhook_actions.send_test(use, webhook)))
 
@@ -120,7 +120,7 @@ def test_webhook(webhook: Id, use: Use) -> Response:
         409: _REFUSED[409],
     },
 )
-def rotate_secret(webhook: Id, use: Use) -> Response:
+def rotate_secret(webhook: RowId, use: Use) -> Response:
     """The new secret is in this answer and in none after it; until `previous_until` the old one signs too."""
     return _with_secret(use, webhook_actions.rotate(use, webhook))
 
@@ -131,7 +131,7 @@ def rotate_secret(webhook: Id, use: Use) -> Response:
     response_model=None,
     responses={200: {"model": webhook_schemas.Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
-def enable_webhook(webhook: Id, use: Use) -> Response:
+def enable_webhook(webhook: RowId, use: Use) -> Response:
     """It gets the alerts from now on; what failed meanwhile can be sent again one by one."""
     return _answer(use, webhook_actions.change(use, webhook, {}, enabled=True))
 
@@ -142,7 +142,7 @@ def enable_webhook(webhook: Id, use: Use) -> Response:
     response_model=None,
     responses={200: {"model": webhook_schemas.Deliveries}, **_NOT_FOUND, 422: _REFUSED[422]},
 )
-def get_deliveries(webhook: Id, use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
+def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
     webhook_actions.get(use, webhook)
     try:
         return json_response(delivery_list.list_deliveries(use.engine, webhook, limit, cursor))
@@ -158,7 +158,7 @@ def get_deliveries(webhook: Id, use: Use, limit: Limit = 50, cursor: Text = None
     response_model=None,
     responses={200: {"model": webhook_schemas.Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
-def redeliver(delivery: Id, use: Use) -> Response:
+def redeliver(delivery: RowId, use: Use) -> Response:
     """A delivery that has ended is due at once, with the same `webhook-id` and the tries of its schedule."""
     return json_response(webhook_actions.redeliver(use, delivery))
 

@@ -6,7 +6,6 @@ All within the transaction of the verdict; the caller writes the alerts and comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from leakline.analysis.results import Verdict
@@ -21,12 +20,14 @@ from ..alerts.lifecycle import (
     oom_told,
     quiet_from,
     silent_alert,
+    vanished_alert,
 )
 from ..alerts.payload import ExaminedRun
 from ..alerts.rule_alerts import Looks, alerts_of_rules
 from ..alerts.rules import alerts_for
-from ..store import acknowledgements, alerts, findings
+from ..store import acknowledgements, alerts, findings, runs
 from ..store.alerts import Alert, Told
+from ..store.ends import Concluded
 from ..store.engine import Connection
 from ..store.findings import IncidentChange
 
@@ -38,8 +39,8 @@ def examined_run(
     return ExaminedRun(
         run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
         began_at=acknowledgements.began_at(connection, run["id"]),
-        last_seen_at=_unix(run["last_seen_at"]),
-        ended_at=None if run["ended_at"] is None else _unix(run["ended_at"]),
+        last_seen_at=runs.unix(run["last_seen_at"]),
+        ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
     )  # fmt: skip
 
 
@@ -58,15 +59,31 @@ def alerts_of(
     ]
 
 
-def alerts_of_silence(connection: Connection, run: Mapping[str, Any], now: float) -> list[Alert]:
-    """One, or none where a digest stands for it."""
-    verdict = findings.verdict_of(connection, run["id"], run["unit"])
-    examined = examined_run(connection, run, verdict, now)
+def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
+    """Of runs that fell silent, or were killed, and of processes that were killed while others go on."""
+    found = [_of_silent_run(connection, run_id, now) for run_id in concluded.runs]
+    for vanished in concluded.processes:
+        examined = _examined_last(connection, vanished.run_id, now)
+        found.append(vanished_alert(examined, vanished.rank, vanished.reason))
+    return [alert for alert in found if alert is not None]
+
+
+def _of_silent_run(connection: Connection, run_id: str, now: float) -> Alert | None:
+    examined = _examined_last(connection, run_id, now)
+    if examined.state != "silent":
+        return end_alert(examined)
     told = alerts.told(connection, examined.id).get(RUN, Told())
     if is_quiet(examined, told):
         alerts.keep_quiet(connection, examined.id, RUN, quiet_from(now))
-    alert = silent_alert(examined, told)
-    return [] if alert is None else [alert]
+    return silent_alert(examined, told)
+
+
+def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedRun:
+    """With the verdict of the last look at it."""
+    row = runs.row_of(connection, run_id)
+    assert row is not None
+    run = runs.summary(row)
+    return examined_run(connection, run, findings.verdict_of(connection, run_id, run["unit"]), now)
 
 
 def _of_incidents(
@@ -95,7 +112,3 @@ def _oom_told(
     if facts is None:
         return None
     return oom_told(facts, told[OOM].tellings[-1].at, told[OOM].count)
-
-
-def _unix(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, insert
@@ -15,6 +17,8 @@ from sqlalchemy import Engine, insert
 from leakline_server.store.alerts import Alert
 from leakline_server.store.engine import writing
 from leakline_server.store.tables import incidents, runs
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 NOW = 1_760_000_000.0
 

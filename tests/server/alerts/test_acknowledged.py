@@ -7,22 +7,12 @@ from typing import Any
 
 import pytest
 
-from leakline.analysis.results import Finding, Interval, Suspect, Verdict
-from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.alerts.rules import alerts_for
 from leakline_server.store.acknowledgements import Acknowledgement
 from leakline_server.store.alerts import Alert, Telling, Told
 from leakline_server.store.findings import IncidentChange
+from leaks import FINDING, RUN
 
-GIB = 2.0**30
-FINDING = Finding(
-    fingerprint="f1", status="confirmed", kind="objects", phase="evaluate_population", phase_share=0.97,
-    suspects=(Suspect("trading.TradingEnvironment", "type", 16.0, 7.1 * GIB),),
-    growth_bytes_per_generation=Interval(7.1 * GIB, 6.9 * GIB, 7.3 * GIB),
-    started_at_generation=Interval(1, 1, 2), confidence=0.99,
-)  # fmt: skip
-VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
-RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, 1_760_000_000.0)
 NOW = RUN.at
 RUN_BEGAN = NOW - 3_600
 SUSPECTED, CONFIRMED, RESOLVED = "incident.suspected", "incident.confirmed", "incident.resolved"

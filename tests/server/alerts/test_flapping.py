@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline_server.alerts.flapping import (
     HOUR_SECONDS,
     STILL_SECONDS,
@@ -17,16 +16,8 @@ from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.alerts.rules import alerts_for
 from leakline_server.store.alerts import DIGEST, Telling, Told
 from leakline_server.store.findings import IncidentChange
+from leaks import FINDING, RUN, VERDICT
 
-GIB = 2.0**30
-FINDING = Finding(
-    fingerprint="f1", status="confirmed", kind="objects", phase="evaluate_population", phase_share=0.97,
-    suspects=(Suspect("trading.TradingEnvironment", "type", 16.0, 7.1 * GIB),),
-    growth_bytes_per_generation=Interval(7.1 * GIB, 6.9 * GIB, 7.3 * GIB),
-    started_at_generation=Interval(1, 1, 2), confidence=0.99,
-)  # fmt: skip
-VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
-RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, 1_760_000_000.0)
 NOW = RUN.at
 SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
 RECOVERED, RESOLVED = "incident.recovered", "incident.resolved"

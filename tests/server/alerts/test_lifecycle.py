@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from leakline.analysis.results import (
-    Finding,
     Interval,
     Moment,
     OomForecast,
-    Suspect,
     Verdict,
 )
 from leakline_server.alerts.lifecycle import (
@@ -23,19 +21,12 @@ from leakline_server.alerts.lifecycle import (
     oom_alert,
     oom_told,
     silent_alert,
+    vanished_alert,
 )
 from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.store.alerts import Alert, Telling, Told
+from leaks import FINDING, GIB, RUN, VERDICT
 
-GIB = 2**30
-FINDING = Finding(
-    fingerprint="f1", status="confirmed", kind="objects", phase="evaluate_population", phase_share=0.97,
-    suspects=(Suspect("trading.TradingEnvironment", "type", 16.0, 7.1 * GIB),),
-    growth_bytes_per_generation=Interval(7.1 * GIB, 6.9 * GIB, 7.3 * GIB),
-    started_at_generation=Interval(1, 1, 2), confidence=0.99,
-)  # fmt: skip
-VERDICT = Verdict("r1", "generation", 25, "confirmed", "…", None, None)
-RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, 1_760_000_000.0)
 NOW = RUN.at
 # NOW is 2025-10-09T08:53:20Z.
 IN_TEN_MINUTES = "2025-10-09T09:03:20Z"
@@ -55,7 +46,7 @@ KEYS = {
 
 def at_risk(risk: Any, at: str | None = IN_TEN_MINUTES, **more: Any) -> ExaminedRun:
     moment = None if at is None else Moment(at, at, at)
-    oom = OomForecast(risk, 64 * GIB, "cgroup", Interval(31, 30, 33), moment)
+    oom = OomForecast(risk, int(64 * GIB), "cgroup", Interval(31, 30, 33), moment)
     return replace(RUN, verdict=replace(VERDICT, findings=(FINDING,), oom=oom), **more)
 
 
@@ -170,14 +161,26 @@ def test_an_end_is_told_with_its_reason(state: str, event: str, urgent: bool) ->
 
 
 def test_each_end_is_told_once_in_an_attempt() -> None:
+    """Its number moves up when an earlier attempt is heard of late."""
     alerts = [
         end_alert(ended("killed")),
         end_alert(replace(ended("killed"), at=NOW + 900)),
         end_alert(ended("finished")),
         end_alert(ended("killed", attempt=2)),
+        end_alert(ended("killed", attempt=2, began_at=NOW - 60)),
         end_alert(replace(ended("killed"), id="r2")),
     ]
     assert len({alert.id for alert in alerts if alert is not None}) == 4
+
+
+def test_a_rank_that_was_killed_and_a_silence_are_told_once_whatever_their_attempt_is_called() -> (
+    None
+):
+    moved = replace(RUN, attempt=2)
+    assert vanished_alert(RUN, 1, "memory").id == vanished_alert(moved, 1, "memory").id
+    assert vanished_alert(RUN, 1, "memory").id != vanished_alert(RUN, 2, "memory").id
+    quiet = replace(RUN, state="silent", last_seen_at=NOW - 61)
+    assert silent(quiet).id == silent(replace(quiet, attempt=2)).id
 
 
 def test_an_end_of_long_ago_that_arrives_now_is_no_news() -> None:

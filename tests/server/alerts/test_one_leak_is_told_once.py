@@ -17,6 +17,7 @@ from leakline.snapshot import RunHeader
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store import joining
 from leakline_server.store.engine import Engine, open_engine
+from leakline_server.store.history import revision
 from leakline_server.store.migrate import upgrade
 from leakline_server.store.tables import alerts, incidents
 from leakline_server.workers.examine import Examiner, Wakes
@@ -103,7 +104,7 @@ def watch(
 ) -> list[tuple[str, str, float]]:
     """Examine after each generation. (incident, event, seconds since the start) of what was told of incidents."""
     at = "leakline_server.workers.examine.load_for_examination"
-    monkeypatch.setattr(at, lambda engine, run_id: training.history())
+    monkeypatch.setattr(at, lambda engine, run_id: (training.history(), revision(engine, run_id)))
     now = STARTED
     examiner = Examiner(engine, 600.0, Wakes(lambda _: None, lambda: None), now=lambda: now)
     for generation in range(generations):

@@ -1,0 +1,54 @@
+"""The verdict at the end of a run, as far as the time of an exit allows: of the server, or worked out here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from .delivery import Accepted, Delivery, one_line
+from .guard import Guard
+
+ASK_AGAIN_SECONDS: Final = 0.01
+LINE_LIMIT: Final = 500
+
+
+def verdict_of_server(
+    delivery: Delivery, run_id: str, generations: int, seconds: float
+) -> str | None:
+    """One sentence, of all processes of the run; None when the server has not seen so many generations in this time.
+
+    It looks at a run as soon as that ends, so it is mostly there at the second question.
+    """
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        delivery.timeout_seconds = left
+        outcome = delivery.request("GET", f"/runs/{run_id}/verdict")
+        if not isinstance(outcome, Accepted):
+            break
+        seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
+        if isinstance(seen, int) and seen >= generations and isinstance(summary, str):
+            return one_line(f"{outcome.body.get('status')}: {summary}", LINE_LIMIT)
+        time.sleep(ASK_AGAIN_SECONDS)
+    return None
+
+
+def verdict_within(path: Path, seconds: float) -> str | None:
+    """One sentence; None when it is not worked out in this time. What works on it ends with the process."""
+    told: list[str] = []
+
+    def work_out() -> None:
+        from .report import closing_line
+
+        with Guard("the closing verdict"):
+            told.append(closing_line(path))
+
+    thread = threading.Thread(target=work_out, name="leakline-goodbye", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # The interpreter is ending and gives no more threads.
+        return None
+    thread.join(max(0.0, seconds))
+    return told[0] if told else None

@@ -1,0 +1,69 @@
+"""How a process ended that could not say so: killed for memory, or nobody knows.
+
+The kernel kills without a word, so what is left are the last readings and its own count of kills. Pure.
+
+1. The kernel has counted a kill in the memory group of the process since its last reading.
+2. Its group had used nearly all of its limit at the last reading.
+3. The machine had hardly any memory left at the last reading.
+
+Anything else is no evidence: the run fell silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from .sizes import format_bytes
+from .snapshot import Number
+
+# Of a limit, at the last reading: what came after it, the kernel saw alone.
+NEARLY_ALL: Final = 0.9
+# Of the machine's memory: the kernel kills while some pages are still kept back.
+HARDLY_ANY: Final = 0.03
+MEMORY: Final = "memory"
+# The series that are evidence.
+EVIDENCE: Final = (
+    "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
+    "system.available_bytes", "system.total_bytes",
+)  # fmt: skip
+# An older reading says nothing of how memory was at the end.
+FRESH_SECONDS: Final = 60.0
+
+
+def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict[str, Number]:
+    """The newest of each series that is evidence, of ``moments`` in order: (seconds, samples)."""
+    rows = list(moments)
+    found: dict[str, Number] = {}
+    for at, samples in rows:
+        if at >= rows[-1][0] - FRESH_SECONDS:
+            found |= {name: samples[name] for name in EVIDENCE if name in samples}
+    return found
+
+
+def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
+    """The reason, to be told as it is ("memory: .."), or None when the last readings are no evidence.
+
+    ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory group after them.
+    """
+    used, limit = unreclaimable(last), last.get("cgroup.limit_bytes")
+    if kills_since > 0:
+        return f"{MEMORY}: the kernel killed in its memory group{_of_limit(used, limit)}"
+    if used is not None and limit and used >= NEARLY_ALL * limit:
+        return f"{MEMORY}{_of_limit(used, limit, ': ')}"
+    left, total = last.get("system.available_bytes"), last.get("system.total_bytes")
+    if left is not None and total and left <= HARDLY_ANY * total:
+        return f"{MEMORY}: {format_bytes(left)} of {format_bytes(total)} were left on the machine at the last reading"
+    return None
+
+
+def unreclaimable(samples: Mapping[str, Number]) -> Number | None:
+    """Of the memory group, in bytes: without the file pages that the kernel drops before it kills."""
+    used = samples.get("cgroup.used_bytes")
+    return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))
+
+
+def _of_limit(used: Number | None, limit: Number | None, before: str = ", ") -> str:
+    if used is None or not limit:
+        return ""
+    return f"{before}{format_bytes(used)} of its limit of {format_bytes(limit)} at the last reading"

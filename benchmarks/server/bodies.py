@@ -1,0 +1,184 @@
+"""The same samples as each server takes them: a whole HTTP request, ready to be sent.
+
+Ours is the client's own: columns of JSON, gzipped by `leakline.delivery`. VictoriaMetrics and Prometheus take remote
+write (protocol buffers written here, compressed with snappy), InfluxDB its line protocol, trackio and MLflow their own
+JSON.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from leakline.delivery import COMPRESS_FROM_BYTES, Body, encode
+
+from .samples import PHASES, SNAPSHOTS_PER_GENERATION, Samples
+
+# Of a millisecond from 2004 to 2039 as a varint.
+_TIME_BYTES: Final = 6
+_SAMPLE: Final = np.dtype(
+    [("field", "u1"), ("length", "u1"), ("double", "u1"), ("value", "<f8"), ("integer", "u1"),
+     ("time", "u1", (_TIME_BYTES,))]
+)  # fmt: skip
+Compress = Callable[[bytes], bytes]
+
+
+def request(
+    method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> bytes:
+    given = {"host": "127.0.0.1", "content-length": str(len(body)), **(headers or {})}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def leakline_wire(instance: str, part: Samples) -> dict[str, Any]:
+    """What `leakline.snapshot.batch_to_wire` makes of the same snapshots."""
+    at = range(part.first, part.first + part.count)
+    generations = [i // SNAPSHOTS_PER_GENERATION for i in at]
+    phases = [PHASES[i % len(PHASES)] for i in at]
+    return {
+        "version": 1,
+        "process": {
+            "instance": instance, "rank": 0, "pid": 4711, "host": "bench", "role": "main", "attempt": 1,
+        },
+        "first_sequence": part.first,
+        "count": part.count,
+        "columns": {
+            "time": part.times.tolist(),
+            "monotonic": part.monotonic.tolist(),
+            "generation": generations,
+            "phase": phases,
+            "label": [
+                f"generation {g}: " + (f"after {p}" if p else "end")
+                for g, p in zip(generations, phases, strict=True)
+            ],
+            "kind": ["phase_end" if p else "generation_end" for p in phases],
+            "series": {name: values.tolist() for name, values in part.columns.items()},
+        },
+        "events": [], "large_objects": [], "census": [], "holders": [], "lost": {},
+    }  # fmt: skip
+
+
+def leakline(run: str, part: Samples) -> bytes:
+    return leakline_request(run, encode(leakline_wire(run, part)))
+
+
+class Written:
+    """A batch as JSON text without the name of its process, which is filled in for each of many."""
+
+    _NAME: Final = b'"instance":""'
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        text = json.dumps(wire, separators=(",", ":"), allow_nan=False).encode()
+        self._head, self._tail = text.split(self._NAME)
+
+    def body(self, instance: str) -> Body:
+        """What `leakline.delivery.encode` makes of it."""
+        data = self._head + f'"instance":"{instance}"'.encode() + self._tail
+        if len(data) < COMPRESS_FROM_BYTES:
+            return Body(data, False, len(data))
+        return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data))
+
+
+def leakline_request(run: str, body: Body) -> bytes:
+    headers = {"content-type": "application/json"}
+    if body.compressed:
+        headers["content-encoding"] = "gzip"
+    return request("POST", f"/api/v1/runs/{run}/batches", body.data, headers)
+
+
+def remote_write(run: str, part: Samples, compress: Compress, path: str) -> bytes:
+    body = compress(write_request(run, part))
+    headers = {
+        "content-type": "application/x-protobuf",
+        "content-encoding": "snappy",
+        "x-prometheus-remote-write-version": "0.1.0",
+    }
+    return request("POST", path, body, headers)
+
+
+def write_request(run: str, part: Samples) -> bytes:
+    """prometheus.WriteRequest: field 1 a TimeSeries of Labels (field 1) and Samples (field 2: double, milliseconds)."""
+    entries = np.zeros(part.count, _SAMPLE)
+    entries["field"], entries["length"] = 0x12, _SAMPLE.itemsize - 2
+    entries["double"], entries["integer"] = 0x09, 0x10
+    entries["time"] = _varints(np.round(part.times * 1e3).astype(np.int64))
+    whose = _label("run", run)
+    written = []
+    for name, values in part.columns.items():
+        entries["value"] = values
+        series = _label("__name__", name.replace(".", "_")) + whose + entries.tobytes()
+        written.append(b"\x0a" + varint(len(series)) + series)
+    return b"".join(written)
+
+
+def _label(name: str, value: str) -> bytes:
+    fields = _text(0x0A, name) + _text(0x12, value)
+    return b"\x0a" + varint(len(fields)) + fields
+
+
+def _text(tag: int, text: str) -> bytes:
+    data = text.encode()
+    return bytes((tag,)) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _varints(numbers: Any) -> Any:
+    """All of them in ``_TIME_BYTES`` bytes; the moments of this century need exactly so many."""
+    sevens = (numbers[:, None] >> (7 * np.arange(_TIME_BYTES))) & 0x7F
+    sevens[:, :-1] |= 0x80
+    return sevens.astype("u1")
+
+
+def lines(run: str, part: Samples) -> bytes:
+    """One line a snapshot, all its numbers as fields of it: the cheapest way that InfluxDB has."""
+    form = ",".join(
+        f"{name}={'%r' if values.dtype.kind == 'f' else '%di'}"
+        for name, values in part.columns.items()
+    )
+    milliseconds = np.round(part.times * 1e3).astype(np.int64).tolist()
+    rows = zip(*(values.tolist() for values in part.columns.values()), strict=True)
+    written = "\n".join(
+        f"snapshot,run={run} {form % row} {time}"
+        for row, time in zip(rows, milliseconds, strict=True)
+    )
+    return request("POST", "/write?db=bench&precision=ms", written.encode())
+
+
+def trackio(run: str, part: Samples, token: str) -> bytes:
+    names = tuple(part.columns)
+    rows = zip(*(values.tolist() for values in part.columns.values()), strict=True)
+    logs = [
+        {"project": "bench", "run": run, "metrics": dict(zip(names, row, strict=True)),
+         "step": part.first + i, "config": None}
+        for i, row in enumerate(rows)
+    ]  # fmt: skip
+    body = json.dumps({"args": [], "kwargs": {"logs": logs, "hf_token": None}}).encode()
+    headers = {"content-type": "application/json", "x-trackio-write-token": token}
+    return request("POST", "/api/bulk_log", body, headers)
+
+
+def mlflow(run: str, part: Samples) -> bytes:
+    """At most 1,000 numbers a request: 15 snapshots."""
+    milliseconds = np.round(part.times * 1e3).astype(np.int64).tolist()
+    metrics = [
+        {"key": name, "value": value, "timestamp": milliseconds[i], "step": part.first + i}
+        for name, values in part.columns.items()
+        for i, value in enumerate(values.tolist())
+    ]
+    body = json.dumps({"run_id": run, "metrics": metrics}).encode()
+    return request(
+        "POST", "/api/2.0/mlflow/runs/log-batch", body, {"content-type": "application/json"}
+    )

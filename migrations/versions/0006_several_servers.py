@@ -1,0 +1,44 @@
+"""What several servers on one database tell each other: which processes are asked for what, and which revision of a
+run was examined.
+
+Cures: what was asked through one server never reached a process that sends to another, and each of them examined
+every run.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006_several_servers"
+down_revision = "0005_keys_begin_with_the_run"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column(
+        "runs", sa.Column("examined", sa.BigInteger(), server_default="0", nullable=False)
+    )
+    # When the verdict last changed is the best that is known.
+    op.execute("UPDATE runs SET examined = verdict_revision")
+    op.create_table(
+        "requests",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("by_person", sa.Boolean(), nullable=False),
+        sa.Column("asked_at", sa.Double(), nullable=False),
+        sa.Column("generation", sa.BigInteger(), nullable=True),
+        sa.Column("answered", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "kind", "type", "rank", name="pk_requests"),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["runs.id"], name="fk_requests_run_id", ondelete="CASCADE"
+        ),
+    )
+    op.create_index("ix_requests_answered", "requests", ["answered", "asked_at"])
+
+
+def downgrade() -> None:
+    op.drop_table("requests")
+    op.drop_column("runs", "examined")

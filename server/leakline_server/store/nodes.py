@@ -1,0 +1,121 @@
+"""Nodes: stretches of snapshots with their numbers, as charts of long runs are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .codec import Array
+from .columns import Block, Stretch
+from .pieces import FIRST, LAST, MAX, MIN, NUMBERS, PRESENT, concatenate, nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is asked for: on the axis of this column, both ends included."""
+
+    axis: int
+    start: float | None = None
+    stop: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.start is None and self.stop is None
+
+    def holds(self, values: Array) -> Array:
+        held = np.ones(len(values), dtype=bool)
+        if self.start is not None:
+            held &= values >= self.start
+        if self.stop is not None:
+            held &= values <= self.stop
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Stretches of snapshots: ``count`` of them from sequence number ``low`` to ``high``, and records by column."""
+
+    low: Array
+    high: Array
+    count: Array
+    numbers: Mapping[int, Array]
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def take(self, rows: Array) -> Nodes:
+        numbers = {number: records[rows] for number, records in self.numbers.items()}
+        return Nodes(self.low[rows], self.high[rows], self.count[rows], numbers)
+
+    def outside(self, span: Span) -> Array:
+        """Where nothing is asked for. On an axis that some entries are not on, as without a generation."""
+        on = self.numbers[span.axis]
+        found: Array = on[:, PRESENT] == 0
+        if span.start is not None:
+            found = found | (on[:, MAX] < span.start)
+        if span.stop is not None:
+            found = found | (on[:, MIN] > span.stop)
+        return found
+
+    def inside(self, span: Span) -> Array:
+        """Where all of it is asked for."""
+        on = self.numbers[span.axis]
+        found: Array = on[:, PRESENT] == self.count
+        return found & span.holds(on[:, MIN]) & span.holds(on[:, MAX])
+
+    def stretches(self) -> list[Stretch]:
+        """Of nodes that are segments."""
+        of_each = zip(self.low.tolist(), self.high.tolist(), self.count.tolist(), strict=True)
+        return [Stretch(low, high, count, sealed=True, level=2) for low, high, count in of_each]
+
+
+def of_entries(block: Block, number: int) -> Array:
+    column = block.numbers(number)
+    found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
+    found[:, PRESENT] = 1 if column.present is None else column.present
+    return found
+
+
+def of_records(parts: Sequence[Sequence[Array]], numbers: Collection[int]) -> Nodes:
+    """Of the records of these columns, SEQUENCE first, by stretch."""
+    columns = [nothing(0)] * len(numbers)
+    if parts:
+        columns = [concatenate(of_column) for of_column in zip(*parts, strict=True)]
+    low, high, count = columns[0][:, (FIRST, LAST, PRESENT)].astype(np.int64).T
+    return Nodes(low, high, count, dict(zip(numbers, columns, strict=True)))
+
+
+def together(parts: Sequence[Nodes], numbers: Collection[int]) -> Nodes:
+    low, high, count = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high", "count")
+    )
+    joined = {number: concatenate([part.numbers[number] for part in parts]) for number in numbers}
+    return Nodes(low, high, count, joined)
+
+
+def with_some_within(nodes: Nodes, stretches: Sequence[Stretch]) -> Array:
+    """Which of these have a part of one of the stretches between their ends."""
+    if not len(nodes) or not stretches:
+        return np.zeros(len(nodes), dtype=bool)
+    ordered = sorted((s.first, s.last) for s in stretches)
+    low, high = np.array(ordered, dtype=np.int64).T
+    reach = np.maximum.accumulate(high)
+    at = np.searchsorted(low, nodes.high, side="right") - 1
+    within: Array = (at >= 0) & (reach[np.maximum(at, 0)] >= nodes.low)
+    return within
+
+
+def parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+    """Compacted segments that lie apart from everything else, and the rest."""
+    ordered = sorted(stretches, key=lambda s: s.first)
+    apart: list[Stretch] = []
+    mixed: list[Stretch] = []
+    reach = -1
+    for at, stretch in enumerate(ordered):
+        before = stretch.first <= reach
+        after = at + 1 < len(ordered) and ordered[at + 1].first <= stretch.last
+        reach = max(reach, stretch.last)
+        (mixed if before or after or stretch.level == 0 else apart).append(stretch)
+    return apart, mixed

@@ -1,0 +1,59 @@
+"""One server for one SQLite file.
+
+A server keeps in memory what it has written, and its live pages hear only of that: a second one on the same file would
+store what is sent twice, and say so to nobody. Other programs may read and write the file beside it. On Postgres there
+may be any number of servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import make_url
+
+# Beside the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
+SUFFIX: Final = "-served"
+
+
+class AlreadyServed(Exception):
+    """Another server is on this file; its text is the sentence for people."""
+
+
+@contextlib.contextmanager
+def alone_on(url: str) -> Iterator[None]:
+    """Hold the database for this server. Raises AlreadyServed, and OSError where the file cannot be made."""
+    path = _file_of(url)
+    if path is None:
+        yield
+        return
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Never deleted: who deletes one that another has just opened leaves two of them.
+    with path.with_name(path.name + SUFFIX).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise AlreadyServed(
+                f"another server (process {file.read(20).strip() or 'unknown'}) already serves {path}; use that one, "
+                "name another file with --database-url, or run several servers on Postgres"
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        # The lock ends with the process, however that ends.
+        yield
+
+
+def _file_of(url: str) -> Path | None:
+    """None where several servers may be on one database, or where nothing can be locked."""
+    parsed = make_url(url)
+    if os.name == "nt" or parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    # One file by whatever name.
+    return Path(parsed.database).resolve()

@@ -1,0 +1,220 @@
+"""The numbers of a process without its entries: of stretches as long as a question allows, from the rows with them.
+
+A chart of N points over a long run is made of nodes: of segments (rollups.py), of pieces of chunks (pieces.py), and of
+single entries where only those are exact, which is at the ends of what is asked for, in what is not compacted yet, and
+where stretches lie within each other. So what is read grows with the points of the answer, and every answer is what the
+entries would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from . import damage
+from .codec import Array, CorruptChunk
+from .columns import COLUMN_NAMES, SEQUENCE, Key, Stretch, among_first, of, read, waiting
+from .nodes import Nodes, Span, of_entries, of_records, parted, together, with_some_within
+from .pieces import PRESENT, nothing, of_numbers, spread, unpack
+from .tables import chunks, rollups, segments
+
+# The numbers of whole segments are of use from this many sequence numbers a point on.
+COARSE: Final = 4_096
+
+
+# Pieces of columns, by the number of the column and the first sequence number of the row.
+_Packed = Mapping[int, Mapping[int, bytes]]
+
+
+class Stored:
+    """Where a process has what is asked for. ``names``: series id -> name, of those that are wanted."""
+
+    def __init__(
+        self, connection: Connection, key: Key, names: Mapping[int, str], span: Span
+    ) -> None:
+        self._connection, self._key, self._names, self._span = connection, key, names, span
+        self._numbers = tuple(dict.fromkeys((SEQUENCE, span.axis, *names)))
+        self.damaged: list[damage.Damaged] = []
+        rolled = self._rollups(tuple(dict.fromkeys((SEQUENCE, span.axis))))
+        base = self._segments(rolled) + waiting(connection, key)
+        late = with_some_within(rolled, base)
+        # Whole segments that may be told of by their rollup alone.
+        self._rolled = rolled.take(~late & ~rolled.outside(span))
+        base += rolled.take(late).stretches()
+        self._apart, self._mixed = parted(base)
+        if not span.whole:
+            self._apart = self._near(self._apart)
+
+    def count(self) -> int:
+        """Snapshots in all stretches that hold some of what is asked for."""
+        found = sum(stretch.count for stretch in (*self._apart, *self._mixed))
+        return found + int(self._rolled.count.sum())
+
+    def ends(self) -> tuple[int, int]:
+        """The lowest and the highest sequence number of these stretches; there is at least one."""
+        low = [stretch.first for stretch in (*self._apart, *self._mixed)]
+        high = [stretch.last for stretch in (*self._apart, *self._mixed)]
+        return (
+            min([*low, *self._rolled.low[:1].tolist()]),
+            max([*high, *self._rolled.high[-1:].tolist()]),
+        )
+
+    def stretches(self) -> list[Stretch]:
+        found = [*self._apart, *self._mixed, *self._rolled.stretches()]
+        return sorted(found, key=lambda stretch: stretch.first)
+
+    def nodes(self, width: int) -> Nodes:
+        """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two)."""
+        parts: list[Nodes] = []
+        apart = self._apart
+        if len(self._rolled):
+            rolled = self._rolled
+            use = np.zeros(len(rolled), dtype=bool)
+            if width >= COARSE:
+                wanted = self._rollups(self._numbers)
+                use = rolled.inside(self._span) & (rolled.low // width == rolled.high // width)
+                use &= np.isin(rolled.low, wanted.low)
+                parts.append(wanted.take(np.isin(wanted.low, rolled.low[use])))
+            apart = apart + rolled.take(~use).stretches()
+        pieces, opened = self._pieces(sorted(apart, key=lambda s: s.first), width)
+        parts += [pieces, self._entries(self._mixed + opened)]
+        nodes = together(parts, self._numbers)
+        return nodes.take(np.argsort(nodes.low, kind="stable"))
+
+    def _rollups(self, numbers: Collection[int]) -> Nodes:
+        """A node for each segment that is rolled up."""
+        r = rollups.c
+        query = select(r.series_id, r.first_sequence, r.last_sequence, r.pieces).where(
+            of(rollups, self._key), r.series_id.in_(numbers)
+        )
+        packed: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
+        ends: dict[int, int] = {}
+        ordered = query.order_by(r.first_sequence)
+        for number, first, last, pieces in self._connection.execute(ordered).all():
+            packed[number][first] = pieces
+            ends[first] = last
+        rows = [self._told(packed, (first, ends[first]), numbers) for first in packed[SEQUENCE]]
+        return of_records([row for row in rows if row is not None], numbers)
+
+    def _segments(self, rolled: Nodes) -> list[Stretch]:
+        """Those that no rollup tells of."""
+        s = segments.c
+        query = select(s.first_sequence, s.last_sequence, s.count, s.level).where(
+            of(segments, self._key)
+        )
+        known = set(rolled.low.tolist())
+        rows = self._connection.execute(query.order_by(s.first_sequence)).all()
+        return [
+            Stretch(first, last, count, sealed=True, level=level)
+            for first, last, count, level in rows
+            if level < 2 or first not in known
+        ]
+
+    def _near(self, apart: Sequence[Stretch]) -> list[Stretch]:
+        """Without those that lie outside of what is asked for as a whole."""
+        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis)))
+        packed = self._packed(apart, numbers)
+        kept = []
+        for stretch in apart:
+            records = self._records(packed, stretch, numbers)
+            if records is None or not of_records([records], numbers).outside(self._span).all():
+                kept.append(stretch)
+        return kept
+
+    def _pieces(self, apart: Sequence[Stretch], width: int) -> tuple[Nodes, list[Stretch]]:
+        """The nodes of these segments, and those segments that have to be opened."""
+        packed = self._packed(apart, self._numbers)
+        parts, told, opened = [], [], []
+        for stretch in apart:
+            records = self._records(packed, stretch, self._numbers)
+            if records is None:
+                opened.append(stretch)
+            else:
+                parts.append(records)
+                told.append(stretch)
+        nodes = of_records(parts, self._numbers)
+        whole = nodes.inside(self._span) & (nodes.low // width == nodes.high // width)
+        doubtful = ~whole & ~nodes.outside(self._span)
+        if doubtful.any():
+            owner = np.repeat(np.arange(len(parts)), [len(records[0]) for records in parts])
+            torn = set(owner[doubtful].tolist())
+            opened += [told[at] for at in sorted(torn)]
+            whole &= ~np.isin(owner, list(torn))
+        return nodes.take(whole), opened
+
+    def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
+        """The pieces of these segments, by column and first sequence number."""
+        firsts = [stretch.first for stretch in apart if stretch.level > 0]
+        if not firsts:
+            return {}
+        known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in apart)
+        asked = [number for number in numbers if number != SEQUENCE or not known]
+        c = chunks.c
+        query = select(c.series_id, c.first_sequence, c.pieces).where(
+            of(chunks, self._key), c.series_id.in_(asked),
+            among_first(c.first_sequence, firsts), c.pieces.is_not(None),
+        )  # fmt: skip
+        found: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
+        for number, first, pieces in self._connection.execute(query).all():
+            found[number][first] = pieces
+        return found
+
+    def _records(
+        self, packed: _Packed, stretch: Stretch, numbers: Collection[int]
+    ) -> list[Array] | None:
+        """What its pieces tell of each of these columns; None where that cannot be read."""
+        axis, first = self._span.axis, stretch.first
+        span = first, stretch.last
+        if axis == SEQUENCE or not stretch.whole:
+            return self._told(packed, span, numbers)
+        if first not in packed.get(axis, {}):
+            # Every compacted segment has pieces of its axis.
+            return None
+        return self._told(packed, span, numbers, of_numbers(*span))
+
+    def _told(
+        self,
+        packed: _Packed,
+        span: tuple[int, int],
+        numbers: Collection[int],
+        sequence: Array | None = None,
+    ) -> list[Array] | None:
+        """The records of the rows from the first to the last of ``span``, which have these pieces."""
+        first, number, found = span[0], SEQUENCE, []
+        try:
+            if sequence is None:
+                mine = packed.get(SEQUENCE, {}).get(first)
+                if mine is None:
+                    return None
+                sequence = unpack(mine)
+            for number in numbers:
+                mine = packed[number].get(first)
+                if number == SEQUENCE:
+                    found.append(sequence)
+                elif mine is None:
+                    found.append(nothing(len(sequence)))
+                else:
+                    found.append(spread(unpack(mine), sequence[:, PRESENT]))
+        except CorruptChunk:
+            name = {**COLUMN_NAMES, **self._names}[number]
+            what = damage.Damaged(*self._key, f"the summary of {name}", *span)
+            damage.found(self._connection.engine, what)
+            return None
+        return found
+
+    def _entries(self, among: Iterable[Stretch]) -> Nodes:
+        """A node for each snapshot that is asked for."""
+        found = sorted(among, key=lambda stretch: stretch.first)
+        block = read(self._connection, self._key, self._numbers, self._names, found)
+        self.damaged += block.damaged
+        on = block.numbers(self._span.axis)
+        keep = self._span.holds(on.values)
+        if on.present is not None:
+            keep &= on.present
+        block = block.take(keep)
+        sequence = block.numbers(SEQUENCE).values
+        numbers = {number: of_entries(block, number) for number in self._numbers}
+        return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)

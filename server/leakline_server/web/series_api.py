@@ -1,0 +1,84 @@
+"""Series for charts: of one run, and of several laid over each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from ..errors import run_not_found
+from ..store import history, points
+from ..store.wire import MAX_NAME_LENGTH
+from . import schemas
+from .json_response import json_response
+from .schemas import RunId
+from .services import Use
+
+router = APIRouter(prefix="/api/v1", tags=["samples"])
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"model": schemas.Error, "description": "no such run"},
+    422: {"model": schemas.Error, "description": "a field is wrong: named, with its value"},
+}
+Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
+Names = Annotated[
+    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]], Query(min_length=1, max_length=200)
+]
+Runs = Annotated[list[RunId], Query(alias="run", min_length=1, max_length=points.MAX_RUNS)]
+From = Annotated[float | None, Query(alias="from", allow_inf_nan=False)]
+To = Annotated[float | None, Query(alias="to", allow_inf_nan=False)]
+Most = Annotated[int, Query(alias="points", ge=1, le=points.MAX_POINTS)]
+
+
+@router.get(
+    "/runs/{run}/series",
+    summary="Series for charts",
+    response_model=None,
+    responses={200: {"model": schemas.SeriesList}, **_ERRORS},
+)
+def get_series(
+    run: RunId,
+    use: Use,
+    name: Names,
+    phase: Text = None,
+    kind: Text = None,
+    process: Text = None,
+    x: points.Axis = "generation",
+    start: From = None,
+    stop: To = None,
+    most: Most = 2_000,
+) -> Response:
+    """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
+    may hold `*`; `phase=*` gives one item for each phase."""
+    query = points.SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
+    try:
+        return json_response(points.read_series(use.engine, run, query))
+    except history.NoSuchRun as error:
+        raise run_not_found(run) from error
+
+
+@router.get(
+    "/series",
+    summary="Series of several runs",
+    response_model=None,
+    responses={200: {"model": schemas.Overlay}, **_ERRORS},
+)
+def get_overlay(
+    use: Use,
+    run: Runs,
+    name: Names,
+    phase: Text = None,
+    kind: Text = None,
+    x: points.Axis = "generation",
+    start: From = None,
+    stop: To = None,
+    most: Most = 2_000,
+) -> Response:
+    """As the series of one run; `run` may repeat, up to ten times, and every item says of which it is."""
+    query = points.SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
+    try:
+        return json_response(points.overlay(use.engine, tuple(dict.fromkeys(run)), query))
+    except history.NoSuchRun as error:
+        raise run_not_found(str(error)) from error

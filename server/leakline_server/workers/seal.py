@@ -1,0 +1,98 @@
+"""Seals what waits, a segment at a time, beside the thread that writes batches: whoever sends waits for neither long.
+
+Told by the writer which processes have enough; looks for itself for what was left by an earlier server and for what
+has paused.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ..figures import SealerFigures
+from ..store import sealing
+from ..store.codec import CorruptChunk
+from ..store.columns import Key
+from ..store.engine import DATABASE_ERRORS, Engine
+
+LOOK_SECONDS: Final = 30.0
+# What could not be sealed is tried again after so long, and holds up nothing else until then.
+PAUSE_SECONDS: Final = 300.0
+# What waits of a run is looked at for so long after its last news: until it was idle, and tried once more.
+NEWS_SECONDS: Final = 900.0
+
+log = logging.getLogger("leakline")
+
+
+class Sealer:
+    """`once` is what its thread repeats. ``sealed`` is told, on that thread, how many snapshots of a process were; 0
+    where less waits than was thought.
+    """
+
+    def __init__(self, engine: Engine, sealed: Callable[[Key, int], None]) -> None:
+        self._engine, self._sealed = engine, sealed
+        # From the writer's thread.
+        self._wanted: deque[Key] = deque()
+        # Whether something of it was sealed since it is due.
+        self._due: dict[Key, bool] = {}
+        # What could not be sealed, and until when it is left, by the monotonic clock.
+        self._paused: dict[Key, float] = {}
+        self._next_look = 0.0
+        # Everything was looked at once.
+        self._looked = False
+        self.figures = SealerFigures()
+
+    def want(self, keys: Iterable[Key]) -> None:
+        """Enough of these waits; from any thread."""
+        self._wanted.extend(keys)
+
+    def once(self) -> float:
+        """One segment. Returns how many seconds to rest."""
+        while self._wanted:
+            self._add((self._wanted.popleft(),))
+        if self._due:
+            self._seal(next(iter(self._due)))
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            self._look()
+        return 0.0 if self._due or self._wanted else LOOK_SECONDS
+
+    def _seal(self, key: Key) -> None:
+        started, count = time.perf_counter(), 0
+        try:
+            count = sealing.seal(self._engine, key, time.time())
+        except Exception as error:
+            # Whatever it is, it is this process's: the others are sealed.
+            self._paused[key] = time.monotonic() + PAUSE_SECONDS
+            log.error(
+                "could not seal batches of run %s, which is tried again later: %r",
+                key.run_id, error, exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
+            )  # fmt: skip
+        if count or not self._due[key]:
+            # That nothing is left says nothing new to who has just been told of a segment.
+            self._sealed(key, count)
+        self.figures.snapshots += count
+        self.figures.seconds += time.perf_counter() - started
+        if count:
+            self._due[key] = True
+        else:
+            del self._due[key]
+
+    def _add(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if key not in self._paused:
+                self._due.setdefault(key, False)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._paused = {key: until for key, until in self._paused.items() if until > now}
+        since = time.time() - NEWS_SECONDS if self._looked else None
+        try:
+            self._add(sealing.due(self._engine, time.time(), since))
+        except DATABASE_ERRORS as error:
+            log.error("could not look for batches to seal: %s", error)
+            return
+        self._looked = True

@@ -1,0 +1,157 @@
+"""Attempts are one run whatever number they were told; what a process of the run has started counts for itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from leakline.analysis import examine
+from leakline.analysis.books import books
+from leakline.analysis.history import ProcessHistory, RunHistory, history_from_batches
+from leakline.analysis.series import lanes_of
+from leakline.snapshot import Batch
+
+from .builder import MIB, Training, kept_environments
+
+
+def together(*trainings: Training, **changes: int) -> RunHistory:
+    """In the wrong order, and with what is told of the attempts changed."""
+    batches: list[Batch] = [
+        replace(batch, process=replace(batch.process, **changes))
+        for training in reversed(trainings)
+        for batch in training.batches()
+    ]
+    return history_from_batches(trainings[0].header(), batches)
+
+
+FIRST = Training(leaks=(kept_environments(),), generations=8, instance="p1", resident=900 * MIB)
+# Killed at generation 7, resumed at 6, with half of the memory: the rest went with the process.
+SECOND = Training(
+    leaks=(kept_environments(),), generations=12, instance="p2", attempt=2, first_generation=6,
+    resident=450 * MIB, seed=5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("told", [{}, {"attempt": 1}])
+def test_the_same_leak_in_both_attempts_is_one_finding_with_one_rate(told: dict[str, int]) -> None:
+    verdict = examine(together(FIRST, SECOND, **told))
+    assert verdict.generations == 18
+    active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert len(active) == 1
+    rate = active[0].growth_bytes_per_generation.estimate
+    # The second attempt warms up as well, on its own.
+    assert rate == pytest.approx(6 * MIB, rel=0.2)
+
+
+@pytest.mark.parametrize("told", [{}, {"attempt": 1}])
+def test_what_went_with_the_process_is_no_release(told: dict[str, int]) -> None:
+    history = together(FIRST, SECOND, **told)
+    assert examine(history).status in ("suspected", "confirmed")
+    (lane,) = lanes_of(history)
+    # 400 MiB less, of which nothing is seen on the axis of the verdict, and nothing in the books.
+    steps = [b - a for a, b in pairwise(lane.private)]
+    assert min(steps) > -8 * MIB
+    booked = books(history)
+    assert min(booked.total) > -8 * MIB
+    # As it was read: there it is.
+    resident = [v for v in lane.readings("process.rss_bytes") if v is not None]
+    assert min(b - a for a, b in pairwise(resident)) < -300 * MIB
+
+
+@pytest.mark.parametrize("told", [{}, {"attempt": 1}])
+def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
+    told: dict[str, int],
+) -> None:
+    history = together(FIRST, SECOND, **told)
+    (lane,) = lanes_of(history)
+    assert lane.generations == tuple(range(18))
+    assert [lane.segment[row] for row in lane.end_rows] == [0] * 6 + [1] * 12
+    assert books(history).generations == tuple(range(18))
+    alone = books(together(SECOND))
+    assert books(history).total[7:] == alone.total[1:]
+
+
+def test_one_that_lives_beside_another_has_a_lane_of_its_own() -> None:
+    beside = replace(FIRST, instance="p2", seed=3)
+    assert [lane.name for lane in lanes_of(together(FIRST, beside))] == [
+        "rank 0 main", "rank 0 main 2",
+    ]  # fmt: skip
+
+
+def child(number: int, begins: float) -> ProcessHistory:
+    (process,) = together(Training(generations=3, instance=f"c{number}")).processes
+    shift = begins - process.time[0]
+    return replace(process, role="child", time=[t + shift for t in process.time])
+
+
+def test_children_that_come_one_after_the_other_are_one_lane_and_not_in_the_books() -> None:
+    alone = together(FIRST)
+    end = alone.processes[0].time[-1]
+    children = tuple(child(n, end + 100_000 * n) for n in range(5))
+    history = replace(alone, processes=(*children, *alone.processes))
+    assert [lane.name for lane in lanes_of(history)] == ["rank 0 child", "rank 0 main"]
+    assert books(history) == books(alone)
+    assert examine(history).generations == examine(alone).generations == 8
+    beside = tuple(child(n, end + n) for n in range(3))
+    names = [lane.name for lane in lanes_of(replace(alone, processes=beside))]
+    assert names == ["rank 0 child", "rank 0 child 2", "rank 0 child 3"]
+
+
+def test_children_alone_count_their_own_generations() -> None:
+    history = replace(together(FIRST), processes=(child(0, 0.0),))
+    assert books(history).generations == (0, 1, 2)
+
+
+LEAKING = Training(leaks=(kept_environments(),), generations=30, instance="p1")
+
+
+def resumed(generations: int, **changes: object) -> Training:
+    """From generation 30 on, by a new process with a third of the memory."""
+    given = {"leaks": (), "resident": 300 * MIB, **changes}
+    return replace(
+        LEAKING, generations=generations, instance="p2", attempt=2, first_generation=30, seed=5, **given
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("generations", [16, 30])
+def test_a_run_resumed_with_the_fix_has_recovered(generations: int) -> None:
+    assert examine(together(LEAKING)).status == "confirmed"
+    verdict = examine(together(LEAKING, resumed(generations)))
+    assert verdict.status == "recovered", verdict.summary
+    (finding,) = [f for f in verdict.findings if f.status == "recovered"]
+    assert finding.kind == "objects"
+    assert verdict.oom.risk == "none"
+    assert verdict.growth_bytes_per_generation is not None
+    assert abs(verdict.growth_bytes_per_generation.estimate) < 2 * MIB
+    assert verdict.generations == 30 + generations
+
+
+LIMIT = 560 * MIB
+
+
+def test_too_few_generations_after_a_resume_say_nothing_yet() -> None:
+    assert examine(together(LEAKING, resumed(4))).status == "confirmed"
+
+
+@pytest.mark.parametrize("generations", [6, 12, 16, 30])
+def test_a_run_resumed_without_the_fix_leaks_at_every_moment(generations: int) -> None:
+    again = resumed(generations, leaks=(kept_environments(),))
+    verdict = examine(together(LEAKING, again))
+    assert verdict.status == "confirmed", verdict.summary
+    (finding,) = [f for f in verdict.findings if f.status == "confirmed"]
+    assert finding.started_at_generation is not None
+    assert finding.started_at_generation.estimate <= 4
+
+
+def test_memory_that_went_with_an_attempt_does_not_fill_the_limit_of_the_next() -> None:
+    """As long until it is full as the new process needs by itself, not as if it had gone on from where it was."""
+    again = resumed(16, leaks=(kept_environments(),))
+    both = replace(together(LEAKING, again), limit_bytes=LIMIT)
+    together_, alone = (
+        examine(each).oom for each in (both, replace(together(again), limit_bytes=LIMIT))
+    )
+    assert together_.generation is not None
+    assert alone.generation is not None
+    assert together_.generation.estimate == pytest.approx(alone.generation.estimate, rel=0.15)

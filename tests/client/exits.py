@@ -1,0 +1,103 @@
+"""How long a process takes to end, from the last line of the program until it is gone: by kind of end and server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+START: Final = """
+import atexit, os, signal, sys, threading, time
+import leakline
+run = leakline.init(mode={mode!r}, server={server!r}, quiet={quiet})
+for generation in range(20):
+    run.generation(generation)
+    with run.phase("train"):
+        sum(range(20_000))
+{before}
+# Handlers that the program has set up take their time anyway.
+sys.stdout.write(f"{{time.monotonic()}}\\n")
+sys.stdout.flush()
+{end}
+"""
+DAEMONS: Final = """
+def work():
+    while True:
+        with run.phase("beside"):
+            run.gauge("beside", 1)
+        time.sleep(0.001)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+"""
+SHUTDOWN: Final = """
+class Late:
+    def __del__(self):
+        run.snapshot("from a finalizer")
+        leakline.current().mark("from a finalizer")
+keep = Late()
+keep.itself = keep
+sys.keep_for_long = Late()
+atexit.register(run.mark, "after ours")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """``before`` and ``code`` of a program, its exit status, and the state the run then has; None: no end is told."""
+
+    code: str
+    status: int
+    state: str | None = "finished"
+    before: str = ""
+
+
+ENDS: Final = {
+    "normal end": End("", 0),
+    "finish": End("run.finish()", 0),
+    "sys.exit": End("sys.exit(3)", 3),
+    "exception": End("raise ValueError('planned')", 1, "failed"),
+    "SIGTERM": End("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -15, "terminated"),
+    "SIGINT": End("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -2, "terminated"),
+    "daemon threads": End("", 0, before=DAEMONS),
+    "shutdown": End("", 0, before=SHUTDOWN),
+    "collected": End("del run; import gc; gc.collect()", 0),
+    "os._exit": End("os._exit(0)", 0, None),
+}  # fmt: skip
+
+
+def seconds_to_end(
+    folder: Path, end: End, server: str | None, *, quiet: bool = True
+) -> tuple[float, str]:
+    """(seconds, what it wrote to stdout after that). ``server`` None: with Leakline disabled."""
+    script = folder / "ends.py"
+    mode = "disabled" if server is None else "online"
+    script.write_text(
+        START.format(
+            mode=mode, server=server, quiet=quiet, before=textwrap.dedent(end.before), end=end.code
+        )
+    )
+    environment = {**os.environ, "LEAKLINE_DIR": str(folder / "spool")}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    over = time.monotonic()
+    assert process.returncode == end.status, err
+    line, _, rest = out.partition("\n")
+    return over - float(line), rest
+
+
+def added_seconds(folder: Path, end: End, server: str, *, quiet: bool = True) -> float:
+    """How much longer it takes than without Leakline."""
+    alone, _ = seconds_to_end(folder, end, None)
+    with_us, rest = seconds_to_end(folder, end, server, quiet=quiet)
+    assert rest == ""
+    return with_us - alone

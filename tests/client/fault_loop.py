@@ -1,0 +1,167 @@
+"""A real training loop in a process of its own beside a server that misbehaves, and what that costs the loop.
+
+What our threads can hold the loop up by in one iteration is no more than the CPU time they take in it, and no more than
+the iteration took too long: the smaller of the two is ours. So a busy machine does not count against us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from tests.client.faults import FaultServer
+
+from leakline.accounts import DROPPED, THINNED
+from leakline.delivery import Delivery
+from leakline.uploading import upload
+
+LOOP: Final = """
+import functools, hashlib, json, statistics, sys, threading, time
+import leakline
+import leakline.sender, leakline.starting
+
+# An outage of hours in seconds: a hundred times as many tries in the time, which still are a small part of it.
+leakline.sender.FIRST_PAUSE_SECONDS = leakline.sender.LONGEST_PAUSE_SECONDS = 0.3
+leakline.starting.Delivery = functools.partial(leakline.starting.Delivery, timeout_seconds=0.3)
+seconds, waiting = {seconds}, {waiting}
+run = leakline.init(mode={mode!r}, server={server!r}, quiet=False)
+sender = run._chain.sender
+block = b"x" * 400_000
+ours = [t.ident for t in threading.enumerate() if t.name.startswith("leakline-")]
+# What /proc tells of a thread that is running is as old as the last tick, up to 10 ms; its clock is exact.
+clocks = [time.pthread_getcpuclockid(ident) for ident in ours]
+
+def our_cpu():
+    return sum(map(time.clock_gettime, clocks))
+
+def work():
+    # Half of it holds the interpreter, half of it lets go of it.
+    for _ in range(8):
+        sum(range(12_000))
+        hashlib.sha256(block)
+
+def train(until):
+    walls, stalls, calls = [], [], [0.0]
+    begun, cpu = time.perf_counter(), our_cpu()
+    while not until(time.perf_counter() - begun):
+        before, started = our_cpu(), time.perf_counter()
+        work()
+        walls.append(time.perf_counter() - started)
+        stalls.append(our_cpu() - before)
+        if len(walls) % 20 == 0:
+            called, busy = time.perf_counter(), time.thread_time()
+            with run.generation(len(walls) // 20), run.phase("train"):
+                pass
+            calls.append(time.perf_counter() - called - (time.thread_time() - busy))
+    usual = statistics.median(walls)
+    ours = [min(max(0.0, wall - usual), cpu) for wall, cpu in zip(walls, stalls)]
+    calls.sort()
+    return {{
+        "iterations": len(walls), "work_seconds": usual, "longest_stall": max(ours),
+        "longest_wait": calls[-1], "usual_wait": calls[len(calls) * 99 // 100],
+        "share": (our_cpu() - cpu) / (time.perf_counter() - begun),
+        "held_up": sum(ours) / sum(walls),
+    }}
+
+def peak_bytes():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+def say(what):
+    print(json.dumps(what), flush=True)
+
+train(lambda took: took > 0.5)
+say(train(lambda took: took > seconds))
+loop = run._chain.loop
+for number in range(waiting):
+    # One in ten seconds, by the clock of the snapshots.
+    loop._wall_clock = lambda: time.time() - 10 * (waiting - number)
+    run.snapshot("background")
+    # The queue is bounded: no faster than it is recorded.
+    if number % 500 == 499:
+        run._chain.recorder.flush(30)
+loop._wall_clock = time.time
+say({{"peak_bytes": peak_bytes(), "failures": sender.failures if sender else 0}})
+sys.stdin.readline()
+is_behind = run._chain.outbox.pending if sender is not None else lambda: False
+say(train(lambda took: took > seconds and (took > 60 or not is_behind())))
+run.finish()
+say({{"peak_bytes": peak_bytes(), "lost": run._chain.recorder._losses.totals()}})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``outage`` and ``after`` as the loop tells them; bytes at their highest."""
+
+    outage: dict[str, Any]
+    after: dict[str, Any]
+    peak_bytes: int
+    failures: int
+    lost: dict[str, int]
+
+    @property
+    def longest_stall_seconds(self) -> float:
+        return max(self.outage["longest_stall"], self.after["longest_stall"])
+
+    @property
+    def held_up(self) -> float:
+        """Share of the loop's time, of outage and catching up together."""
+        both = (self.outage, self.after)
+        seconds = [part["iterations"] * part["work_seconds"] for part in both]
+        return sum(p["held_up"] * s for p, s in zip(both, seconds, strict=True)) / sum(seconds)
+
+
+def train(
+    folder: Path, server: FaultServer, mode: str, seconds: float, waiting: int, kind: str = "online"
+) -> Cost:
+    """The loop during an outage of ``seconds``, with ``waiting`` snapshots more, and for up to a minute after it.
+
+    What has not arrived by then is synced.
+    """
+    server.set(mode)
+    script = folder / "loop.py"
+    text = LOOP.format(seconds=seconds, waiting=waiting, mode=kind, server=server.address)
+    script.write_text(text)
+    environment = {
+        **os.environ,
+        "LEAKLINE_DIR": str(folder / "spool"),
+        "LEAKLINE_MAX_OVERHEAD": "0.01",
+    }
+    said = folder / "stderr"
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        stderr=said.open("w"),
+    )  # fmt: skip
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        outage, told = _line(process.stdout), _line(process.stdout)
+        server.set("healthy")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        after, last = _line(process.stdout), _line(process.stdout)
+        # Nothing of ours may stand among what the program prints.
+        assert process.stdout.read() == ""
+        assert process.wait(60) == 0, said.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    if kind == "online":
+        (path,) = (folder / "spool").rglob("*.spool")
+        upload(path, Delivery(server.address))
+    lines = said.read_text().splitlines()
+    # The start, that nobody answers, what is left to sync, the verdict.
+    assert len(lines) <= 4, lines
+    # Other reasons count what was never taken.
+    lost = {reason: n for reason, n in last["lost"].items() if reason in DROPPED | THINNED}
+    return Cost(outage, after, told["peak_bytes"], told["failures"], lost)
+
+
+def _line(stdout: IO[str]) -> dict[str, Any]:
+    return dict(json.loads(stdout.readline()))

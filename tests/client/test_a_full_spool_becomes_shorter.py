@@ -1,0 +1,646 @@
+"""A full spool: what goes first, what never goes, and that a kill in the middle of it leaves a whole one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline import breathing, rewriting, spool_file
+from leakline.delivery import Delivery
+from leakline.outbox import SafeOutbox
+from leakline.rewriting import STAYS, THINNED, Contents, choose
+from leakline.snapshot import Batch, Census, Event, Holder, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool import (
+    collect,
+    encode_batch,
+    is_live,
+    read_ack,
+    read_batches,
+    read_end,
+    read_header,
+    read_records,
+)
+from leakline.spool_file import SpoolFile
+from leakline.uploading import upload, uploading
+
+HEADER = RunHeader("run-1", "project", "name", "generation", 25, 100.0)
+PROCESS = ProcessIdentity("instance-1", rank=0, pid=1, host="here")
+SERVER = "http://127.0.0.1:8765"
+KIB = 1024
+
+
+def snapshot(
+    sequence: int,
+    kind: str = "phase_end",
+    rss: int | None = None,
+    phase: str = "train",
+    event: Event | None = None,
+    holder: Holder | None = None,
+    census: Census | None = None,
+) -> Snapshot:
+    noise = random.Random(sequence)
+    samples = {f"type.T{i}.count": noise.randrange(10**9) for i in range(20)}
+    return Snapshot(
+        sequence, 1.0, 2.0, 0, phase if kind == "phase_end" else None, "", kind,
+        {**samples, "process.rss_bytes": 1000 + sequence if rss is None else rss},
+        () if event is None else (event,), (), census, () if holder is None else (holder,),
+    )  # fmt: skip
+
+
+def batch(*snapshots: Snapshot) -> Batch:
+    return Batch(PROCESS, snapshots)
+
+
+def declared(sequence: int, kind: str = "expect", count: int = 4) -> Event:
+    return Event(sequence, 1.0, kind, "Agent", data={"low": count, "high": count})
+
+
+def spool(tmp_path: Path, limit: int = 64 * KIB) -> SpoolFile:
+    return SpoolFile(tmp_path / "run-1" / "instance-1.spool", HEADER, PROCESS, limit)
+
+
+def sequences(path: Path) -> list[int]:
+    return [s.sequence for b in read_batches(path) for s in b.snapshots]
+
+
+def fill(
+    file: SpoolFile, make: Callable[[int], Snapshot], until: Callable[[], object]
+) -> tuple[int, list[int]]:
+    """Append until something holds; the last number, and those that are still in the file."""
+    number = 0
+    while not until():
+        number += 1
+        file.append(batch(make(number)))
+        assert file.path.stat().st_size <= 64 * KIB
+        assert number < 20_000
+    return number, sequences(file.path)
+
+
+def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
+    """As if each had a record of 100 bytes."""
+    found, at = Contents(), 0
+    for each in snapshots:
+        encoded = encode_batch(batch(each))
+        path_record = _record(encoded, at)
+        found.add(path_record, sent=each.sequence <= sent)
+        at += len(encoded)
+    found.sizes = array("I", [100] * len(snapshots))
+    return found
+
+
+def _record(encoded: bytes, at: int) -> rewriting.Record:
+    from leakline.spool import FRAME, Record
+
+    _, kind, flags, _, _ = FRAME.unpack_from(encoded)
+    return Record(kind, flags, encoded[FRAME.size :], at, at + len(encoded))
+
+
+def staying(contents: Contents, room: int) -> list[int]:
+    fates = choose(contents, room)
+    return [n for n, fate in zip(contents.sequences, fates, strict=True) if fate == STAYS]
+
+
+def test_of_four_neighbours_of_a_phase_the_lowest_and_the_highest_stay() -> None:
+    resident = {2: 50, 3: 10, 4: 90, 5: 60}
+    every = [snapshot(n, rss=resident.get(n, 55)) for n in range(1, 11)]
+    assert staying(contents_of(*every), 800)[:5] == [1, 3, 4, 6, 7]
+
+
+def test_each_phase_has_neighbours_of_its_own() -> None:
+    """Else the phase in the middle would lose all its ends, and the two around it none."""
+    phases = ("low", "middle", "high", "middle")
+    every = [snapshot(n, rss=100 * (n % 4), phase=phases[n % 4]) for n in range(402)]
+    for each in every:
+        object.__setattr__(each, "sequence", each.sequence + 1)
+    kept = staying(contents_of(*every), 25_000)
+    for phase in set(phases):
+        of_phase = [s.sequence for s in every if s.phase == phase]
+        left = [n for n in of_phase if n in set(kept)]
+        assert 0.4 * len(of_phase) < len(left) < 0.8 * len(of_phase)
+
+
+def test_the_highest_and_the_lowest_of_all_survive_any_number_of_rounds() -> None:
+    numbers = random.Random(7)
+    every = [snapshot(n, rss=numbers.randrange(1, 10**6)) for n in range(1, 2001)]
+    low = min(every, key=lambda s: s.samples["process.rss_bytes"]).sequence
+    high = max(every, key=lambda s: s.samples["process.rss_bytes"]).sequence
+    kept = staying(contents_of(*every), 2_000)
+    assert len(kept) <= 20
+    assert {1, 2000, low, high} <= set(kept)
+
+
+def test_what_the_server_has_goes_before_what_it_has_not() -> None:
+    every = [snapshot(n) for n in range(1, 401)]
+    kept = set(staying(contents_of(*every, sent=200), 31_000))
+    assert set(range(201, 401)) <= kept
+    assert len(kept) <= 310
+
+
+def test_generation_ends_go_after_the_frequent_ones_the_older_half_first_and_never_the_first() -> (
+    None
+):
+    ends = [
+        snapshot(n, kind="generation_end" if n % 5 == 0 else "phase_end") for n in range(1, 1001)
+    ]
+    generations = set(range(5, 1001, 5))
+    # Every frequent one that can go, and the older half thinned.
+    kept = set(staying(contents_of(*ends), 17_000))
+    assert 5 in kept
+    assert {n for n in generations if n > 500} <= kept
+    assert len([n for n in generations & kept if n <= 500]) < 90
+    assert len(kept) - len(generations & kept) < 12, "all others were thinned first"
+
+
+def test_generation_ends_of_the_whole_run_stay_however_often_the_file_is_filled() -> None:
+    """The older half of what is left each time would leave nothing of the beginning."""
+    ends, last = list[int](), 0
+    for _ in range(8):
+        more = range(last + 1, last + 401 - len(ends))
+        every = [snapshot(n, kind="generation_end") for n in (*ends, *more)]
+        ends, last = staying(contents_of(*every), 20_000), more[-1]
+        assert len(ends) <= 200
+    tenths = [sum(begin < n <= begin + last / 10 for n in ends) for begin in _tenths(last)]
+    assert min(tenths) > 0.3 * max(tenths), tenths
+
+
+def _tenths(last: int) -> list[float]:
+    return [last * i / 10 for i in range(10)]
+
+
+def test_only_then_the_oldest_go_and_what_was_declared_stays() -> None:
+    every = [
+        snapshot(
+            n,
+            kind="manual",
+            event=declared(n) if n == 40 else Event(n, 1.0, "mark", "m") if n == 41 else None,
+        )
+        for n in range(1, 201)
+    ]
+    fates = choose(contents_of(*every), 10_000)
+    kept = [n for n, fate in enumerate(fates, 1) if fate == STAYS]
+    assert kept == [1, 40, *range(103, 201)]
+    assert THINNED not in fates
+
+
+def test_the_same_declaration_in_every_generation_is_kept_once() -> None:
+    every = [snapshot(n, kind="generation_end", event=declared(n)) for n in range(1, 401)]
+    kept = staying(contents_of(*every), 2_000)
+    assert kept[0] == 1
+    assert len(kept) <= 20
+
+
+def test_the_bound_holds_even_where_everything_is_a_declaration() -> None:
+    every = [snapshot(n, kind="manual", event=declared(n, count=n)) for n in range(1, 401)]
+    kept = staying(contents_of(*every), 2_000)
+    assert kept == [1, *range(382, 401)]
+
+
+@pytest.mark.parametrize("what", ["event", "holder", "census"])
+def test_what_carries_more_than_samples_is_not_thinned(what: str) -> None:
+    more = {
+        "event": {"event": Event(50, 1.0, "warning", "w")},
+        "holder": {"holder": Holder(50, "Agent", "train.agents", 3)},
+        "census": {"census": Census(50, "full", 1.0, 10, (("list", 4, None),))},
+    }[what]
+    every = [snapshot(n, **(more if n == 50 else {})) for n in range(1, 201)]  # type: ignore[arg-type]
+    assert 50 in staying(contents_of(*every), 1_000)
+
+
+@pytest.mark.parametrize("kind", ["collection", "log"])
+def test_what_some_programs_have_at_every_phase_end_protects_nothing(kind: str) -> None:
+    every = [snapshot(n, event=Event(n, 1.0, kind, "full")) for n in range(1, 201)]
+    assert len(staying(contents_of(*every), 10_000)) <= 100
+
+
+def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
+    file = spool(tmp_path)
+    last, kept = fill(
+        file,
+        lambda n: snapshot(n, "manual" if n % 10 == 0 else "phase_end"),
+        lambda: "spool_full" in file.lost(),
+    )
+    lost = file.lost()
+    assert sum(lost.values()) == last - len(kept)
+    assert file.waiting() == len(kept)
+    assert lost["spool_thinned"] > lost["spool_full"]
+    assert kept[0] == 1
+    assert kept[-1] == last
+    assert read_header(file.path) == (HEADER, PROCESS)
+
+
+def test_what_was_sent_is_not_lost_when_it_goes(tmp_path: Path) -> None:
+    file = spool(tmp_path)
+    inode = file.path.stat().st_ino
+    given: list[int] = []
+    for number in range(1, 3001):
+        file.append(batch(snapshot(number)))
+        if number % 7 == 0:
+            batches, mark = file.unsent()
+            given += [s.sequence for b in batches for s in b.snapshots]
+            file.accept(mark, SERVER)
+    assert file.path.stat().st_ino != inode
+    assert file.lost() == {}
+    assert given == list(range(1, 2997))
+    assert file.waiting() == 4
+
+
+def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
+    tmp_path: Path,
+) -> None:
+    for arrives in (True, False):
+        file = spool(tmp_path / str(arrives))
+        for n in range(1, 61):
+            file.append(batch(snapshot(n)))
+        _, mark = file.unsent()
+        # The answer of the server takes so long that the file is made shorter meanwhile.
+        last, kept = 60, 0
+        while set(range(1, 61)) <= set(sequences(file.path)):
+            last += 1
+            file.append(batch(snapshot(last)))
+        kept = len(sequences(file.path))
+        went_while_sent = [n for n in range(1, 61) if n not in set(sequences(file.path))]
+        assert went_while_sent
+        assert file.waiting() + sum(file.lost().values()) == last
+        if arrives:
+            file.accept(mark, SERVER)
+            assert file.waiting() + sum(file.lost().values()) == last - 60
+            assert min(_given_out(file)) > 60
+        else:
+            again = _given_out(file)
+            assert sum(file.lost().values()) == last - kept
+            assert again == sequences(file.path)
+        assert file.waiting() == 0
+
+
+def _given_out(file: SpoolFile) -> list[int]:
+    given: list[int] = []
+    while file.pending():
+        batches, mark = file.unsent()
+        given += [s.sequence for b in batches for s in b.snapshots]
+        file.accept(mark, SERVER)
+    return given
+
+
+def test_a_mark_of_before_a_rewrite_skips_nothing_after_it(tmp_path: Path) -> None:
+    file = spool(tmp_path)
+    for n in range(1, 51):
+        file.append(batch(snapshot(n)))
+    _, mark = file.unsent()
+    file.accept(mark, SERVER)
+    last, kept = 50, []
+    inode = file.path.stat().st_ino
+    while file.path.stat().st_ino == inode:
+        last += 1
+        file.append(batch(snapshot(last)))
+    kept = sequences(file.path)
+    mark = read_ack(file.path, SERVER)
+    batches, _ = collect(read_records(file.path, mark), mark, 10_000)
+    given = [s.sequence for b in batches for s in b.snapshots]
+    assert given == kept[-len(given) :]
+    assert given[0] <= 51, "a record may hold some of before; to have them again changes nothing"
+    assert _given_out(file) == [n for n in kept if n > 50]
+    assert file.waiting() == 0
+
+
+def test_a_record_larger_than_a_quarter_of_the_bound_is_split_and_counted_if_it_cannot_be(
+    tmp_path: Path,
+) -> None:
+    file = spool(tmp_path)
+    text = random.Random(1).randbytes(20 * KIB).hex()
+    huge = snapshot(31, event=Event(31, 1.0, "note", "n", data={"text": text}))
+    file.append(batch(*(snapshot(n) for n in range(1, 31)), huge, snapshot(32)))
+    assert sequences(file.path) == [*range(1, 31), 32]
+    assert file.lost() == {"spool_full": 1}
+    assert file.waiting() == 31
+
+
+def wide(sequence: int) -> Snapshot:
+    """As a training has them: 40 series, of which most move a little."""
+    noise = random.Random(sequence)
+    kind = "generation_end" if sequence % 10 == 0 else "phase_end"
+    samples = {f"type.module.Type{i}.count": 1000 * i + noise.randrange(100) for i in range(39)}
+    phase = "train" if kind == "phase_end" else None
+    return Snapshot(
+        sequence, 1e9 + sequence, sequence / 10, sequence // 10, phase, "", kind,
+        {**samples, "process.rss_bytes": 10**9 + noise.randrange(10**7)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [1, 4, 20, 50])
+def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_record_had(
+    tmp_path: Path, together: int
+) -> None:
+    limit = 2**20
+    file = spool(tmp_path, limit)
+    inode, last, largest = file.path.stat().st_ino, 0, 0
+    while file.path.stat().st_ino == inode:
+        largest = max(largest, file.path.stat().st_size)
+        file.append(batch(*(wide(last + i) for i in range(1, together + 1))))
+        last += together
+    kept = sequences(file.path)
+    assert largest <= limit
+    assert file.path.stat().st_size < 0.65 * limit, "half, and what came while it was made shorter"
+    assert {n for n in range(1, last + 1) if n % 10 == 0} <= set(kept)
+    assert len(kept) > 0.5 * last, "as small as what was there, and no smaller"
+    assert together > 1 or file.lost() == {}, "written together all of them have room"
+    assert file.waiting() == len(kept) == last - sum(file.lost().values())
+    assert _given_out(file) == kept
+
+
+def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rewriting.Contents.add
+
+    def misjudge(contents: Contents, record: rewriting.Record, *, sent: bool) -> None:
+        real(contents, record, sent=sent)
+        contents.sizes = array("I", (max(1, size // 2) for size in contents.sizes[-1:])) * len(
+            contents.sizes
+        )
+
+    monkeypatch.setattr(rewriting.Contents, "add", misjudge)
+    file = spool(tmp_path, 256 * KIB)
+    inode, last = file.path.stat().st_ino, 0
+    while file.path.stat().st_ino == inode:
+        file.append(batch(*(wide(last + i) for i in range(1, 51))))
+        last += 50
+    assert file.path.stat().st_size < 0.85 * 256 * KIB
+    assert file.waiting() + sum(file.lost().values()) == last
+
+
+def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_file, "PACE", 1e9)
+    monkeypatch.setattr(spool_file, "FULL_SECONDS", 0.0)
+    file = spool(tmp_path)
+    steps = []
+    real = file._step
+    monkeypatch.setattr(file, "_step", lambda: (steps.append(file._lock.locked()), real())[1])
+    inode, last = file.path.stat().st_ino, 0
+    while file.path.stat().st_ino == inode:
+        last += 1
+        before = len(steps)
+        file.append(batch(snapshot(last)))
+        assert len(steps) <= before + 1, "the lock is free between two steps"
+        assert file.path.stat().st_size <= 64 * KIB
+    assert file.lost()["spool_full"] > 0
+    assert sequences(file.path)[-1] == last
+    assert file.waiting() + sum(file.lost().values()) == last
+
+
+def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path) -> None:
+    file, closing = spool(tmp_path), threading.Event()
+    inode, last = file.path.stat().st_ino, 0
+    while file._rewriting is None:
+        last += 1
+        file.append(batch(snapshot(last)))
+
+    def ending() -> None:
+        closing.set()
+        breathing.begin(closing)
+        for n in range(last + 1, last + 101):
+            file.append(batch(snapshot(n)))
+        file.append_end({"state": "finished"})
+
+    thread = threading.Thread(target=ending)
+    thread.start()
+    thread.join()
+    assert file.path.stat().st_ino == inode
+    assert file.path.stat().st_size <= 64 * KIB + 200
+    assert file.lost()["spool_full"] + len(sequences(file.path)) == last + 100
+    assert read_end(file.path) == {"state": "finished"}
+
+
+def test_a_file_is_forgotten_before_it_is_closed_because_a_child_would_close_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = spool(tmp_path)
+    real, closed = os.close, list[int]()
+
+    def close(fd: int) -> None:
+        assert fd not in (file._fd, file._fresh_fd)
+        closed.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "close", close)
+    number = 0
+    while not closed:
+        number += 1
+        file.append(batch(snapshot(number)))
+    while file._fresh_fd < 0:
+        number += 1
+        file.append(batch(snapshot(number)))
+    file.close()
+    assert len(closed) == 3, "the old one, the unfinished one, the file"
+
+
+def test_a_large_spool_is_made_shorter_in_steps_while_records_are_appended(
+    tmp_path: Path,
+) -> None:
+    limit = 2 * 2**20
+    file = spool(tmp_path, limit)
+    steps: list[int] = []
+    inode, number = file.path.stat().st_ino, 0
+    while file.path.stat().st_ino == inode:
+        snapshots = [snapshot(number + i) for i in range(1, 11)]
+        number += 10
+        file.append(batch(*snapshots))
+        if file._rewriting is not None:
+            steps.append(file.path.stat().st_size)
+    assert len(steps) > 2, "between two steps records were appended"
+    assert steps[-1] < limit, "it was done before the bound was reached"
+    assert sequences(file.path)[-1] == number
+    assert file.waiting() == len(sequences(file.path))
+    assert file.waiting() + sum(file.lost().values()) == number
+    assert is_live(file.path) is True
+    assert not file.path.with_suffix(".rewrite").exists()
+
+
+def test_what_a_killed_process_was_rewriting_goes_when_the_next_one_begins(tmp_path: Path) -> None:
+    first = spool(tmp_path)
+    first.close()
+    torn, fresh = first.path.with_suffix(".rewrite"), tmp_path / "run-1" / "other.rewrite"
+    for leftover in (torn, fresh):
+        leftover.write_bytes(b"half")
+    yesterday = time.time() - 86400
+    os.utime(torn, (yesterday, yesterday))
+    SpoolFile(tmp_path / "run-1" / "instance-2.spool", HEADER, PROCESS)
+    assert not torn.exists()
+    assert fresh.exists(), "a process may just have made it"
+
+
+def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    file = spool(tmp_path)
+    outbox = SafeOutbox(file, told.append)
+    real_write = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if fd == file._fresh_fd:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_write(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    number = 0
+    while not told:
+        number += 1
+        outbox.append(batch(snapshot(number)))
+        assert number < 1000
+    outbox.append(batch(snapshot(number + 1)))
+    assert len(told) == 1
+    assert "No space left" in told[0]
+    assert sequences(file.path) == list(range(1, number))
+    assert not file.path.with_suffix(".rewrite").exists()
+    assert outbox.lost() == {}
+    assert outbox.waiting() == number + 1
+    given: list[int] = []
+    while outbox.pending():
+        batches, mark = outbox.unsent()
+        given += [s.sequence for b in batches for s in b.snapshots]
+        outbox.accept(mark, SERVER)
+    assert given == list(range(1, number + 2))
+
+
+def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(tmp_path: Path) -> None:
+    told: list[str] = []
+    file = spool(tmp_path)
+    outbox = SafeOutbox(file, told.append)
+    for n in range(1, 11):
+        outbox.append(batch(snapshot(n)))
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "run-1").rename(elsewhere)
+    (tmp_path / "run-1").mkdir()
+    number = 10
+    while not told:
+        number += 1
+        outbox.append(batch(snapshot(number)))
+        assert number < 1000
+    assert sequences(elsewhere / "instance-1.spool") == list(range(1, number))
+    assert list((tmp_path / "run-1").iterdir()) == []
+
+
+def _killed_at(tmp_path: Path, call: int) -> bool:
+    """Append in a child that is killed at its ``call``-th call to the file system from the first rewrite on.
+
+    False: it had so many not to make.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            file = spool(tmp_path)
+            made = 0
+            real_write, real_unlink, real_replace = os.write, Path.unlink, Path.replace
+
+            def counted(act: Callable[[], object]) -> None:
+                nonlocal made
+                if file._rewriting is not None:
+                    made += 1
+                    if made == call:
+                        act()
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            def write(fd: int, data: bytes) -> int:
+                if fd != file._fd:
+                    counted(lambda: real_write(fd, bytes(data)[: len(data) // 2]))
+                return real_write(fd, data)
+
+            def unlink(path: Path, missing_ok: bool = False) -> None:
+                counted(lambda: None)
+                real_unlink(path, missing_ok)
+                counted(lambda: None)
+
+            def replace(path: Path, target: Path) -> Path:
+                counted(lambda: None)
+                done = real_replace(path, target)
+                counted(lambda: None)
+                return done
+
+            os.write = write  # type: ignore[assignment]
+            Path.unlink, Path.replace = unlink, replace  # type: ignore[assignment,method-assign]
+            rewriting.WRITE_BYTES = 2000  # type: ignore[misc]
+            number = 0
+            while not file.lost():
+                number += 1
+                file.append(batch(snapshot(number)))
+                if number == 40:
+                    _, mark = file.unsent()
+                    file.accept(mark, SERVER)
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark(
+    tmp_path: Path,
+) -> None:
+    killed = call = 0
+    while True:
+        call += 1
+        folder = tmp_path / str(call)
+        if not _killed_at(folder, call):
+            break
+        killed += 1
+        path = folder / "run-1" / "instance-1.spool"
+        assert read_header(path) == (HEADER, PROCESS)
+        assert is_live(path) is False
+        left = sequences(path)
+        assert left == sorted(set(left))
+        assert left[0] == 1
+        records = list(read_records(path))
+        assert records[-1].end == path.stat().st_size, "no torn record: it was whole before"
+        mark = read_ack(path, SERVER)
+        batches, _ = collect(read_records(path, mark), mark, 10_000)
+        given = [s.sequence for b in batches for s in b.snapshots]
+        assert given == left[-len(given) :]
+        assert set(given) >= {n for n in left if n > 40}
+    assert killed > 15, "there are so many places to be killed at"
+
+
+def test_an_upload_of_a_spool_that_is_made_shorter_meanwhile_skips_nothing(
+    tmp_path: Path, server: Any
+) -> None:
+    file = spool(tmp_path)
+    for n in range(1, 61):
+        file.append(batch(snapshot(n)))
+    delivery = Delivery(server.address)
+    steps = uploading(file.path, delivery, limit=20)
+    next(steps)
+    inode, last = file.path.stat().st_ino, 60
+    while file.path.stat().st_ino == inode:
+        last += 1
+        file.append(batch(snapshot(last)))
+    list(steps)
+    assert server.sequences[:60] == list(range(1, 61))
+    assert read_ack(file.path, server.address) == 0, "it was an offset in the file of before"
+    upload(file.path, delivery)
+    assert set(sequences(file.path)) <= set(server.sequences)
+    assert max(server.sequences) == last
+    delivery.close()
+
+
+def test_a_spool_that_somebody_cut_off_keeps_the_sender_from_nothing_else(tmp_path: Path) -> None:
+    file = spool(tmp_path)
+    file.append(batch(snapshot(1)))
+    file.append(batch(snapshot(2)))
+    os.truncate(file.path, file.path.stat().st_size // 2)
+    assert _given_out(file) in ([], [1])
+    assert not file.pending()
+    file.append(batch(snapshot(3)))
+    assert 3 in sequences(file.path)

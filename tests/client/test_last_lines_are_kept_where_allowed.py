@@ -1,0 +1,532 @@
+"""What the program prints and logs, kept only where people allow it, and never in the program's way."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline.output import (
+    EVENT_BYTES,
+    EVENT_SECONDS,
+    LINE_LIMIT,
+    LINES_KEPT,
+    PIECES_KEPT,
+    OutputTail,
+)
+from leakline.snapshot import Snapshot
+
+Recorded = Callable[[], list[Snapshot]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += EVENT_SECONDS
+        return self.now
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def err() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def tail(out: io.StringIO, err: io.StringIO) -> Iterator[OutputTail]:
+    tail = OutputTail(Clock())
+    tail.start(out, err)
+    yield tail
+    tail.stop()
+
+
+def test_lines_of_both_streams_come_in_order_and_once(
+    tail: OutputTail, out: io.StringIO, err: io.StringIO
+) -> None:
+    print("first", 1, file=out)
+    print("to stderr", file=err)
+    out.writelines(["third\n", "and fourth\n"])
+    assert tail.take() == ["first 1", "to stderr", "third", "and fourth"]
+    assert tail.take() == []
+
+
+def test_a_line_counts_when_it_has_ended(tail: OutputTail, out: io.StringIO) -> None:
+    print("half", end="", file=out)
+    assert tail.take() == []
+    print(" and half", file=out)
+    print("left open", end="", file=out)
+    assert tail.take() == ["half and half"]
+    assert tail.take(last=True) == ["left open"]
+
+
+def test_a_progress_bar_is_one_line(tail: OutputTail, out: io.StringIO, err: io.StringIO) -> None:
+    for percent in range(0, 101, 5):
+        print(f"\r{percent:3d}%|{'#' * (percent // 5):20}|\x1b[A", end="", file=err)
+    print(file=err)
+    print("after\r", file=out)
+    assert tail.take() == [f"100%|{'#' * 20}|", "after"]
+
+
+def test_only_the_newest_lines_are_kept(tail: OutputTail, out: io.StringIO) -> None:
+    for i in range(1000):
+        print("line", i, file=out)
+    assert tail.take() == [f"line {i}" for i in range(1000 - LINES_KEPT, 1000)]
+
+
+def test_a_long_line_is_cut_and_a_long_text_leaves_its_last_lines(
+    tail: OutputTail, out: io.StringIO
+) -> None:
+    print("x" * 10_000_000, file=out)
+    assert tail.take() == ["x" * LINE_LIMIT]
+    print("\n".join(f"row {i}" for i in range(100_000)), file=out)
+    assert tail.take() == [f"row {i}" for i in range(100_000 - LINES_KEPT, 100_000)]
+
+
+def test_one_event_has_a_bound_whatever_is_written(tail: OutputTail, out: io.StringIO) -> None:
+    for _ in range(LINES_KEPT):
+        print("\u4e16" * LINE_LIMIT, file=out)
+    lines = tail.take()
+    assert lines
+    assert len(json.dumps(lines)) <= EVENT_BYTES + 100
+
+
+def test_what_waits_has_a_bound(tail: OutputTail, out: io.StringIO) -> None:
+    for _ in range(20 * PIECES_KEPT):
+        out.write(".")
+    assert len(tail._pieces) == PIECES_KEPT
+
+
+def test_control_characters_are_gone(tail: OutputTail, out: io.StringIO) -> None:
+    print("\x1b[1;31mred\x1b[0m\ttab\x00 bell\x07 \u2028line\ud800", file=out)
+    assert tail.take() == ["red    tab bell line"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("api_key=abcd1234", "api_key=***"),
+        ("{'password': 'hunter22'}", "{'password': '***'}"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUt", "AWS_SECRET_ACCESS_KEY=***"),
+        ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
+        ("token: hf_abcdefghijkl", "token: ***"),
+        ("postgres://me:pass@db/x", "postgres://me:***@db/x"),
+        ("tokens: 1048576, loss 0.3", "tokens: 1048576, loss 0.3"),
+        ("tokens_per_second=12345.67", "tokens_per_second=12345.67"),
+        ("the secret of it", "the secret of it"),
+    ],
+)
+def test_values_that_are_called_secret_are_masked(
+    tail: OutputTail, said: str, kept: str, out: io.StringIO
+) -> None:
+    print(said, file=out)
+    assert tail.take() == [kept]
+
+
+def test_lines_of_threads_are_all_there(tail: OutputTail, out: io.StringIO) -> None:
+    gate = threading.Barrier(4)
+
+    def write(name: str) -> None:
+        gate.wait()
+        for i in range(10):
+            out.write(f"{name} {i}\n")
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(tail.take()) == sorted(f"{name} {i}" for name in "abcd" for i in range(10))
+
+
+def test_a_write_of_the_programs_own_kind_takes_what_it_takes() -> None:
+    class Tee(io.StringIO):
+        def write(self, text: str, color: str = "") -> int:  # type: ignore[override]
+            return super().write(f"{color}{text}")
+
+    stream, tail = Tee(), OutputTail(Clock())
+    tail.start(stream)
+    stream.write("plain\n")
+    stream.write("colored\n", color="red ")
+    stream.write(text="by name\n")
+    assert tail.take() == ["plain", "colored"]
+    tail.stop()
+    assert stream.getvalue() == "plain\nred colored\nby name\n"
+
+
+def test_our_own_lines_are_not_the_programs(
+    tail: OutputTail, out: io.StringIO, err: io.StringIO
+) -> None:
+    print("leakline: run x -> http://127.0.0.1:8765", file=err)
+    print("its own", file=out)
+    assert tail.take() == ["its own"]
+
+
+@contextlib.contextmanager
+def bare_root() -> Iterator[logging.Logger]:
+    """The root logger as a program finds it. Not a fixture: pytest adds its handlers when a test begins."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_record_is_one_line_wherever_it_is_written(
+    tail: OutputTail, tmp_path: Path, err: io.StringIO
+) -> None:
+    log = logging.getLogger("train")
+    with bare_root() as root:
+        logging.basicConfig(level=logging.INFO, stream=err)
+        log.info("loss %.2f", 0.5)
+        assert tail.take() == ["INFO:train:loss 0.50"]
+        to_file = logging.FileHandler(tmp_path / "train.log")
+        root.handlers[:] = [to_file]
+        log.warning("only in the %s", "file")
+        log.debug("nowhere")
+        assert tail.take() == ["WARNING train: only in the file"]
+        to_file.close()
+
+
+def test_a_record_that_cannot_be_formatted_is_the_programs_matter(
+    tail: OutputTail, err: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with bare_root():
+        logging.basicConfig(level=logging.INFO, stream=err)
+        logging.getLogger("train").info("loss %d", "text")
+    assert tail.take() == []
+
+
+def test_logging_is_what_it_was_without_us(
+    tail: OutputTail, err: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of ours at the root would switch ``basicConfig`` off, and the last resort."""
+    monkeypatch.setattr(sys, "stderr", err)
+    with bare_root() as root:
+        logging.getLogger("train").warning("last resort")
+        assert err.getvalue() == "last resort\n"
+        assert tail.take() == ["last resort"]
+        logging.basicConfig(format="mine %(message)s")
+        assert len(root.handlers) == 1
+
+
+def test_everything_is_put_back(out: io.StringIO, err: io.StringIO) -> None:
+    before = (out.write, err.write, logging.Logger.callHandlers)
+    tail = OutputTail(Clock())
+    tail.start(out, err)
+    assert out.write != before[0]
+    tail.stop()
+    assert (out.write, err.write, logging.Logger.callHandlers) == before
+    assert "write" not in vars(out)
+
+
+def test_what_wrapped_us_meanwhile_stays_and_we_only_pass_on(out: io.StringIO) -> None:
+    tail = OutputTail(Clock())
+    heard: list[str] = []
+    tail.start(out)
+    ours = out.write
+
+    def theirs(text: str) -> int:
+        heard.append(text)
+        return ours(text)
+
+    vars(out)["write"] = theirs
+    tail.stop()
+    print("still there", file=out)
+    assert out.getvalue() == "".join(heard) == "still there\n"
+    assert tail.take() == []
+
+
+def test_a_stream_that_cannot_be_wrapped_is_left_alone() -> None:
+    class Slotted:
+        __slots__ = ("got",)
+
+        def __init__(self) -> None:
+            self.got: list[str] = []
+
+        def write(self, text: str) -> int:
+            self.got.append(text)
+            return len(text)
+
+    stream, tail = Slotted(), OutputTail(Clock())
+    tail.start(stream, None)
+    print("as before", file=stream)  # type: ignore[call-overload]
+    tail.stop()
+    assert stream.got == ["as before", "\n"]
+
+
+def test_a_text_of_the_programs_own_class_raises_nothing(
+    tail: OutputTail, out: io.StringIO
+) -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def __len__(self) -> int:
+            raise RuntimeError("planned")
+
+        def __getitem__(self, _: object) -> str:
+            raise RuntimeError("planned")
+
+        __add__ = __radd__ = split = find = __getitem__  # type: ignore[assignment]
+
+    out.write(Text("own\n"))
+    out.write(Text("x" * 100_000 + "\n"))
+    assert tail.take() == ["own", "x" * LINE_LIMIT]
+
+
+def test_errors_of_the_stream_are_the_programs(tail: OutputTail, out: io.StringIO) -> None:
+    with pytest.raises(TypeError):
+        out.write(1)  # type: ignore[arg-type]
+    out.close()
+    with pytest.raises(ValueError, match="closed"):
+        print("gone", file=out)
+
+
+def test_the_traceback_is_told_once_whoever_prints_it(tail: OutputTail, err: io.StringIO) -> None:
+    try:
+        raise ValueError("planned")
+    except ValueError as error:
+        tail.ends_with(error)
+        traceback.print_exception(error, file=err)
+    lines = tail.take(last=True)
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines.count("ValueError: planned") == 1
+
+
+def test_a_traceback_that_nobody_prints_is_told(tail: OutputTail, out: io.StringIO) -> None:
+    try:
+        raise ValueError("planned")
+    except ValueError as error:
+        tail.ends_with(error)
+    print("the last word", file=out)
+    lines = tail.take(last=True)
+    assert lines[:2] == ["the last word", "Traceback (most recent call last):"]
+    assert lines[-1] == "ValueError: planned"
+
+
+def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True, log_lines=True)
+    run.on("suspected", lambda verdict: None)
+    run.generation(0)
+    sys.stdout.write("told\n")
+    run.mark("kept")
+    run.snapshot("now")
+    kept = [e.kind for s in run._chain.verdicts._snapshots for e in s.events]
+    run.finish()
+    assert kept == ["mark"]
+    assert lines_of(recorded) == ["told"]
+
+
+def test_lines_reach_the_server_while_the_training_goes_on(
+    server: Any, until: Callable[..., None]
+) -> None:
+    run = leakline.init(server=server.address, quiet=True, log_lines=True)
+    sys.stdout.write("told\n")
+
+    def sent() -> list[Any]:
+        return [e for b in list(server.batches) for s in b.snapshots for e in s.events]
+
+    until(lambda: [event for event in sent() if event.kind == "log"], 30)
+    run.finish()
+
+
+# -- in real processes -----------------------------------------------------------------------------
+
+START = """
+import logging, os, signal, sys, threading, time
+import leakline
+run = leakline.init(mode="offline", quiet=True)
+run.generation(0)
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
+    def start(code: str, allowed: bool = True, **environment: str) -> Any:
+        script = tmp_path / "train.py"
+        script.write_text(START + textwrap.dedent(code))
+        return subprocess.Popen(
+            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "LEAKLINE_LOG_LINES": "1" if allowed else "0", **environment},
+        )  # fmt: skip
+
+    return start
+
+
+def lines_of(recorded: Recorded) -> list[str]:
+    events = [e for s in recorded() for e in s.events if e.kind == "log"]
+    assert all(len(e.data["lines"]) <= LINES_KEPT for e in events)
+    return [line for e in events for line in e.data["lines"]]
+
+
+def test_an_exception_leaves_its_traceback_and_the_lines_before(
+    train: Any, recorded: Recorded
+) -> None:
+    train("print('almost done')\nraise ValueError('planned')").communicate(timeout=60)
+    lines = lines_of(recorded)
+    assert lines[:2] == ["almost done", "Traceback (most recent call last):"]
+    assert lines[-1] == "ValueError: planned"
+
+
+def test_nothing_is_kept_unless_it_is_allowed(train: Any, recorded: Recorded) -> None:
+    code = "print('secret')\nprint('write' in vars(sys.stdout))"
+    out, _ = train(code, allowed=False).communicate(timeout=60)
+    assert out == b"secret\nFalse\n"
+    assert lines_of(recorded) == []
+
+
+def test_an_argument_allows_it_as_well(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True, log_lines=True)
+    sys.stdout.write("told\n")
+    run.finish()
+    sys.stdout.write("too late\n")
+    assert lines_of(recorded) == ["told"]
+    with pytest.raises(leakline.BadArgument, match="log_lines"):
+        leakline.init(log_lines="yes")  # type: ignore[arg-type]
+
+
+WRITES = r"""
+import subprocess
+for i in range(3000):
+    print(i, "\x1b[31m\r\t \u4e16", end="\r\n" if i % 3 else "")
+    sys.stdout.write("x" * (i % 50))
+    sys.stderr.write("e")
+sys.stdout.flush()
+sys.stdout.buffer.write(b"\xff\x00raw\n")
+sys.stdout.buffer.flush()
+subprocess.run([sys.executable, "-c", "print('child')"])
+threads = [threading.Thread(target=print, args=("thread",)) for _ in range(5)]
+for thread in threads: thread.start(); thread.join()
+print(sys.stdout.isatty(), sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.name, type(sys.stdout).__name__,
+      sys.stdout is sys.__stdout__)
+"""
+
+
+def test_stdout_and_stderr_are_the_same_to_the_byte(train: Any) -> None:
+    plain = train(WRITES, allowed=False, PYTHONIOENCODING="utf-8").communicate(timeout=60)
+    heard = train(WRITES, PYTHONIOENCODING="utf-8").communicate(timeout=60)
+    assert heard == plain
+    assert len(plain[0]) > 50_000
+
+
+def test_kill_9_leaves_the_lines_until_about_a_second_before(
+    train: Any, recorded: Recorded, until: Callable[..., None]
+) -> None:
+    process = train("""
+        number = 0
+        while True:
+            number += 1
+            print("at", number, time.time(), flush=True)
+            time.sleep(0.01)
+    """)
+    until(lambda: len(lines_of(recorded)) > 150, 30)
+    process.send_signal(signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    printed = [line.split() for line in out.decode().splitlines() if line.count(" ") == 2]
+    kept = lines_of(recorded)[-1].split()
+    assert kept in printed
+    # A second between two readings, a quarter until it is written; the machine that runs the tests is shared.
+    assert float(printed[-1][2]) - float(kept[2]) < 3.0
+
+
+def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> None:
+    process = train("""
+        if os.fork() == 0:
+            print("child", "write" in vars(sys.stdout), flush=True)
+            os._exit(0)
+        os.wait()
+        print("parent", "write" in vars(sys.stdout), flush=True)
+    """)
+    out, _ = process.communicate(timeout=60)
+    assert out == b"child False\nparent True\n"
+    assert lines_of(recorded) == ["parent True"]
+
+
+def test_sigterm_leaves_the_last_lines(train: Any, recorded: Recorded) -> None:
+    process = train("print('ready', flush=True)\ntime.sleep(60)")
+    process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=60)
+    assert lines_of(recorded) == ["ready"]
+
+
+def test_at_most_two_events_a_second(train: Any, recorded: Recorded) -> None:
+    process = train("""
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            with run.phase("p"):
+                print("x" * 20)
+    """)
+    process.communicate(timeout=60)
+    told = [e for s in recorded() for e in s.events if e.kind == "log"]
+    assert 2 <= len(told) <= 2 / EVENT_SECONDS + 2
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "OutOfMemoryError"])
+def test_memory_that_ran_out_is_told_by_its_type(
+    train: Any, recorded: Recorded, spool_directory: Path, error: str
+) -> None:
+    from leakline.spool import read_end
+
+    train(f"""
+        class OutOfMemoryError(RuntimeError):
+            "As torch.cuda names its own."
+        raise {error}("no more")
+    """).communicate(timeout=60)
+    (path,) = spool_directory.rglob("*.spool")
+    end = read_end(path)
+    assert end is not None
+    assert (end["state"], end["reason"]) == ("failed", error)
+    assert re.search(rf"\b{error}: no more", lines_of(recorded)[-1])
+
+
+def test_with_no_memory_left_the_programs_own_error_is_what_people_see(
+    train: Any, spool_directory: Path
+) -> None:
+    from leakline.spool import read_end
+
+    process = train("""
+        import resource
+        room = 64 * 2**20 + int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+        kept = []
+        def fill(size):
+            while True:
+                kept.append(bytearray(size))
+        for size in (2**20, 2**14, 2**9, 64):
+            try:
+                fill(size)
+            except MemoryError:
+                pass
+        fill(64)
+    """)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    said = err.decode()
+    assert said.count("Traceback (most recent call last)") == 1
+    assert [line for line in said.splitlines() if line.startswith("MemoryError")] == ["MemoryError"]
+    (path,) = spool_directory.rglob("*.spool")
+    end = read_end(path)
+    assert end is None or (end["state"], end["reason"]) == ("failed", "MemoryError")

@@ -1,0 +1,372 @@
+"""A process that is gone without a word: who comes next tells how it ended, and brings what it left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import leakline
+from leakline import leftovers
+from leakline import spool as spool_module
+from leakline.cli import main
+from leakline.delivery import Delivery
+from leakline.probes.cgroup import memory_group, read_cgroup
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool import (
+    END,
+    encode_batch,
+    encode_record,
+    is_live,
+    read_ack,
+    read_end,
+    read_records,
+    write_ack,
+)
+from leakline.spool_file import SpoolFile
+from leakline.uploading import upload
+
+GIB: Final = 2**30
+NEAR: Final = {"cgroup.used_bytes": 98 * GIB // 10, "cgroup.limit_bytes": 10 * GIB}
+
+
+def left(*arguments: Any, **options: Any) -> Path:
+    """The spool of a process that recorded five snapshots and was killed."""
+    spool = recording(*arguments, **options)
+    spool.close()
+    return spool.path
+
+
+def recording(
+    directory: Path, server: str | None, samples: dict[str, Any] | None = None, run: str = "dead",
+    group: str | None = None, host: str = "",
+) -> SpoolFile:  # fmt: skip
+    """Of one that is still there."""
+    process = ProcessIdentity(f"instance-{run}", pid=1, host=host or socket.gethostname())
+    header = RunHeader(run, "default", f"name-{run}", "generation", None, 100.0)
+    path = directory / run / f"{process.instance}.spool"
+    spool = SpoolFile(path, header, process, server=server, memory_group=group)
+    for sequence in range(1, 6):
+        spool.append(Batch(process, (taken(sequence, samples),)))
+    return spool
+
+
+def taken(sequence: int, samples: dict[str, Any] | None = None) -> Snapshot:
+    return Snapshot(
+        sequence, 1000.0 + sequence, float(sequence), 0, None, "sample", "sample",
+        {"process.rss_bytes": GIB, **(samples or {})},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("samples", "state", "reason"),
+    [
+        (NEAR, "killed", "memory: 9.80 GiB of its limit of 10.00 GiB at the last reading"),
+        ({"cgroup.used_bytes": GIB, "cgroup.limit_bytes": 10 * GIB}, "silent", ""),
+        ({}, "silent", ""),
+    ],
+)
+def test_the_last_readings_tell_how_it_ended(
+    tmp_path: Path, samples: dict[str, Any], state: str, reason: str
+) -> None:
+    path = left(tmp_path, None, samples)
+    leftovers.settle(path)
+    assert read_end(path) == {"state": state, "ended_at": 1005.0, "reason": reason}
+    size = path.stat().st_size
+    leftovers.settle(path)
+    assert path.stat().st_size == size
+
+
+@pytest.mark.skipif("cgroup.kills" not in read_cgroup(), reason="the kernel counts no kills here")
+def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path: Path) -> None:
+    kills = int(read_cgroup()["cgroup.kills"])
+    for name, before, group, state in (
+        ("counted", kills - 1, memory_group(), "killed"),
+        ("before", kills, memory_group(), "silent"),
+        ("elsewhere", kills - 1, "another", "silent"),
+        ("unknown", kills - 1, None, "silent"),
+    ):
+        path = left(tmp_path, None, {"cgroup.kills": before}, run=name, group=group)
+        leftovers.settle(path)
+        assert (read_end(path) or {})["state"] == state, name
+
+
+def test_a_process_that_still_writes_is_left_alone(offline: leakline.Run) -> None:
+    offline.generation(0)
+    path = offline._chain.spool_path
+    assert path is not None
+    leftovers.settle(path)
+    assert read_end(path) is None
+
+
+def test_two_that_come_next_do_not_both_send(
+    spool_directory: Path, server: Any, until: Any
+) -> None:
+    path = left(spool_directory, server.address, NEAR)
+    with leftovers.claimed(path) as ours:
+        assert ours is not None
+        with leftovers.claimed(path) as too:
+            assert too is None
+        run = leakline.init(server=server.address, quiet=True)
+        until(lambda: server.sequences)
+        run.finish()
+    assert {b.process.instance for b in server.batches} == {run._chain.process.instance}
+
+
+def test_a_lock_of_another_machine_may_not_be_seen_so_a_young_spool_of_one_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = left(tmp_path, None, NEAR, host="another machine")
+    leftovers.settle(path)
+    assert read_end(path) is None
+    os.utime(path, (1000, 1000))
+    leftovers.settle(path)
+    assert (read_end(path) or {})["state"] == "killed"
+
+
+def test_a_tail_torn_by_the_kill_does_not_hide_the_end(tmp_path: Path) -> None:
+    path = left(tmp_path, None, NEAR)
+    path.write_bytes(path.read_bytes()[:-10])
+    leftovers.settle(path)
+    assert (read_end(path) or {})["ended_at"] == 1004.0
+    assert sum(record.kind == 2 for record in read_records(path)) == 4
+
+
+def test_a_spool_that_cannot_be_written_is_sent_without_an_end(
+    tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left(tmp_path, None, NEAR)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(leftovers, "encode_record", refuse)
+    assert main(["sync", str(path), "--server", server.address]) == 0
+    assert "no end recorded" in capsys.readouterr().out
+    assert (server.sequences, server.ends) == ([1, 2, 3, 4, 5], [])
+
+
+def test_sync_tells_the_server_and_the_people_how_it_ended(
+    tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = left(tmp_path, None, NEAR)
+    assert main(["sync", str(path), "--server", server.address]) == 0
+    assert "5 snapshots sent, killed (memory: 9.80 GiB" in capsys.readouterr().out
+    (end,) = server.ends
+    assert (end["state"], end["instance"]) == ("killed", "instance-dead")
+    assert main(["sync", str(path), "--server", server.address]) == 0
+    assert "nothing new to send" in capsys.readouterr().out
+    assert len(server.ends) == 1
+
+
+def test_the_next_start_brings_what_was_left_for_its_server_and_nothing_else(
+    spool_directory: Path, server: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    left(spool_directory, server.address, NEAR, run="ours")
+    left(spool_directory, "http://elsewhere:1", NEAR, run="theirs")
+    left(spool_directory, None, NEAR, run="offline")
+    (spool_directory / "broken").mkdir()
+    (spool_directory / "broken" / "x.spool").write_bytes(b"nonsense")
+    run = leakline.init(server=server.address)
+    until(lambda: server.ends)
+    run.finish()
+    assert [end["instance"] for end in server.ends] == [
+        "instance-ours", run._chain.process.instance,
+    ]  # fmt: skip
+    assert {header["id"] for header in server.headers} == {"ours", run.id}
+    assert "sent what name-ours had left: 5 snapshots sent, killed (memory" in caplog.text
+
+
+def test_one_that_had_sent_everything_before_it_was_killed_is_told_of(
+    spool_directory: Path, server: Any, until: Any
+) -> None:
+    path = left(spool_directory, server.address, NEAR)
+    write_ack(path, path.stat().st_size, server.address)
+    run = leakline.init(server=server.address, quiet=True)
+    until(lambda: server.ends)
+    run.finish()
+    assert (server.ends[0]["instance"], server.ends[0]["state"]) == ("instance-dead", "killed")
+    assert read_ack(path, server.address) == path.stat().st_size
+    assert is_live(path) is False, "a run that has finished keeps nothing for itself"
+
+
+def test_an_end_that_somebody_noted_of_a_process_that_goes_on_hides_nothing(
+    tmp_path: Path, server: Any
+) -> None:
+    spool = recording(tmp_path, server.address, NEAR)
+    batches, mark = spool.unsent()
+    spool.accept(mark, server.address)
+    with spool.path.open("ab") as file:
+        file.write(encode_record(END, {"state": "silent", "ended_at": 1005.0, "reason": ""}))
+    process = batches[0].process
+    for sequence in range(6, 10):
+        spool.append(Batch(process, (taken(sequence),)))
+    batches, mark = spool.unsent()
+    assert [s.sequence for b in batches for s in b.snapshots] == [6, 7, 8, 9]
+    spool.close()
+    delivery = Delivery(server.address)
+    assert upload(spool.path, delivery).sent == 4
+    assert (server.sequences, server.ends) == ([6, 7, 8, 9], [])
+    leftovers.settle(spool.path)
+    assert (read_end(spool.path) or {})["ended_at"] == 1009.0
+    upload(spool.path, delivery)
+    assert [end["ended_at"] for end in server.ends] == [1009.0]
+    assert upload(spool.path, delivery, again=True).sent == 9
+    delivery.close()
+
+
+def test_a_spool_that_its_process_has_just_put_another_in_place_of_is_not_taken_for_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left(tmp_path, None, NEAR)
+    real = leftovers.lock
+
+    def replaced_before(fd: int) -> bool | None:
+        other = path.with_suffix(".rewrite")
+        other.write_bytes(path.read_bytes())
+        other.replace(path)
+        return real(fd)
+
+    monkeypatch.setattr(leftovers, "lock", replaced_before)
+    with leftovers.claimed(path) as ours:
+        assert ours is None
+    leftovers.settle(path)
+    assert read_end(path) is None
+
+
+def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path: Path) -> None:
+    path = left(tmp_path, None, NEAR)
+    born_read, born_write = os.pipe()
+    over_read, over_write = os.pipe()
+    with leftovers.claimed(path) as ours:
+        assert ours is not None
+        child = os.fork()
+        if child == 0:
+            os.close(over_write)
+            os.write(born_write, b"!")
+            # Until the parent has looked.
+            os.read(over_read, 1)
+            os._exit(0)
+        os.read(born_read, 1)
+    try:
+        assert is_live(path) is False
+    finally:
+        os.close(over_write)
+        os.waitpid(child, 0)
+        for fd in (born_read, born_write, over_read):
+            os.close(fd)
+
+
+def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
+    tmp_path: Path, server: Any
+) -> None:
+    path = left(tmp_path, server.address, NEAR)
+    os.utime(path, (1000, 1000))
+    ranks = [
+        recording(tmp_path, server.address, run=f"rank-{n}")
+        for n in range(leftovers.SPOOLS_LIMIT + 1)
+    ]
+    bring_all(leftovers.Leftovers(tmp_path, None, Delivery(server.address), print))
+    for rank in ranks:
+        rank.close()
+    assert [end["instance"] for end in server.ends] == ["instance-dead"]
+
+
+def bring_all(found: leftovers.Leftovers) -> None:
+    """Without its rests."""
+    found._clock = lambda: float("inf")
+    while found.send():
+        pass
+
+
+def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server: Any) -> None:
+    left(tmp_path, server.address, NEAR, run="one")
+    left(tmp_path, server.address, NEAR, run="two")
+    now = 0.0
+    found = leftovers.Leftovers(tmp_path, None, Delivery(server.address), print, clock=lambda: now)
+    server.answer(503, {"error": {"message": "restarting"}})
+    server.answer(503, {"error": {"message": "restarting"}}, Retry_After="100")
+    for pause in (30, 100):
+        asked = len(server.requests)
+        assert not found.send()
+        now += pause - 1
+        assert not found.send()
+        assert len(server.requests) == asked + 1
+        now += 1
+    bring_all(found)
+    assert {end["instance"] for end in server.ends} == {"instance-one", "instance-two"}
+
+
+def test_a_piece_of_what_was_left_is_followed_by_a_rest(tmp_path: Path, server: Any) -> None:
+    left(tmp_path, server.address, NEAR)
+    found = leftovers.Leftovers(tmp_path, None, Delivery(server.address), print, clock=lambda: 0.0)
+    assert found.send()
+    asked = len(server.requests)
+    assert found.send()
+    assert (len(server.requests), server.ends) == (asked, [])
+
+
+def test_what_has_arrived_is_not_read_again(
+    tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = recording(tmp_path, server.address)
+    with spool.path.open("ab") as file:
+        record = encode_batch(Batch(ProcessIdentity("instance-dead"), (taken(6),)))
+        file.write(record * (4 * 2**20 // len(record)))
+        file.write(encode_record(END, {"state": "finished", "ended_at": 1.0, "reason": ""}))
+    spool.close()
+    write_ack(spool.path, spool.path.stat().st_size, server.address)
+    read = 0
+    real = os.pread
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        nonlocal read
+        data = real(fd, length, offset)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(spool_module.os, "pread", counted)
+    bring_all(leftovers.Leftovers(tmp_path, None, Delivery(server.address), print))
+    assert server.requests == []
+    assert 0 < read < 256 * 1024
+
+
+START = """
+import os, time
+import leakline
+run = leakline.init(server={server!r}, quiet=True)
+run.generation(0)
+with run.phase("train"):
+    pass
+run._chain.recorder.flush(10)
+print("recorded", flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["time.sleep(60)", "os._exit(0)"])
+def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
+    start: Any, server: Any, make_server: Any, until: Any, spool_directory: Path, end: str
+) -> None:
+    """Its server was away while it ran."""
+    port = int(server.address.rpartition(":")[2])
+    server.stop()
+    process = start(START.format(server=server.address, end=end))
+    assert process.stdout.readline() == "recorded\n"
+    if "sleep" in end:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+    back = make_server(port)
+    run = leakline.init(server=back.address, quiet=True)
+    until(lambda: back.ends)
+    run.finish()
+    assert back.ends[0]["state"] == "silent"
+    killed = next(b.process.instance for b in back.batches if b.process.pid == process.pid)
+    assert back.ends[0]["instance"] == killed
+    sent = [s for b in back.batches if b.process.instance == killed for s in b.snapshots]
+    assert [s.sequence for s in sent] == list(range(1, len(sent) + 1))
+    assert "phase_end" in [s.kind for s in sent]

@@ -1,0 +1,82 @@
+"""`.ci/test` fails when a group of tests failed, was killed, never began, or when nothing was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "test"
+GROUPS = 8
+ALL_WELL = "exit 0"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the groups are run: one folder of tests, with nothing that must be alone."""
+    (tmp_path / "tests" / "server").mkdir(parents=True)
+    return tmp_path
+
+
+def _tested(folder: Path, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With a Python that does ``what`` for each group; it tells its arguments to began.log."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/bash\necho "$*" >> began.log\n{what}\n')
+    python.chmod(0o755)
+    return subprocess.run(
+        [SCRIPT, python, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_when_every_group_passed_it_passes(folder: Path) -> None:
+    ended = _tested(folder, ALL_WELL)
+    assert ended.returncode == 0, ended.stderr
+    assert len((folder / "began.log").read_text().splitlines()) == GROUPS
+
+
+def test_a_group_that_failed_is_named_and_the_others_run(folder: Path) -> None:
+    ended = _tested(folder, "case $* in *tests/client*) exit 1;; esac")
+    assert ended.returncode == 1
+    assert "failed in tests/client\n" in ended.stderr
+    assert len((folder / "began.log").read_text().splitlines()) == GROUPS
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_a_group_that_was_killed_with_its_shell_is_no_success(folder: Path, signal: str) -> None:
+    ended = _tested(folder, f"case $* in *tests/client*) kill -{signal} $PPID;; esac")
+    assert ended.returncode == 1
+    assert f"of {GROUPS} groups of tests ended" in ended.stderr
+
+
+def test_without_xargs_it_is_no_success(folder: Path) -> None:
+    (folder / "bin").mkdir()
+    for name in ("bash", "mktemp", "grep", "paste", "rm", "nproc", "wc", "cat", "flock"):
+        (folder / "bin" / name).symlink_to(_where(name))
+    python = folder / "python"
+    python.write_text("#!/bin/bash\nexit 0\n")
+    python.chmod(0o755)
+    ended = subprocess.run(
+        [SCRIPT, python], cwd=folder, env={"PATH": str(folder / "bin")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert f"0 of {GROUPS} groups of tests ended" in ended.stderr
+
+
+def test_a_choice_may_leave_groups_out_but_not_all_of_them(folder: Path) -> None:
+    some = _tested(folder, "case $* in *tests/client*) exit 0;; *) exit 5;; esac", "-k", "spool")
+    assert some.returncode == 0, some.stderr
+    none = _tested(folder, "exit 5", "-k", "misspelt")
+    assert none.returncode == 1
+    assert "no test is called for by TEST_ARGS: -k misspelt" in none.stderr
+
+
+def test_without_a_choice_an_empty_group_is_a_failure(folder: Path) -> None:
+    ended = _tested(folder, "case $* in *tests/probes*) exit 5;; esac")
+    assert ended.returncode == 1
+    assert "failed in tests/probes\n" in ended.stderr
+
+
+def _where(name: str) -> str:
+    return subprocess.check_output(["which", name], text=True).strip()

@@ -1,0 +1,308 @@
+"""`make bench-server` on next to nothing: every server gets the same numbers, and its check can fail."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.server import (
+    bodies,
+    compacting,
+    ingest,
+    kills,
+    latency,
+    load,
+    many_runs,
+    reading,
+    rows,
+)
+from benchmarks.server.__main__ import check
+from benchmarks.server.feeding import requests_of
+from benchmarks.server.samples import NAMES, Samples, samples, stream
+from benchmarks.server.subjects import InfluxDB, Leakline, VictoriaMetrics
+
+from leakline.delivery import encode
+from leakline.snapshot import batch_from_wire, batch_to_wire
+from leakline_server.store.blocks import BLOCK
+from leakline_server.store.compaction import NEWEST
+from leakline_server.store.sealing import enough
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTED = 1_760_000_000.0
+
+
+@pytest.fixture(scope="module")
+def part() -> Samples:
+    return samples(3, 20, STARTED)
+
+
+def test_a_snapshot_has_65_numbers_and_a_stream_goes_on_where_its_pieces_end() -> None:
+    pieces = list(stream(1, 50, STARTED, piece=20))
+    assert len(NAMES) == 65
+    assert [piece.first for piece in pieces] == [0, 20, 40]
+    assert [piece.count for piece in pieces] == [20, 20, 10]
+    steps = [int(b.columns["python.objects"][0]) - int(a.columns["python.objects"][-1])
+             for a, b in itertools.pairwise(pieces)]  # fmt: skip
+    assert all(abs(step) < 1_000 for step in steps)
+
+
+def test_our_bodies_are_what_the_client_itself_sends(part: Samples) -> None:
+    wire = bodies.leakline_wire("r1", part)
+    assert batch_to_wire(batch_from_wire(wire)) == wire
+    assert bodies.Written(bodies.leakline_wire("", part)).body("r1") == encode(wire)
+    assert gzip.decompress(bodies.leakline("r1", part).partition(b"\r\n\r\n")[2]) == (
+        json.dumps(wire, separators=(",", ":")).encode()
+    )
+
+
+def test_remote_write_holds_the_same_numbers_and_moments(part: Samples) -> None:
+    series = [_series(each) for _, each in _fields(bodies.write_request("r1", part))]
+    assert [labels for labels, _ in series] == [
+        {"__name__": name.replace(".", "_"), "run": "r1"} for name in NAMES
+    ]
+    milliseconds = [round(time * 1e3) for time in part.times.tolist()]
+    for name, (_, points) in zip(NAMES, series, strict=True):
+        assert points == list(zip(part.columns[name].tolist(), milliseconds, strict=True))
+
+
+def test_a_line_of_influx_holds_the_same_numbers(part: Samples) -> None:
+    body = bodies.lines("r1", part).partition(b"\r\n\r\n")[2].decode().splitlines()
+    assert len(body) == part.count
+    key, fields, moment = body[7].split(" ")
+    given = dict(field.split("=") for field in fields.split(","))
+    assert (key, int(moment)) == ("snapshot,run=r1", round(float(part.times[7]) * 1e3))
+    assert {name: float(text.rstrip("i")) for name, text in given.items()} == {
+        name: float(values[7]) for name, values in part.columns.items()
+    }
+
+
+def test_a_figure_says_whether_it_holds_and_fails_when_it_was_not_measured() -> None:
+    assert rows.Figure("a", 2.5, 2.6, at_least=True).verdict() == "ok"
+    assert rows.Figure("a", 2.5, 2.4, at_least=True).verdict() == "SHORT"
+    assert rows.Figure("a", 10.0, 10.1).verdict() == "SHORT"
+    absent = rows.Figure("a", 10.0, missing="influxd is not installed")
+    assert (absent.holds, absent.verdict()) == (False, "not measured: influxd is not installed")
+
+
+@pytest.mark.parametrize(
+    ("size", "snapshots"), [*ingest.SNAPSHOTS.items(), (many_runs.BATCH, many_runs.SNAPSHOTS)]
+)
+def test_what_is_sent_in_a_repeat_is_just_what_is_sealed(size: int, snapshots: int) -> None:
+    batches = snapshots // size
+    assert batches * size == snapshots
+    assert enough(snapshots, batches)
+    assert not enough(snapshots - size, batches - 1)
+    assert snapshots - size < ingest.SEALED.get(size, BLOCK) <= snapshots
+
+
+def test_repeats_are_compacted_only_when_the_runs_are_over() -> None:
+    # Of larger batches, whole blocks are sealed.
+    assert 3 * ingest.SNAPSHOTS[1] < BLOCK + NEWEST
+
+
+def test_a_repeat_goes_on_where_the_one_before_ended(tmp_path: Path) -> None:
+    server, runs = InfluxDB(tmp_path), {"a": "a", "b": "b"}
+    halves = [requests_of(server, runs, 30, 10, STARTED, first) for first in (0, 30)]
+    for i, run in enumerate(runs):
+        whole = [bodies.lines(run, piece) for piece in stream(i, 60, STARTED, piece=30)]
+        assert _lines_of(halves[0][i] + halves[1][i]) == _lines_of(whole)
+
+
+def test_runs_become_due_for_sealing_one_after_the_other_while_latency_is_measured() -> None:
+    sent_before = [latency.sent_before_of(run) for run in range(latency.RUNS)]
+    assert set(sent_before) == set(range(latency.BATCHES_SEALED))
+    segment = latency.BATCHES_SEALED * latency.BATCH
+    assert enough(segment, latency.BATCHES_SEALED)
+    assert not enough(segment - latency.BATCH, latency.BATCHES_SEALED - 1)
+    assert enough(latency.SINGLES_SEALED, latency.SINGLES_SEALED)
+    assert not enough(latency.SINGLES_SEALED - 1, latency.SINGLES_SEALED - 1)
+
+
+def test_a_latency_without_sealing_is_not_measured() -> None:
+    probed = latency.Probed([0.001] * 200, 0.5, sealed=0.0, sent=40_000)
+    assert not latency.figure([probed], 1.0, "").holds
+    assert latency.figure([replace(probed, sealed=39_000.0)], 1.0, "").holds
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 6])
+def test_every_run_sends_all_in_order_however_many_come_at_once(at_once: int) -> None:
+    requests = [[b"%d:%d" % (run, i) for i in range(4)] for run in range(6)]
+    queues = many_runs.queues_of(requests, at_once)
+    assert len(queues) == at_once
+    for run in requests:
+        (queue,) = [queue for queue in queues if run[0] in queue]
+        assert [each for each in queue if each in run] == run
+    assert sum(map(len, queues)) == 24
+
+
+def test_victoria_metrics_is_asked_with_its_cache_and_without() -> None:
+    forms = set(reading.FORMS[VictoriaMetrics])
+    without = {form for form in forms if form.endswith(reading.NO_CACHE)}
+    assert {form.removesuffix(reading.NO_CACHE) for form in without} == forms - without != set()
+
+
+@pytest.mark.parametrize(
+    ("status", "last", "failed"),
+    [
+        (0, "3 passed in 61.20s (0:01:01)", 0),
+        (0, "3 passed, 2 warnings in 61.20s", 0),
+        (1, "1 failed, 2 passed in 61.20s", 1),
+        (0, "1 passed, 2 skipped in 61.20s", None),
+        (0, "2 passed, 1 deselected in 61.20s", None),
+        (0, "2 passed in 61.20s", None),
+        (1, "1 failed, 1 passed, 1 error in 61.20s", None),
+        (1, "2 passed, 1 error in 61.20s", None),
+        (5, "no tests ran in 0.10s", None),
+        (2, "3 passed in 61.20s", None),
+    ],
+)
+def test_kills_count_only_when_every_test_of_them_ran(
+    status: int, last: str, failed: int | None
+) -> None:
+    assert kills.failures(status, last) == failed
+
+
+def test_the_check_names_what_it_says_nothing_about(capsys: pytest.CaptureFixture[str]) -> None:
+    good = rows.Figure("a", 10.0, 1.0)
+    assert check([good], ["ingest", "disk"], shortened=False) == 0
+    told = capsys.readouterr().err
+    assert "kills" in told
+    assert "disk" not in told
+    assert check([good], ["ingest"], shortened=True) == 1
+    assert "SHORT=1" in capsys.readouterr().err
+    assert check([], ["loggers"], shortened=False) == 1
+    assert check([good, rows.Figure("b", 1.0, missing="gone")], ["ingest"], shortened=False) == 1
+
+
+def test_what_waits_to_be_sealed_or_compacted_is_counted(tmp_path: Path) -> None:
+    server = Leakline(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "leakline.db")) as database:
+        database.executescript(
+            "CREATE TABLE segments (run_id, process_id, level);"
+            "CREATE TABLE batches (run_id, process_id, count);"
+            "INSERT INTO segments VALUES ('a', 1, 0), ('a', 1, 1), ('a', 2, 0), ('a', 2, 2);"
+            "INSERT INTO batches VALUES ('a', 1, 40), ('a', 1, 40), ('b', 1, 63), ('b', 2, 1);"
+        )
+        assert compacting.left(server) == 3
+        database.executescript(
+            "UPDATE segments SET level = 1; DELETE FROM batches WHERE run_id = 'a'"
+        )
+    assert compacting.left(server) == 0
+
+
+@pytest.fixture
+def hasty_server() -> Iterator[load.Address]:
+    """Answers one request a connection, the first of all with 429, and closes the connection after each answer."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    answers = [b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n"]
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answers.pop() if answers else b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listening.getsockname()
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(10)
+
+
+def test_what_is_refused_for_now_is_sent_again_and_closed_connections_are_opened_anew(
+    hasty_server: load.Address,
+) -> None:
+    plan = load.Plan(hasty_server, load.at_once([bodies.request("POST", "/")] * 3))
+    done = load.drive([plan], patient=True)
+    assert done.statuses == {429: 1, 204: 3}
+
+
+def test_what_is_refused_fails_where_nobody_waits(hasty_server: load.Address) -> None:
+    with pytest.raises(load.Failed, match="429"):
+        load.closed(hasty_server, [[bodies.request("POST", "/")]])
+
+
+def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_be_reached(
+    tmp_path: Path,
+) -> None:
+    written = tmp_path / "rows.json"
+    ended = _bench("--json", str(written), ROWS="list", CHECK="1", LEAKLINE_BENCH_SCALE="0.0001")
+    assert ended.returncode == 1, ended.stderr
+    assert "bench-server: list of 300 runs: a page of 100 with sparklines: " in ended.stderr
+    assert "bench-server: SHORT=1 measures less than what is held" in ended.stderr
+    (part,) = json.loads(written.read_text())["parts"]
+    assert [line["note"] for line in part["lines"][:2]] == ["100 runs, 100 with a sparkline"] * 2
+    assert part["figures"][0]["verdict"] == "SHORT"
+
+
+def test_an_unknown_row_is_named() -> None:
+    ended = _bench(ROWS="reeds")
+    assert ended.returncode != 0
+    assert "bench-server: ROWS has 'reeds'" in ended.stderr
+
+
+def _bench(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "CHECK"}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.server", *arguments],
+        cwd=ROOT, env={**kept, "SHORT": "1", **settings}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _lines_of(requests: list[bytes]) -> list[bytes]:
+    return [line for each in requests for line in each.partition(b"\r\n\r\n")[2].splitlines()]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(tag, payload) of a protocol buffer whose fields are as the ones we write."""
+    at = 0
+    while at < len(message):
+        tag, at = message[at], at + 1
+        if tag == 0x09:
+            yield tag, message[at : at + 8]
+            at += 8
+            continue
+        number, shift = 0, 0
+        while True:
+            byte, at = message[at], at + 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        if tag == 0x10:
+            yield tag, number.to_bytes(8, "little")
+            continue
+        yield tag, message[at : at + number]
+        at += number
+
+
+def _series(message: bytes) -> tuple[dict[str, str], list[tuple[Any, int]]]:
+    labels: dict[str, str] = {}
+    points = []
+    for tag, payload in _fields(message):
+        inner = dict(_fields(payload))
+        if tag == 0x0A:
+            labels[inner[0x0A].decode()] = inner[0x12].decode()
+        else:
+            (value,) = struct.unpack("<d", inner[0x09])
+            points.append((value, int.from_bytes(inner[0x10], "little")))
+    return labels, points

@@ -1,0 +1,147 @@
+"""Servers killed under load and started again: what the database has of each run, against what was acknowledged."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.server.round_robin import RoundRobin, forward
+
+NAME: Final = "type.app.Env.count"
+# Snapshots in a batch, each by a run of its own: from the smallest to the largest that clients send.
+SIZES: Final = (1, 7, 20, 60, 200)
+# After the restart as many batches as these show that a run goes on where it was.
+BATCHES_AFTER: Final = 2
+
+
+@dataclass
+class Figures:
+    """Of all kills. ``wrong`` says what was lost, doubled or other than it was sent."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    unsure: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills; {self.acknowledged} snapshots acknowledged, {self.unsure} stored without a word of "
+            f"it; wrong: {self.wrong or 'nothing'}"
+        )
+
+
+class Sender(threading.Thread):
+    """A training process: sends batch after batch, each until it is acknowledged."""
+
+    def __init__(self, run: Any, size: int, port: int) -> None:
+        super().__init__(daemon=True)
+        self.run_, self.size, self.port = run, size, port
+        # Everything below it was acknowledged.
+        self.acknowledged = 0
+        self.began = threading.Event()
+        self.stopping = threading.Event()
+        self.refusal: str | None = None
+        self._pause = threading.Event()
+
+    def run(self) -> None:
+        self._until("/api/v1/runs", self.run_.header)
+        path = f"/api/v1/runs/{self.run_.id}/batches"
+        while not self.stopping.is_set() and self.refusal is None:
+            if not self._until(path, self.run_.wire(self.acknowledged, self.size)):
+                return
+            self.acknowledged += self.size
+            self.began.set()
+
+    def send_more(self, batches: int, port: int) -> None:
+        """The rest, after it was stopped: what was not acknowledged first, as every client does."""
+        self.port = port
+        self.stopping.clear()
+        path = f"/api/v1/runs/{self.run_.id}/batches"
+        for _ in range(batches):
+            if self._until(path, self.run_.wire(self.acknowledged, self.size)):
+                self.acknowledged += self.size
+
+    def _until(self, path: str, body: Any) -> bool:
+        """Whether it was acknowledged before this is to stop."""
+        data = json.dumps(body).encode()
+        while not self.stopping.is_set():
+            status, answer = forward(self.port, "POST", path, data)
+            if status in (200, 201):
+                return True
+            if status not in (429, 502, 503):
+                self.refusal = f"{path}: {status} {answer.decode()}"
+                return False
+            self._pause.wait(0.01)
+        return False
+
+
+def kill_and_check(
+    start: Callable[[int], Any], make_run: Any, kills: int, servers: int = 1, seed: int = 1
+) -> Figures:
+    """Kill one of the servers that many times, at a random moment. ``start(port)`` starts one, on any port for 0.
+
+    The senders go on with the others, where there are others; then all runs of the round are read from each server.
+    """
+    chance, figures = random.Random(seed), Figures()
+    running = [start(0) for _ in range(servers)]
+    with RoundRobin([server.port for server in running]) as proxy:
+        for number in range(kills):
+            senders = [
+                Sender(make_run(id=f"k{number}-{size}", instance=f"i{number}-{size}"), size, proxy.port)
+                for size in SIZES
+            ]  # fmt: skip
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                if not sender.began.wait(60):
+                    figures.wrong.append(f"{sender.run_.id} never began: {sender.refusal}")
+            threading.Event().wait(chance.uniform(0.0, 1.2))
+            victim = chance.randrange(servers)
+            running[victim].kill()
+            figures.kills += 1
+            if servers > 1:
+                threading.Event().wait(chance.uniform(0.0, 0.5))
+            for sender in senders:
+                sender.stopping.set()
+            for sender in senders:
+                sender.join(30)
+            running[victim] = start(running[victim].port)
+            for sender in senders:
+                figures.acknowledged += sender.acknowledged
+                _check(figures, sender, running[victim], exactly=False)
+                sender.send_more(BATCHES_AFTER, proxy.port)
+                for server in running:
+                    _check(figures, sender, server, exactly=True)
+    return figures
+
+
+def _check(figures: Figures, sender: Sender, server: Any, *, exactly: bool) -> None:
+    """Everything acknowledged is there once, and as it was sent. ``exactly``: and nothing else is.
+
+    Otherwise the batch that was under way may be there too, because its answer never came.
+    """
+    run = sender.run_
+    if sender.refusal is not None:
+        figures.wrong.append(sender.refusal)
+        return
+    (item,) = (
+        server.request(
+            "GET", f"/api/v1/runs/{run.id}/series?name={NAME}&x=sequence&points=20000"
+        )[1]["items"]
+        or [{"x": [], "last": []}]
+    )  # fmt: skip
+    (process,) = server.request("GET", f"/api/v1/runs/{run.id}")[1]["processes"]
+    count = len(item["x"])
+    beyond = count - sender.acknowledged
+    if item["x"] != list(range(count)) or beyond not in ((0,) if exactly else (0, sender.size)):
+        figures.wrong.append(f"{run.id}: {count} snapshots of {sender.acknowledged} acknowledged")
+    elif process["stored"] != count:
+        figures.wrong.append(f"{run.id}: {process['stored']} stored for {count} snapshots")
+    elif item["last"] != [run.snapshot(i).samples[NAME] for i in range(count)]:
+        figures.wrong.append(f"{run.id}: values other than those sent")
+    elif not exactly:
+        figures.unsure += beyond

@@ -1,0 +1,197 @@
+"""A run as a file has every snapshot once, in three formats, in bounded memory, and no formula."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of, seal
+
+from leakline_server import export as exporting_room
+from leakline_server.store import exporting, removal
+
+
+@pytest.fixture
+def run(api: TestClient, make_run: Any) -> Any:
+    """Two processes; gaps, a late batch, values that turn into floats, names that spreadsheets would compute."""
+    made = make_run(
+        extra={
+            "gauge.mixed": lambda i: i if i < 100 else i + 0.5,
+            "gauge.rare": lambda i: i if i % 50 == 0 else None,
+            "=1+2": lambda i: 7,
+            "time": lambda i: -i,
+        }
+    )
+    made.create(api)
+    made.send(api, 0, 100, size=50)
+    made.send(api, 150, 50)
+    seal(engine_of(api))
+    made.send(api, 100, 30)
+    other = make_run(instance="+p2", rank=1, extra={"only.here": lambda i: i * 2})
+    other.send(api, 0, 90, size=45)
+    return made
+
+
+SENT = [*range(130), *range(150, 200)]
+
+
+def exported(api: TestClient, form: str) -> bytes:
+    answer = api.get(f"/api/v1/runs/r1/export.{form}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-disposition"] == f'attachment; filename="r1.{form}"'
+    return answer.content
+
+
+def test_json_has_every_snapshot_with_its_samples(api: TestClient, run: Any) -> None:
+    found = json.loads(exported(api, "json"))
+    assert (found["format"], found["version"], found["run"]["id"]) == ("leakline-export", 1, "r1")
+    first = [row for row in found["snapshots"] if row["process"] == "p1"]
+    assert [row["sequence"] for row in first] == SENT
+    for row in first:
+        sent = run.snapshot(row["sequence"])
+        assert row["samples"] == sent.samples
+        for name in ("time", "monotonic", "generation", "phase", "label", "kind"):
+            assert row[name] == getattr(sent, name)
+    second = [row for row in found["snapshots"] if row["process"] == "+p2"]
+    assert [row["samples"]["only.here"] for row in second] == [i * 2 for i in range(90)]
+    assert found["events"] == api.get("/api/v1/runs/r1/events").json()["items"]
+    assert found["large_objects"] and found["holders"]
+
+
+def test_csv_has_a_column_for_each_series_and_no_formula(api: TestClient, run: Any) -> None:
+    text = exported(api, "csv").decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == len(SENT) + 90
+    for row in rows[: len(SENT)]:
+        sent = run.snapshot(int(row["sequence"]))
+        assert float(row["time"]) == sent.time
+        assert row["series.time"] == str(-sent.sequence)
+        assert float(row["gauge.mixed"]) == sent.samples["gauge.mixed"]
+        assert row["process.rss_bytes"] == str(sent.samples["process.rss_bytes"])
+        assert row["gauge.rare"] == str(sent.samples.get("gauge.rare", ""))
+        assert row["only.here"] == ""
+        assert row["phase"] == (sent.phase or "")
+    assert {row["process"] for row in rows} == {"p1", "'+p2"}
+    cells = [cell for line in csv.reader(io.StringIO(text)) for cell in line]
+    texts = [cell for cell in cells if cell and not _is_number(cell)]
+    assert "'=1+2" in texts
+    assert [cell for cell in texts if cell[0] in "=+-@\t\r"] == []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_parquet_is_read_back_by_others(api: TestClient, run: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(io.BytesIO(exported(api, "parquet")))
+    found = table.to_pydict()
+    first = [i for i, process in enumerate(found["process"]) if process == "p1"]
+    assert [found["sequence"][i] for i in first] == SENT
+    for i in first:
+        sent = run.snapshot(found["sequence"][i])
+        assert found["gauge.mixed"][i] == sent.samples["gauge.mixed"]
+        assert found["process.rss_bytes"][i] == sent.samples["process.rss_bytes"]
+        assert found["gauge.rare"][i] == sent.samples.get("gauge.rare")
+        assert found["phase"][i] == sent.phase
+        assert found["series.time"][i] == -sent.sequence
+    assert found["generation"] == [
+        *(run.snapshot(s).generation for s in SENT),
+        *(i // 3 for i in range(90)),
+    ]
+
+
+def test_a_run_without_snapshots_is_a_file_as_well(api: TestClient, make_run: Any) -> None:
+    make_run().create(api)
+    assert json.loads(exported(api, "json"))["snapshots"] == []
+    assert len(exported(api, "csv").splitlines()) == 1
+    assert exported(api, "parquet")[:4] == b"PAR1"
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_what_does_not_exist_is_told(form: str, api: TestClient) -> None:
+    answer = api.get(f"/api/v1/runs/nobody/export.{form}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
+
+
+def test_another_format_is_an_error_that_names_the_three(api: TestClient, run: Any) -> None:
+    answer = api.get("/api/v1/runs/r1/export.xlsx")
+    assert answer.status_code == 422
+    assert "parquet" in answer.json()["error"]["message"]
+
+
+def test_without_pyarrow_there_is_a_sentence(
+    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **named: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    answer = api.get("/api/v1/runs/r1/export.parquet")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "parquet_not_installed")
+    assert "pip install 'leakline[parquet]'" in answer.json()["error"]["message"]
+
+
+def test_steps_are_small_and_lose_nothing_while_rows_move_between_them(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is sealed in the middle of the export."""
+    monkeypatch.setattr(exporting, "ROWS_PER_STEP", 60)
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 300, size=20)
+    engine = engine_of(api)
+    found: list[int] = []
+    for part in exporting.parts(engine, "r1", exporting.names(engine, "r1")):
+        found += part.fixed["sequence"].to_list()  # type: ignore[arg-type]
+        if len(found) == 120:
+            seal(engine)
+    assert found == list(range(300))
+
+
+def test_a_run_that_is_removed_meanwhile_breaks_the_export_off(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "ROWS_PER_STEP", 60)
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 300, size=20)
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    engine = engine_of(api)
+    pieces = exporting_room.export(engine, "r1", "csv")
+    next(pieces), next(pieces)
+    removal.remove(engine, "r1", 1.0)
+    with pytest.raises(exporting.Gone):
+        list(pieces)
+
+
+def test_no_step_holds_more_than_a_step_and_a_stretch(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an export takes as much memory at the end of a long run as of a short one."""
+    monkeypatch.setattr(exporting, "ROWS_PER_STEP", 100)
+    run = make_run()
+    run.create(api)
+    engine = engine_of(api)
+    for first in range(0, 1_000, 200):
+        run.send(api, first, 200, size=50)
+        seal(engine)
+    run.send(api, 1_000, 300, size=50)
+    steps = [len(part) for part in exporting.parts(engine, "r1", exporting.names(engine, "r1"))]
+    assert sum(steps) == 1_300
+    assert max(steps) <= 100 + 512
+    rows = [piece.count(b"\n") for piece in exporting_room.export(engine, "r1", "csv")]
+    assert max(rows) <= 256

@@ -1,0 +1,466 @@
+"""Series read from their text are what they are when every number is read as an object; what is not plain is left."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakline_server import ingest, number_columns
+from leakline_server.errors import RequestRefused
+from leakline_server.store import packed, wire
+from leakline_server.store.batch_columns import BatchColumns, of_lists
+from leakline_server.store.codec import CorruptChunk, Numbers, compress, decompress
+
+without_native = pytest.mark.skipif(
+    number_columns.native() is None, reason=f"no native module: {number_columns.why_not_native()}"
+)
+
+
+# Of a function that is in no class that is its own time too, and hypothesis does not mind it.
+@pytest.fixture(
+    scope="class", params=[pytest.param("native", marks=without_native), pytest.param("python")]
+)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(number_columns, "native", lambda: None)
+        patch.setattr(ingest, "SMALL_BODY_BYTES", 0)
+        yield
+
+
+in_both_ways = pytest.mark.usefixtures("way")
+integers = st.integers(-(2**53), 2**53)
+floats = st.floats(allow_nan=False, allow_infinity=False, width=64)
+plain_floats = st.floats(-1e15, 1e15)
+
+
+@st.composite
+def tables(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> dict[str, list[Any]]:
+    count = draw(st.sampled_from((1, 2, 7, 48, 60)))
+    same = st.builds(lambda value: [value] * count, integers)
+    kinds = [
+        same,
+        st.lists(integers, min_size=count, max_size=count),
+        st.lists(integers | st.none(), min_size=count, max_size=count),
+        st.lists(values, min_size=count, max_size=count),
+    ]
+    names = [f"gauge.s{i}" for i in range(draw(st.integers(1, 6)))]
+    return {name: draw(st.one_of(kinds)) for name in names}
+
+
+def raw(table: dict[str, list[Any]], separators: tuple[str, str] = (",", ":")) -> bytes:
+    return json.dumps(table, separators=separators).encode()
+
+
+def texts(series: dict[str, str]) -> bytes:
+    return ("{" + ",".join(f'"{name}":{text}' for name, text in series.items()) + "}").encode()
+
+
+def body_of(table: dict[str, Any]) -> bytes:
+    count = len(next(iter(table.values())))
+    columns = {
+        "time": [1.0 + i for i in range(count)],
+        "monotonic": [0.5 + i for i in range(count)],
+        "generation": [None if i % 3 == 0 else i for i in range(count)],
+        "phase": ["train" if i % 2 else None for i in range(count)],
+        "label": [None] * count,
+        "kind": ["phase_end"] * count,
+        "series": table,
+    }
+    sent = {"version": 1, "process": {"instance": "p"}, "first_sequence": 0, "columns": columns}
+    return json.dumps(sent, separators=(",", ":")).encode()
+
+
+def lists(columns: BatchColumns) -> dict[str, list[Any]]:
+    return {name: column.to_list() for name in columns.names() if (column := columns.numbers(name))}
+
+
+@in_both_ways
+@settings(max_examples=150, deadline=None)
+@given(tables(integers | plain_floats | st.none()), st.sampled_from(((",", ":"), (", ", ": "))))
+def test_what_is_read_is_what_was_written(
+    table: dict[str, list[Any]], separators: tuple[str, str]
+) -> None:
+    count = len(next(iter(table.values())))
+    found = number_columns.read(raw(table, separators), count)
+    if found is None:
+        # Beyond what is plain: a float that is too large for every series.
+        assert any(abs(v or 0) > 1e15 for values in table.values() for v in values)
+        return
+    constant, whole, holed, fractional, low, high = found
+    numbers = [value or 0 for values in table.values() for value in values]
+    assert low <= min(numbers)
+    assert high >= max(numbers)
+    got: dict[str, list[Any]] = {name: [value] * count for name, value in constant.items()}
+    for rows, absent in ((whole, None), (holed, -(2**63)), (fractional, "nan")):
+        for name, values in zip(rows.names, rows.values.tolist(), strict=True):
+            got[name] = [None if v == absent or (absent == "nan" and v != v) else v for v in values]
+    assert got == table
+
+
+@in_both_ways
+@settings(max_examples=80, deadline=None)
+@given(tables(integers | floats | st.none()))
+def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
+    body = body_of(table)
+    assert taken(body) == taken_value_by_value(body)
+
+
+def taken(body: bytes) -> dict[str, list[Any]]:
+    try:
+        return lists(ingest.check("r", body, 1.0).columns)
+    except RequestRefused as error:
+        return {"error": [error.code, error.message]}
+
+
+def taken_value_by_value(body: bytes) -> dict[str, list[Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest, "_plain", lambda body: None)
+        return taken(body)
+
+
+@in_both_ways
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1,2,3", "[1,2]", "[1,2,3,4]", "[]", "3", "null", '["1",2,3]', "[[1],2,3]", "[true,2,3]",
+        "[1,2,99999999999999999999]", "[1,null,-99999999999999999999]", "[1,2,-9223372036854775808]",
+        "[1.5,2,1e400]", "[1.5,2,1e16]", "[{},2,3]", "[1,2,4611686018427387904]",
+        "[1,2,9007199254740993]", "[1,2,-9007199254740993]", "[1.5,2,-1e16]",
+        # No JSON, so they come here only where it was not looked at.
+        "[01,2,3]", "[1,2,+3]", "[1.,2,3]", "[.5,2,3]", "[1.5,2,3e]", "[1.5,-,3]", "[1,,3]", "[1,2,3,]", "[1 2,3]",
+        "[ ]", "[nul,2,3]", "[NaN,2,3]", "[1.5,Infinity,3]", "[0x1,2,3]", "[1_0,2,3]", "[--1,2,3]", "[1.5e+-1,2,3]",
+    ],
+)  # fmt: skip
+def test_what_is_not_plain_is_left_to_be_read_value_by_value(text: str) -> None:
+    series = {"a": text, "b": "[1,2,3]"}
+    assert number_columns.read(texts(series), 3) is None
+    assert number_columns.read(texts({**series, "c": "[1.5,null,2]"}), 3) is None
+    assert number_columns.read(texts({"c": "[1.5,null,2]", "b": "[1,2,3]"}), 3) is not None
+
+
+@in_both_ways
+def test_lists_of_other_lengths_do_not_make_up_for_each_other() -> None:
+    series = texts({"a": "[1,2]", "b": "[1,2,3,4]", "c": "[1,2,3]"})
+    assert number_columns.read(series, 3) is None
+
+
+@in_both_ways
+@pytest.mark.parametrize(
+    "name",
+    ["", "n" * 513, "é" * 513, "\\u0061", "a\\n", "del\x7f", "a\x01", "a\n", "twice", "zweimal ß"],
+)
+def test_names_that_need_a_second_look_are_left_to_those_who_give_it(name: str) -> None:
+    text = texts({"twice": "[1]", "zweimal ß": "[1]", "x": "[2]"})
+    assert number_columns.read(text, 1) is not None
+    assert number_columns.read(text[:-1] + f',"{name}":[1]}}'.encode(), 1) is None
+
+
+@in_both_ways
+@pytest.mark.parametrize("name", [b"\xff", b"\xed\xa0\x80", b"a\xc3", b"\xc0\x80"])
+def test_a_name_that_is_no_text_is_not_read(name: bytes) -> None:
+    assert number_columns.read(b'{"' + name + b'":[1]}', 1) is None
+
+
+@in_both_ways
+@pytest.mark.parametrize("name", ["}", '],{"[:', "é" * 512, "n" * 512, "eight...", "😀", "\ufeffa"])
+def test_any_other_name_is_a_name(name: str) -> None:
+    name = name.replace('"', "'")
+    found = number_columns.read(texts({name: "[1,2]", name[1:] + "x": "[1.5,2]"}), 2)
+    assert found is not None
+    assert (found.whole.names, found.floats.names) == ([name], [name[1:] + "x"])
+
+
+@in_both_ways
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"}", b"[1]", b"3", b'"', b"{}}", b"{,}", b'{"a":[1]},']
+)
+def test_what_is_no_object_is_not_read(text: bytes) -> None:
+    assert number_columns.read(text, 1) is None
+
+
+@in_both_ways
+def test_no_series_are_none() -> None:
+    found = number_columns.read(b" { } ", 7)
+    assert found is not None
+    assert [rows.values.shape for rows in found[1:4]] == [(0, 7)] * 3  # type: ignore[union-attr]
+    assert number_columns.read(b'{"a":[]}', 0) is None
+
+
+@in_both_ways
+def test_what_stands_still_is_one_number() -> None:
+    many = {"a": [5] * 48, "b": [-0] * 48, "c": [5] * 47 + [6], "d": [None] * 48, "e": [1.5] * 48}
+    found = number_columns.read(raw(many), 48)
+    assert found is not None
+    assert found.constant == {"a": 5, "b": 0}
+    assert (found.whole.names, found.holed.names, found.floats.names) == (["c"], ["d"], ["e"])
+    few = number_columns.read(raw({"a": [5] * 47}), 47)
+    assert few is not None
+    assert (few.constant, few.whole.names) == ({}, ["a"])
+
+
+@in_both_ways
+def test_a_float_of_more_digits_than_anybody_writes_is_the_same_in_the_end() -> None:
+    text = body_of({"gauge.a": [0.5, 1.5]}).replace(b"0.5,1.5]}", b"0." + b"1" * 90 + b",1.5]}")
+    assert taken(text) == taken_value_by_value(text) == {"gauge.a": [float("0." + "1" * 90), 1.5]}
+
+
+digits = st.integers(0, 10**25 - 1).map(str)
+written_floats = st.builds(
+    "{}{}.{}{}".format,
+    st.sampled_from(["", "-"]),
+    st.integers(0, 10**15),
+    digits,
+    st.just("") | st.builds("e{:+}".format, st.integers(-40, 25)),
+)
+spaces = st.sampled_from(["", "", "", " ", "\n", " \t\r\n "])
+plain_entries = st.one_of(
+    integers.map(str),
+    st.just("null"),
+    plain_floats.map(repr),
+    st.sampled_from(["0", "-0", "-0.0", "0.0", "0e0", "1E5", "1e-5", "-1.5e+3", "5e-324", "1e-400", "0e999"]),
+    written_floats,
+)  # fmt: skip
+odd_entries = st.one_of(
+    st.integers().map(str),
+    floats.map(repr),
+    st.sampled_from(["true", "[1]", "{}", '"1"', "9007199254740993", "-9223372036854775808"]),
+)
+all_names = st.one_of(
+    st.integers(0, 9).map(lambda i: f"gauge.s{i}"),
+    st.text(
+        st.characters(min_codepoint=32, exclude_characters='"\\\x7f', exclude_categories=["Cs"]),
+        min_size=1,
+        max_size=40,
+    ),
+)
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> tuple[bytes, int]:
+    """The JSON of some series, which may be anything, and how many numbers each should have."""
+    count = draw(st.sampled_from([1, 2, 3, 5, 50]))
+    series = []
+    for name in draw(st.lists(all_names, max_size=6)):
+        length = draw(st.sampled_from([count] * 30 + [count - 1, count + 1, 0]))
+        entries = odd_entries if draw(st.integers(0, 30)) == 0 else plain_entries
+        if length == 50:
+            written = draw(st.lists(entries, min_size=1, max_size=3)) * 50
+        else:
+            written = draw(st.lists(entries, min_size=length, max_size=length))
+        between = [draw(spaces) for _ in range(6)]
+        text = f"{between[0]},{between[1]}".join(written[:length])
+        series.append(
+            f'{between[2]}"{name}"{between[3]}:{between[4]}[{between[5]}{text}{between[2]}]{between[3]}'
+        )
+    return ("{" + ",".join(series) + draw(spaces) + "}").encode(), count
+
+
+def as_read(found: number_columns.Found | None, count: int) -> Any:
+    """By name, the kind of series and its numbers to the bit; one that stands still is a whole one."""
+    if found is None:
+        return None
+    read = {name: ("whole", np.full(count, v).tobytes()) for name, v in found.constant.items()}
+    for kind, rows in (("whole", found.whole), ("holed", found.holed), ("floats", found.floats)):
+        assert rows.values.shape == (len(rows.names), count)
+        read |= {n: (kind, row.tobytes()) for n, row in zip(rows.names, rows.values, strict=True)}
+    return read
+
+
+@without_native
+@settings(max_examples=150, deadline=None)
+@given(objects())
+def test_both_ways_read_the_same_to_the_bit(made: tuple[bytes, int]) -> None:
+    text, count = made
+    assert as_read(number_columns.read(text, count), count) == as_read(
+        number_columns.read_in_python(text, count), count
+    )
+
+
+@without_native
+@settings(max_examples=120, deadline=None)
+@given(objects(), st.data())
+def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
+    made: tuple[bytes, int], data: st.DataObject
+) -> None:
+    text, count = made
+    at = data.draw(st.integers(0, len(text) - 1))
+    byte = data.draw(st.integers(0, 255) | st.sampled_from(b'{}[]",:-.eEn \\0'))
+    broken = text[:at] + bytes((byte,)) + text[at + 1 :]
+    for each in (broken, text[:at], text[at:]):
+        assert as_read(number_columns.read(each, count), count) == as_read(
+            number_columns.read_in_python(each, count), count
+        )
+
+
+@without_native
+@settings(max_examples=200, deadline=None)
+@given(written_floats)
+def test_a_float_is_rounded_as_python_rounds_it(text: str) -> None:
+    found = number_columns.read(texts({"a": f"[{text}]"}), 1)
+    if abs(float(text)) > 1e15:
+        assert found is None
+        return
+    assert found is not None
+    assert found.floats.values.tobytes() == np.array([float(text)]).tobytes()
+
+
+@without_native
+def test_a_name_is_made_once() -> None:
+    first = number_columns.read(b'{"gauge.a":[1]}', 1)
+    again = number_columns.read(b'{"gauge.a":[1]}', 1)
+    assert first is not None
+    assert again is not None
+    assert first.whole.names[0] is again.whole.names[0]
+
+
+@without_native
+def test_a_batch_of_more_names_than_are_kept_has_each_of_them_once() -> None:
+    text = texts({f"gauge.s{i}": f"[{i}]" for i in range(10_000)})
+    for _ in range(2):
+        found = number_columns.read(text, 1)
+        assert found is not None
+        assert found.whole.names == [f"gauge.s{i}" for i in range(10_000)]
+        assert found.whole.values[:, 0].tolist() == list(range(10_000))
+    for i in (0, 17, 4_711, 9_999):
+        assert number_columns.read(text[:-1] + f',"gauge.s{i}":[1]}}'.encode(), 1) is None
+
+
+@without_native
+def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
+    plain = texts({"a": "[1,2]", "é" * 40: "[1,null]", "f": "[1.25,0.12345678901234567]"})
+    still = raw({"a": [2**40] * 60, "b": list(range(60))})
+    broken = [plain[:-2], plain.replace(b"2]", b"2,3]"), plain.replace(b'"f"', b'"a"'), b"{"]
+
+    def read_all(times: int) -> None:
+        for i in range(times):
+            assert number_columns.read(plain, 2) is not None
+            assert number_columns.read(still, 60) is not None
+            # Names that nobody sends again take the places of others, and not more.
+            assert number_columns.read(b'{"one.%d":[1]}' % (i % 5_000), 1) is not None
+            assert all(number_columns.read(text, 2) is None for text in broken)
+
+    read_all(5_000)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    read_all(5_000)
+    gc.collect()
+    assert abs(sys.getallocatedblocks() - before) < 100
+
+
+def test_the_module_can_be_switched_off_and_says_so() -> None:
+    code = "from leakline_server.number_columns import *; print(native(), why_not_native())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 switches it off"
+
+
+def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEAKLINE_NATIVE", raising=False)
+    monkeypatch.setitem(sys.modules, "leakline_server._native", SimpleNamespace(interface=0))
+    number_columns.forget()
+    try:
+        assert number_columns.native() is None
+        assert "install leakline anew" in str(number_columns.why_not_native())
+        assert number_columns.read(b'{"a":[1]}', 1) is not None
+    finally:
+        number_columns.forget()
+
+
+@in_both_ways
+@settings(max_examples=80, deadline=None)
+@given(tables(integers | plain_floats | st.none()))
+def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
+    columns = ingest.check("r", body_of(table), 1.0).columns
+    numbered = {name: 70_000 + i for i, name in enumerate(table)}
+    body = packed.unpack(packed.pack(columns, numbered), dict)
+    for name, number in numbered.items():
+        column = body.series(number)
+        assert column is not None
+        assert column.to_list() == lists(columns)[name]
+    assert body.series(1) is None
+    assert body.time.tolist() == columns.time.tolist()
+    assert body.monotonic.tolist() == columns.monotonic.tolist()
+    assert (body.generation, body.phase, body.label, body.kind) == (
+        columns.generation, columns.phase, columns.label, columns.kind,
+    )  # fmt: skip
+
+
+@in_both_ways
+def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
+    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    numbered = {"gauge.a": 1}
+    columns.monotonic[:] = columns.time
+    body = packed.pack(columns, numbered)
+    form = msgspec.msgpack.decode(decompress(body))
+    assert (len(form[2]), len(form[3])) == (8 * 60, 0)
+    assert packed.unpack(body, dict).monotonic.tolist() == columns.time.tolist()
+    columns.monotonic[7] += 0.5
+    read = packed.unpack(packed.pack(columns, numbered), dict)
+    assert read.monotonic.tolist() == columns.monotonic.tolist()
+
+
+def test_a_flipped_bit_in_a_body_is_noticed() -> None:
+    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    body = packed.pack(columns, {"gauge.a": 1})
+    noticed = 0
+    for at in range(len(body)):
+        broken = body[:at] + bytes((body[at] ^ 4,)) + body[at + 1 :]
+        try:
+            read = packed.unpack(broken, dict)
+        except CorruptChunk:
+            noticed += 1
+            continue
+        # A few bits of a frame mean nothing.
+        assert read.time.tolist() == columns.time.tolist()
+        column = read.series(1)
+        assert column is not None
+        assert column.to_list() == list(range(60))
+    assert noticed > len(body) - 8
+
+
+def test_a_body_of_an_older_version_is_read() -> None:
+    sent = body_of({"gauge.a": [1, None, 3], "gauge.b": [1.5, 2, None], "gauge.gone": [1, 1, 1]})
+    body = packed.unpack(compress(sent), lambda: {"gauge.a": 4, "gauge.b": 9})
+    found = {number: body.series(number) for number in (4, 9, 1)}
+    assert isinstance(found[4], Numbers)
+    assert isinstance(found[9], Numbers)
+    assert (found[4].to_list(), found[9].to_list(), found[1]) == (
+        [1, None, 3],
+        [1.5, 2, None],
+        None,
+    )
+    assert body.phase == [None, "train", None]
+
+
+def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
+    columns = of_lists(wire.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
+    form = msgspec.msgpack.decode(decompress(packed.pack(columns, {})))
+    form[0] = 2
+    with pytest.raises(CorruptChunk, match="its form is 2"):
+        packed.unpack(compress(msgspec.msgpack.encode(form)), dict)
+
+
+@in_both_ways
+def test_arrays_of_a_batch_are_contiguous() -> None:
+    """What is packed is their bytes."""
+    columns = ingest.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
+    part = columns.slice(7, 20)
+    body = packed.unpack(packed.pack(part, {"gauge.a": 1}), dict)
+    column = body.series(1)
+    assert column is not None
+    np.testing.assert_array_equal(column.values, np.arange(7, 20))
