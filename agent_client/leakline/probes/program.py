@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import site
 import sys
-import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
 from types import ModuleType
@@ -16,6 +15,9 @@ from leakline.probes.native import native
 
 # By name: the address of the module, and whether it is the program's own.
 _known_modules: Final[dict[str, tuple[int, bool]]] = {}
+_PYTHON: Final = (
+    f"python{sys.version_info.major}.{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
+)
 # What is run as `python -m launcher train.py` is not the program.
 _LAUNCHERS: Final = frozenset(
     {"accelerate", "coverage", "deepspeed", "ipykernel", "leakline", "memray", "pytest", "torch"}
@@ -117,8 +119,11 @@ def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleTyp
 
 @lru_cache(maxsize=1)
 def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    """Not from ``sysconfig``: asked by two threads at once for the first time, it may raise (CPython before 3.12)."""
+    folders = {os.path.dirname(os.__file__)}  # noqa: PTH120
+    for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix):
+        for library in ("lib", sys.platlibdir):
+            folders.add(os.path.join(prefix, library, _PYTHON))  # noqa: PTH118
     folders.update(site.getsitepackages(), [site.getusersitepackages()])
     folders.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH120, PTH100
     return tuple(folder.rstrip(os.sep) + os.sep for folder in folders if folder)
