@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from leakline.errors import BadArgument, LeaklineError
@@ -22,6 +22,7 @@ from .store.retention import FOREVER, Limits, PerProject
 from .store.rules import Terms
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Source = Literal["environment", "command line"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
@@ -63,6 +64,8 @@ class Config:
     keep_bytes: PerProject = FOREVER
     # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
     silent_after_seconds: float = 60.0
+    # Field -> where its value was given, of those that were.
+    sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
 
     @property
     def limits(self) -> Limits:
@@ -98,7 +101,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
                 problems.append(f"environment {shown}: {error}")
     if problems:
         raise WrongSettings(problems)
-    return Config(**found)
+    return Config(**found, sources=dict.fromkeys(found, "environment"))
 
 
 def from_arguments(
@@ -106,7 +109,13 @@ def from_arguments(
 ) -> Config:
     """The settings with what the command line says on top. Raises WrongSettings."""
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
-    return from_environment({**environment, **{k: v for k, v in given.items() if v is not None}})
+    said = {variable: text for variable, text in given.items() if text is not None}
+    made = from_environment({**environment, **said})
+    told = {VARIABLES[variable] for variable in said}
+    sources: dict[str, Source] = {
+        name: "command line" if name in told else source for name, source in made.sources.items()
+    }
+    return replace(made, sources=sources)
 
 
 def _port(text: str) -> int:
@@ -224,3 +233,6 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_THIN_AFTER_DAYS": ("thin_after_days", _per_project(_days)),
     "LEAKLINE_KEEP_BYTES": ("keep_bytes", _per_project(_size)),
 }
+
+# Variable -> the field of Config that it sets.
+VARIABLES: Final[Mapping[str, str]] = {variable: name for variable, (name, _) in _VARIABLES.items()}

@@ -1,20 +1,39 @@
 // Numbers as people read them. The twin of server/leakline_server/web/formats.py: both are held to
 // tests/data/formats.json. Knows no page.
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const BINARY = { base: 1024, names: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] };
+const DECIMAL = { base: 1000, names: ["B", "kB", "MB", "GB", "TB", "PB"] };
+// A number and its unit, as the server writes sizes.
+const WRITTEN = /(\d[\d,]*(?:\.\d+)?)([ \u00a0])([KMGTP]iB)\b/g;
+let units = BINARY;
 export const NOT_MEASURED = "not measured";
 const MINUS = "\u2212";
 
-/** {factor, name}: the binary unit in which the largest of some sizes reads best. */
+/** From now on sizes are written in decimal units, or in binary ones again: the viewer's choice. */
+export function useDecimal(wanted) {
+  units = wanted ? DECIMAL : BINARY;
+}
+
+/** A text of the server with its sizes in the units of the viewer, worked out from what it says. */
+export function inUnits(text) {
+  if (units === BINARY) return text;
+  return text.replace(WRITTEN, (_, number, space, name) => {
+    const size = Number(number.replaceAll(",", "")) * BINARY.base ** BINARY.names.indexOf(name);
+    return bytes(size).replace(" ", space);
+  });
+}
+
+/** {factor, name}: the unit in which the largest of some sizes reads best. */
 export function byteUnit(largest) {
+  const { base, names } = units;
   let step = 0;
   let size = Math.abs(largest);
   // 1023.995 would be printed as 1024.00 of the smaller unit.
-  while (step < UNITS.length - 1 && size >= (step === 0 ? 1024 : 1023.995)) {
-    size /= 1024;
+  while (step < names.length - 1 && size >= (step === 0 ? base : base - 0.005)) {
+    size /= base;
     step += 1;
   }
-  return { factor: 1024 ** step, name: UNITS[step] };
+  return { factor: base ** step, name: names[step] };
 }
 
 const fixed = (value, digits) =>

@@ -1,27 +1,53 @@
-// What every page has: the theme switch, keyboard shortcuts, times in the viewer's zone.
+// What every page has: the switches of the viewer, keyboard shortcuts, times in the viewer's zone.
 
 import { ago } from "./formats.js";
+import { keep } from "./kept.js";
+import { startUnits, switchUnits, unitsNow, useUnits } from "./units.js";
 
 const isDark = () =>
   (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
-function switchTheme() {
-  const theme = isDark() ? "light" : "dark";
-  document.documentElement.dataset.theme = theme;
-  localStorage.setItem("leakline.theme", theme);
+const switchTheme = () => useTheme(isDark() ? "light" : "dark");
+
+function useTheme(theme) {
+  const chosen = theme === "system" ? null : theme;
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+  keep("theme", chosen);
   document.dispatchEvent(new Event("leakline:theme"));
 }
 
-/** `<time data-show="ago">` and `<time>` in the viewer's own zone; the server writes UTC for those without scripts. */
+/** The same choices as the switches at the top, where a page offers them at length. */
+const CHOICES = {
+  theme: { now: () => document.documentElement.dataset.theme ?? "system", use: useTheme },
+  units: { now: unitsNow, use: useUnits },
+};
+
+function showChoices() {
+  for (const group of document.querySelectorAll("[data-choose]")) {
+    const now = CHOICES[group.dataset.choose].now();
+    for (const radio of group.querySelectorAll("input")) radio.checked = radio.value === now;
+  }
+}
+
+/**
+ * `<time>` in the viewer's own zone; the server writes UTC for those without scripts. `data-show` says how: `ago`, `clock`
+ * (with the day where that is not today), else in full.
+ */
 export function showTimes(root = document) {
-  const now = Date.now();
+  const now = new Date();
   for (const element of root.querySelectorAll("time[datetime]")) {
     const then = new Date(element.dateTime);
-    const local = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
-    const text = element.dataset.show === "ago" ? ago(then, now) : element.dataset.show === "clock" ? then.toLocaleTimeString() : local;
+    const text = timeText(then, now, element.dataset.show);
     if (element.textContent !== text) element.textContent = text;
-    element.title = local;
+    element.title = then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
   }
+}
+
+function timeText(then, now, show) {
+  if (show === "ago") return ago(then, now);
+  if (show === "clock" && then.toDateString() === now.toDateString()) return then.toLocaleTimeString();
+  return then.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }
 
 const keys = new Map();
@@ -42,12 +68,17 @@ export function reveal() {
 
 function start() {
   reveal();
+  startUnits();
   document.getElementById("theme")?.addEventListener("click", switchTheme);
+  document.getElementById("units")?.addEventListener("click", switchUnits);
+  document.addEventListener("leakline:theme", showChoices);
+  document.addEventListener("change", ({ target }) => CHOICES[target.closest?.("[data-choose]")?.dataset.choose]?.use(target.value));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("leakline:theme")));
   const help = document.getElementById("keys");
   const showHelp = () => help.showModal();
   document.getElementById("show-keys")?.addEventListener("click", showHelp);
   onKey("d", switchTheme);
+  onKey("u", switchUnits);
   onKey("?", showHelp);
   onKey("/", () => document.querySelector("input[type=search]")?.focus());
   document.addEventListener("keydown", (event) => {
@@ -57,6 +88,7 @@ function start() {
     event.preventDefault();
     action();
   });
+  showChoices();
   showTimes();
   setInterval(showTimes, 5000);
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { ago, byteUnit, bytes, count, seconds } from "../../static/js/formats.js";
+import { ago, byteUnit, bytes, count, inUnits, seconds, useDecimal } from "../../static/js/formats.js";
 
 const shared = JSON.parse(readFileSync(new URL("../data/formats.json", import.meta.url)));
 
@@ -23,3 +23,21 @@ test("a size just below the next unit does not read as 1024", () => {
 
 test("a time that lies ahead by a skewed clock is now", () => assert.equal(ago(2000, 1000), "now"));
 test("a time long ago is told in days", () => assert.equal(ago(0, 3 * 86_400_000), "3 d ago"));
+
+test("a text stays as it is until the viewer wants decimal sizes", () => assert.equal(inUnits("7.10 GiB of 10 GiB"), "7.10 GiB of 10 GiB"));
+
+test("decimal sizes are worked out from numbers and from what is written", () => {
+  useDecimal(true);
+  try {
+    assert.equal(bytes(999), "999 B");
+    assert.equal(bytes(1000), "1.00 kB");
+    assert.equal(bytes(999_995_000), "1.00 GB");
+    assert.equal(bytes(7623566950), "7.62 GB");
+    assert.deepEqual(byteUnit(3e9), { factor: 1e9, name: "GB" });
+    assert.equal(inUnits("+1,023.50\u00a0MiB per epoch (0.90 GiB to 2 TiB), 12 B and a GiB"), "+1.07\u00a0GB per epoch (966.37 MB to 2.20 TB), 12 B and a GiB");
+    assert.equal(inUnits("5 KiBs, x7 MiB"), "5 KiBs, x7.34 MB");
+  } finally {
+    useDecimal(false);
+  }
+  assert.equal(bytes(7623566950), "7.10 GiB");
+});

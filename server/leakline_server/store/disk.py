@@ -53,6 +53,15 @@ def shown(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
+def called(engine: Engine) -> tuple[str, str]:
+    """What it is and what people call it: a file without its folder, or host and name; never user or password."""
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        return "SQLite", Path(url.database or "").name
+    port = "" if url.port is None else f":{url.port}"
+    return "Postgres", f"{url.host or 'local socket'}{port}/{url.database or ''}"
+
+
 def missing_file(url: str) -> str | None:
     """The path of an SQLite file that is not there; None where it is, or where there is none."""
     try:

@@ -37,6 +37,15 @@ class Metrics:
     def refused(self, code: str) -> None:
         self._refused.labels(code).inc()
 
+    def refusals(self) -> dict[str, int]:
+        """Batches refused since the start, by error code."""
+        return {
+            sample.labels["code"]: int(sample.value)
+            for metric in self._refused.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total")
+        }
+
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
 import jinja2
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ..chart_parts import Chart, to_script
 from ..paths import TEMPLATES
+from .search_words import search_for
 
 # Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
 # plotly makes an empty <style> and fills it through the object model: this is the hash of the empty text.
@@ -42,6 +44,8 @@ def environment() -> jinja2.Environment:
     )
     made.filters["chart_json"] = _chart_json
     made.filters["breakable"] = breakable
+    made.filters["zoned"] = zoned
+    made.filters["search_for"] = search_for
     return made
 
 
@@ -49,9 +53,33 @@ _BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z][a-z]
 _UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
 
 
+# As formats.clock writes it.
+_CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC)")
+_TIME: Final = Markup('<time datetime="{}" data-show="full">{}</time>')
+
+
 def breakable(text: str) -> Markup:
     """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital;
-    a number stays with its unit."""
+    a number stays with its unit, and a time is one of the viewer's zone."""
+    return _with_times(text, _breakable)
+
+
+def zoned(text: str) -> Markup:
+    """Times in a sentence are shown in the viewer's zone, as those beside it."""
+    return _with_times(text, escape)
+
+
+def _with_times(text: str, write: Callable[[str], Markup]) -> Markup:
+    # What was caught stands at the odd places.
+    parts = enumerate(_CLOCK.split(text))
+    return Markup("").join(_time(part) if at % 2 else write(part) for at, part in parts)
+
+
+def _time(clock: str) -> Markup:
+    return _TIME.format(clock.replace(" UTC", "Z").replace(" ", "T"), clock)
+
+
+def _breakable(text: str) -> Markup:
     return Markup("<wbr>").join(_BREAKS.split(_UNITS.sub("\u00a0", text)))
 
 

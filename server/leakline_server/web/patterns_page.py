@@ -1,0 +1,299 @@
+"""``/patterns``: the visual language written down, drawn by the very macros and classes of the pages.
+
+The examples are made of made-up numbers and say so; colours and statuses are those there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from starlette.responses import Response
+
+from ..chart_parts import Band, Chart, Group, Level, Line
+from . import formats, tables
+from .contexts import (
+    Cell,
+    Choice,
+    Figure,
+    FindingView,
+    Section,
+    Status,
+    SuspectView,
+    Table,
+    Tick,
+    Tile,
+)
+from .templating import render
+from .verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """``name`` is the variable of css/variables.css."""
+
+    name: str
+    use: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A word of the language, and what it looks like or stands for."""
+
+    name: str
+    use: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatternsPage:
+    """``/patterns``"""
+
+    title: str
+    colours: tuple[Colour, ...]
+    statuses: tuple[Status, ...]
+    outcomes: tuple[Status, ...]
+    numbers: Table
+    cells: Table
+    live: tuple[Pair, ...]
+    states: tuple[Pair, ...]
+    tiles: tuple[Tile, ...]
+    ticks: tuple[Tick, ...]
+    finding: FindingView
+    figure: Section
+    empty: Section
+    moment: str
+    clock: str
+
+
+@router.head("/patterns")
+@router.get("/patterns")
+def show_patterns() -> Response:
+    return render("patterns.html", patterns_page())
+
+
+def patterns_page() -> PatternsPage:
+    moment = formats.moment(_MOMENT)
+    return PatternsPage(
+        title="Visual language",
+        colours=tuple(Colour(name, use) for name, use in COLOURS.items()),
+        statuses=tuple(status_of(name) for name in STATUSES),
+        outcomes=tuple(outcome_of(name) for name in OUTCOMES),
+        numbers=_numbers(),
+        cells=_cells(),
+        live=tuple(Pair(name, use) for name, use in LIVE.items()),
+        states=tuple(Pair(name, use) for name, use in STATES.items()),
+        tiles=_tiles(),
+        ticks=_ticks(),
+        finding=_finding(),
+        figure=_figure(),
+        empty=_empty(),
+        moment=moment,
+        clock=formats.clock(moment),
+    )  # fmt: skip
+
+
+def _numbers() -> Table:
+    growth = {"estimate": 7.1 * GIB, "low": 6.9 * GIB, "high": 7.3 * GIB}
+    rows = (
+        (
+            "a size",
+            formats.size(7.1 * GIB),
+            "binary, two decimals, and the unit; below one KiB whole bytes",
+        ),
+        ("a change", formats.change(1.2 * GIB), "with its sign, also the plus"),
+        ("a size below zero", formats.change(-3.2 * MIB), "a true minus, not a hyphen"),
+        (
+            "an estimate",
+            formats.interval(growth),
+            "the ends of its interval, where they say something",
+        ),
+        ("a count", formats.count(3072), "thousands apart"),
+        ("a rate", formats.rate(0.2), "per generation, with its sign"),
+        ("a share", formats.percent(0.97), "whole percent; never of a whole that is zero"),
+        ("a time that passed", formats.seconds(7260), "two units at most"),
+        ("a short one", formats.seconds(0.0034), "milliseconds"),
+        ("what nobody measured", formats.NOT_MEASURED, "never a zero, never an empty field"),
+    )
+    return tables.table(("what", "#reads", "rule"), rows, tall=False)
+
+
+def _cells() -> Table:
+    rows = (
+        ("text", "evaluate_population", "left, in the first column the name of the row"),
+        (
+            "a name from a training",
+            tables.code("trading.TradingEnvironment"),
+            "as code; long ones break after a dot",
+        ),
+        ("a rating", tables.rated("grows", "watch"), "colour, shape and word of a status"),
+        (
+            "a time",
+            tables.at(_MOMENT),
+            "in the zone of the viewer, with the day where it is not today",
+        ),
+        ("a link", Cell("before-fix", href="/patterns#tables"), "where more is to be seen"),
+        ("absent", formats.NOT_MEASURED, "faint and slanted, in words"),
+    )
+    sums = ("sum", "", "a last row of its own, set apart by a line")
+    caption = "What a table may hold; numbers stand to the right"
+    return tables.table(("field", "looks", "rule"), rows, caption=caption, tall=False, sums=sums)
+
+
+def _tiles() -> tuple[Tile, ...]:
+    return (
+        Tile("WHERE", "evaluate_population", "97 % of the growth", "#tiles"),
+        Tile(
+            "WHAT", "trading.TradingEnvironment", "held by erl_trainer.Trainer.population", "#tiles"
+        ),
+        Tile("HOW MUCH", formats.change(7.1 * GIB), "per generation", "#tiles", "confirmed"),
+    )
+
+
+def _ticks() -> tuple[Tick, ...]:
+    return (
+        Tick("Does memory stay level?", "yes", "ok", "ok", "Within 2 MiB over 12 generations."),
+        Tick(
+            "Is the peak low enough?",
+            "no",
+            "confirmed",
+            "confirmed",
+            "9.70 GiB of a limit of 10.00 GiB.",
+        ),
+        Tick(
+            "Does it end by itself?",
+            "not yet",
+            "learning",
+            "learning",
+            "12 of 25 generations so far.",
+        ),
+        Tick("Is the GPU steady?", "not measured", "learning", "absent", "There was no GPU."),
+    )
+
+
+def _finding() -> FindingView:
+    return FindingView(
+        status=status_of("confirmed"),
+        title="trading.TradingEnvironment piles up in evaluate_population",
+        kind="objects",
+        suspects=(
+            SuspectView("trading.TradingEnvironment", "type", "+16 per generation"),
+            SuspectView("erl_trainer.Trainer.population_history[*]", "holder", ""),
+        ),
+        facts=("+7.10 GiB per generation (6.90 GiB to 7.30 GiB)", "since generation 2", "confidence 97 %"),
+        evidence=("The count rises by 16 in each of 12 generations.",),
+        advice=("Keep the scores of old populations, not the populations.",),
+        search="",
+    )  # fmt: skip
+
+
+def _empty() -> Section:
+    how = "Says what would be here, and what it needs."
+    return Section("empty", "A section without anything", how, empty="Nothing was counted yet.")
+
+
+def _figure() -> Section:
+    how = (
+        "One sentence says how to read it, a switch chooses between groups of lines, the buttons take picture and "
+        "numbers away, and a table holds the same numbers. Lines differ in colour, dash and symbol. These are made up."
+    )
+    private, resident = _lines("private", 4 * GIB), _lines("rss", 4.4 * GIB)
+    chart = Chart(
+        "example",
+        "bytes",
+        "memory",
+        "generation",
+        private + resident,
+        bands=(Band(2, 11, "leaks"),),
+        levels=(Level(6 * GIB, "limit 6.00 GiB"),),
+        groups=(Group("private", "Private"), Group("rss", "RSS")),
+    )
+    choices = tuple(Choice(each.id, each.label, each.id == "private") for each in chart.groups)
+    description = "Made-up memory after three phases of twelve generations: one line climbs."
+    figure = Figure(chart, description, choices, low=True)
+    rows = [
+        (f"{each:,}", *(formats.size(line.y[each]) for line in private))
+        for each in reversed(range(_GENERATIONS))
+    ]
+    shown = tables.table(("#generation", *(f"#{line.name}" for line in private)), rows)
+    note = "A measured sentence stands below the chart."
+    return Section("figure", "A chart", how, figure, shown, True, note)
+
+
+def _lines(group: str, begins: float) -> tuple[Line, ...]:
+    generations = [float(each) for each in range(_GENERATIONS)]
+    phases = (("evaluate", 0.1 * GIB), ("train", 0.04 * GIB), ("evolve", 0.0))
+    return tuple(
+        Line(
+            f"after {phase}",
+            generations,
+            [begins + grows * each for each in generations],
+            colour=number,
+            dash=number - 1,
+            symbol=number - 1,
+            group=group,
+        )
+        for number, (phase, grows) in enumerate(phases, start=1)
+    )
+
+
+_GENERATIONS: Final = 12
+# 2026-01-31 12:10 UTC
+_MOMENT: Final = 1_769_861_400.0
+COLOURS: Final = {
+    "--page": "behind everything",
+    "--surface": "panels, fields and buttons",
+    "--sunken": "code, keys, what is pressed or chosen",
+    "--line": "around panels and between rows",
+    "--line-strong": "around fields, below heads, axes",
+    "--ink": "text",
+    "--ink-soft": "sentences beside the fact, labels of charts",
+    "--ink-faint": "heads of tables, what is absent",
+    "--accent": "links, focus, the one main action",
+    "--accent-soft": "rows that are picked",
+    "--on-accent": "text on the accent",
+    "--shadow": "below panels",
+    "--confirmed": "leaking, broken, wrong",
+    "--confirmed-soft": "behind it",
+    "--suspected": "suspected, forecasts",
+    "--suspected-soft": "behind it",
+    "--watch": "worth a look",
+    "--watch-soft": "behind it",
+    "--filling": "filling to a known end",
+    "--filling-soft": "behind it",
+    "--ok": "in order",
+    "--ok-soft": "behind it",
+    "--recovered": "was wrong and is in order",
+    "--recovered-soft": "behind it",
+    "--learning": "not known yet",
+    "--learning-soft": "behind it",
+    "--series-0": "what belongs to no phase",
+    "--series-1": "first line of a chart",
+    "--series-2": "second line",
+    "--series-3": "third line",
+    "--series-4": "fourth line",
+    "--series-5": "fifth line",
+    "--series-6": "sixth line",
+    "--series-7": "seventh line",
+    "--series-8": "eighth line",
+    "--grid": "lines behind a chart",
+}
+LIVE: Final = {
+    "live": "what happens is shown as it happens",
+    "paused": "the viewer stopped it",
+    "disconnected": "the server does not answer; it is tried again",
+    "ended": "the run is over",
+}
+STATES: Final = {
+    "running": "speaks",
+    "silent": "has not spoken for a minute",
+    "finished": "ended as it should",
+    "failed": "ended by an error",
+    "killed": "was ended from outside",
+}

@@ -1,0 +1,65 @@
+"""``/settings``: what this server is, how it does, and with what it was started. Nothing is changed here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+from starlette.responses import Response
+
+from leakline.probes.native import why_not_native as why_no_native_client
+
+from ..number_columns import why_not_native
+from ..paths import MIGRATIONS
+from ..store import damage, disk, migrate, overview, removal, sizes, watching
+from ..writer import MAX_WAITING_BATCHES
+from .metrics import Metrics
+from .services import Services, Use
+from .settings_view import Found, settings_page
+from .templating import render
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.head("/settings")
+@router.get("/settings")
+def show_settings(request: Request, use: Use) -> Response:
+    return render("settings.html", settings_page(_found(use, request.app.state.metrics)))
+
+
+def _found(use: Services, metrics: Metrics) -> Found:
+    engine = use.engine
+    return Found(
+        version=_version(),
+        config=use.config,
+        database=disk.called(engine),
+        schema=migrate.current(engine),
+        newest_schema=_newest_schema(),
+        space=disk.space(engine),
+        projects=sizes.projects(engine),
+        overview=overview.overview(engine),
+        waiting=use.writer.waiting,
+        room=MAX_WAITING_BATCHES,
+        is_writing=use.writer.alive,
+        figures=use.writer.figures,
+        refusals=metrics.refusals(),
+        damaged=damage.count(engine),
+        removals=removal.waiting(engine),
+        retainer=use.retainer,
+        streams=use.live.listeners,
+        has_other_servers=watching.has_other_servers(engine),
+        why_not_native=why_not_native(),
+        why_no_native_client=why_no_native_client(),
+    )
+
+
+@cache
+def _version() -> str:
+    return version("leakline")
+
+
+@cache
+def _newest_schema() -> str:
+    return migrate.revisions(MIGRATIONS)[-1]

@@ -1,0 +1,252 @@
+"""What a server is, how it does and how it was started -> the context of ``/settings``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..config import Config, is_loopback
+from ..figures import RetainerFigures, WriterFigures
+from ..store.disk import Space
+from ..store.overview import Overview
+from ..store.sizes import ProjectSize
+from . import formats
+from .contexts import Cell, Section, Tick, Tile
+from .search_words import search_for
+from .settings_in_force import access, answers_to_any_name, number, retention, settings
+from .tables import Field, at_iso, code, rated, table
+
+# Refused because too many batches waited: the answer 429.
+TOO_BUSY: Final = "too_busy"
+MAX_PROJECTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read for the page. Counts are since this server was started; ``refusals`` by error code."""
+
+    version: str
+    config: Config
+    database: tuple[str, str]
+    schema: str | None
+    newest_schema: str
+    space: Space
+    projects: Sequence[ProjectSize]
+    overview: Overview
+    waiting: int
+    room: int
+    is_writing: bool
+    figures: WriterFigures
+    refusals: Mapping[str, int]
+    damaged: int
+    removals: int
+    retainer: RetainerFigures
+    streams: int
+    has_other_servers: bool
+    why_not_native: str | None
+    why_no_native_client: str | None
+
+    @property
+    def too_busy(self) -> int:
+        return self.refusals.get(TOO_BUSY, 0)
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.database[0] == "Postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPage:
+    """``/settings``"""
+
+    title: str
+    tiles: tuple[Tile, ...]
+    ticks: tuple[Tick, ...]
+    sections: tuple[Section, ...]
+
+
+def settings_page(found: Found) -> SettingsPage:
+    config = found.config
+    return SettingsPage(
+        title="Settings",
+        tiles=_tiles(found),
+        ticks=(
+            _writing(found), _fast_enough(found), _schema(found), _readable(found), _returned(found), _reach(config),
+        ),
+        sections=(
+            _ingest(found), _projects(found), retention(config, found.retainer), access(config), _native(found),
+            settings(config, found.database),
+        ),
+    )  # fmt: skip
+
+
+def _tiles(found: Found) -> tuple[Tile, ...]:
+    kind, name = found.database
+    running = found.overview.states.get("running", 0)
+    alive = number(found.overview.live_processes, "process")
+    runs, projects = sum(each.runs for each in found.projects), len(found.projects)
+    free = "free space not known" if found.is_postgres else f"{formats.size(found.space.free)} free"
+    return (
+        Tile("VERSION", found.version, f"at {found.config.address}", "#settings"),
+        Tile("DATABASE", kind, name, "#health"),
+        Tile("ON DISK", formats.size(found.space.bytes), free, "#projects"),
+        Tile("RUNNING", number(running, "run"), f"{alive} alive", "#ingest"),
+        Tile("STORED", number(runs, "run"), f"in {number(projects, 'project')}", "#projects"),
+    )
+
+
+def _tick(question: str, word: str, status: str, sentence: str) -> Tick:
+    return Tick(question, word, status, status, sentence)
+
+
+def _writing(found: Found) -> Tick:
+    question, figures = "Is what arrives written?", found.figures
+    if not found.is_writing:
+        said = "The thread that writes has ended: restart the server."
+        return _tick(question, "no", "confirmed", said)
+    if figures.failures:
+        said = (
+            f"{number(figures.failures, 'transaction')} failed since the start; the log says why."
+        )
+        return _tick(question, "not always", "suspected", said)
+    if not figures.commits:
+        return _tick(question, "nothing yet", "learning", "No batch has come since the start.")
+    each = formats.seconds(figures.commit_seconds / figures.commits)
+    said = f"{number(figures.commits, 'transaction')} since the start, none failed, {each} each."
+    return _tick(question, "yes", "ok", said)
+
+
+def _fast_enough(found: Found) -> Tick:
+    question = "Is it fast enough?"
+    waiting = f"{number(found.waiting, 'batch')} of at most {formats.count(found.room)} waiting"
+    if found.too_busy:
+        refused = number(found.too_busy, "batch")
+        said = f"{refused} told to come back later (429) since the start, {waiting}. Trainings send them again."
+        return _tick(question, "not always", "watch", said)
+    said = f"None told to come back later (429) since the start, {waiting}."
+    return _tick(question, "yes", "ok", said)
+
+
+def _schema(found: Found) -> Tick:
+    question, schema = "Is the database that of this version?", found.schema or "unknown"
+    if schema == found.newest_schema:
+        return _tick(question, "yes", "ok", f"It is at schema {schema}, the newest there is.")
+    said = (
+        f"It is at schema {schema}, this version knows {found.newest_schema}: restart the server."
+    )
+    return _tick(question, "no", "confirmed", said)
+
+
+def _readable(found: Found) -> Tick:
+    question = "Can what is stored be read?"
+    if found.damaged:
+        pieces = number(found.damaged, "piece")
+        said = f"{pieces} of it cannot; the log names each, and a backup has them if there is one."
+        return _tick(question, "no", "confirmed", said)
+    said = "Nothing damaged was come upon since the start. Only what is asked for is looked at."
+    return _tick(question, "as far as known", "ok", said)
+
+
+def _returned(found: Found) -> Tick:
+    question = "Is free space given back?"
+    left = f" {number(found.removals, 'removed run')} left to clear." if found.removals else ""
+    if found.is_postgres:
+        said = "It makes what is free usable again (autovacuum), and gives back only some of it."
+        return _tick(question, "by Postgres", "ok", f"{said}{left}")
+    if found.space.returns:
+        said = f"The file becomes smaller by itself; {formats.size(found.space.free)} of it are free now."
+        return _tick(question, "yes", "ok", f"{said}{left}")
+    said = "The file is of an older version: stop the server and run leakline db rewrite once."
+    return _tick(question, "no", "watch", f"{said}{left}")
+
+
+def _reach(config: Config) -> Tick:
+    question = "Who reaches this server?"
+    if not is_loopback(config.host):
+        said = (
+            f"It listens on {config.host} without a login (LEAKLINE_INSECURE): whoever reaches port {config.port} "
+            "reads and changes everything, unless something in front of it asks who they are."
+        )
+        return _tick(question, "other machines", "suspected", said)
+    said = f"It listens on {config.host} alone, without a login: programs on this machine reach it."
+    if answers_to_any_name(config):
+        said += " It answers to any name (LEAKLINE_INSECURE)."
+        return _tick(question, "this machine", "watch", said)
+    return _tick(question, "this machine", "ok", said)
+
+
+def _ingest(found: Found) -> Section:
+    figures, count = found.figures, formats.count
+    states = ", ".join(f"{count(n)} {state}" for state, n in sorted(found.overview.states.items()))
+    rows: list[Sequence[Field]] = [
+        ("last news of a run", _last_seen(found.overview.last_seen_at)),
+        ("runs", states or "none yet"),
+        ("processes alive in running runs", count(found.overview.live_processes)),
+        ("open live pages", count(found.streams)),
+        ("batches waiting now", f"{count(found.waiting)} of {count(found.room)}"),
+        ("batches taken", count(figures.batches)),
+        ("of those, stored already", count(figures.repeated_batches)),
+        ("snapshots stored", count(figures.snapshots)),
+        ("batches told to come back later (429)", count(found.too_busy)),
+        *(
+            (f"batches refused: {code_}", count(n))
+            for code_, n in sorted(found.refusals.items())
+            if code_ != TOO_BUSY
+        ),
+    ]
+    how = "Runs, processes and what waits are of this moment; the rest is counted since this server was started. "
+    if found.has_other_servers:
+        how += "Other servers on the same database count for themselves. "
+    how += "The same numbers are at /metrics."
+    shown = table(("what", "#number"), rows, tall=False)
+    return Section("ingest", "What comes in", how, table=shown)
+
+
+def _last_seen(at: float | None) -> Cell:
+    return Cell("no run yet", absent=True) if at is None else at_iso(formats.moment(at))
+
+
+def _projects(found: Found) -> Section:
+    largest = sorted(found.projects, key=lambda project: (-project.bytes, project.name))
+    how = (
+        "What is packed for the runs of each project, counted within a minute of their last news. Keys, indexes and "
+        f"free space come on top: the whole database is {formats.size(found.space.bytes)}."
+    )
+    if not largest:
+        return Section("projects", "Size on disk", how, empty="There are no projects yet.")
+    note = f"The largest {MAX_PROJECTS} are shown." if len(largest) > MAX_PROJECTS else ""
+    runs, size = sum(each.runs for each in largest), sum(each.bytes for each in largest)
+    shown = table(
+        ("project", "#runs", "#size"),
+        [_project(each) for each in largest[:MAX_PROJECTS]],
+        sums=("all", formats.count(runs), formats.size(size)),
+    )
+    return Section("projects", "Size on disk", how, table=shown, note=note)
+
+
+def _project(project: ProjectSize) -> Sequence[Field]:
+    href = search_for(project.name, "project")
+    runs, size = formats.count(project.runs), formats.size(project.bytes)
+    return Cell(project.name, href=href), runs, size
+
+
+def _native(found: Found) -> Section:
+    reads = "reads the numbers of batches; without it the same answers, slower"
+    looks = "looks at the heap of trainings on this machine; the page of a run says whether its own had it"
+    rows = (
+        (code("leakline_server._native"), *_there(found.why_not_native), reads),
+        (code("leakline._native"), *_there(found.why_no_native_client), looks),
+    )
+    how = (
+        "Compiled at the installation where a C compiler was at hand, and left out with LEAKLINE_NATIVE=0. Nothing but "
+        "speed depends on them. This is what the interpreter of this server has."
+    )
+    shown = table(("module", "state", "why", "what it does"), rows, tall=False)
+    return Section("native", "Native modules", how, table=shown)
+
+
+def _there(why_not: str | None) -> tuple[Cell, Cell]:
+    if why_not is None:
+        return rated("there", "ok"), Cell("–")
+    return rated("not there", "learning"), Cell(why_not)

@@ -1,0 +1,7 @@
+// The visual language: its one chart.
+
+import { Charts, loadTheme } from "./chart.js";
+
+const charts = new Charts(await loadTheme());
+charts.read();
+charts.redraw();

@@ -1,0 +1,75 @@
+// Sizes in the units of the viewer: binary as the server wrote them, or decimal. Charts work theirs out anew; texts, tables
+// and labels are worked out from what is written, and what was written comes back with the other choice.
+
+import { inUnits, useDecimal } from "./formats.js";
+import { keep, kept } from "./kept.js";
+
+// What people have named, and what is to be typed as it stands.
+const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .run-head h1, td a, .name, .tag, .chart";
+const LABELS = ["title", "aria-label"];
+// Text, or element and label -> what was written there, and what was put in its place.
+const texts = new WeakMap();
+const labels = new WeakMap();
+
+export const unitsNow = () => (kept("units") === "decimal" ? "decimal" : "binary");
+export const switchUnits = () => useUnits(unitsNow() === "decimal" ? "binary" : "decimal");
+
+export function useUnits(units) {
+  keep("units", units);
+  begin();
+  // The charts are drawn anew as in another theme.
+  document.dispatchEvent(new Event("leakline:theme"));
+}
+
+/** Once a page: what is there, and whatever comes into it later. */
+export function startUnits() {
+  begin();
+  const observer = new MutationObserver((changes) => {
+    if (unitsNow() !== "decimal") return;
+    for (const { addedNodes } of changes) addedNodes.forEach(write);
+  });
+  observer.observe(document.body, { childList: true, subtree: true });
+}
+
+function begin() {
+  const decimal = unitsNow() === "decimal";
+  useDecimal(decimal);
+  for (const mark of document.querySelectorAll("[data-units]")) mark.textContent = decimal ? "GB" : "GiB";
+  write(document.body);
+}
+
+function write(root) {
+  const around = root instanceof Element ? root : root.parentElement;
+  if (!around || around.closest(AS_IT_IS)) return;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT, {
+    acceptNode: (node) => (node instanceof Element && node.matches(AS_IT_IS) ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT),
+  });
+  for (let node = root; node; node = walker.nextNode()) {
+    if (node instanceof Text) writeText(node);
+    else if (node instanceof Element) writeLabels(node);
+  }
+}
+
+function writeText(node) {
+  const wanted = remembered(texts, node, node.data);
+  if (wanted !== node.data) node.data = wanted;
+}
+
+function writeLabels(element) {
+  for (const name of LABELS) {
+    const now = element.getAttribute(name);
+    if (now === null) continue;
+    if (!labels.has(element)) labels.set(element, new Map());
+    const wanted = remembered(labels.get(element), name, now);
+    if (wanted !== now) element.setAttribute(name, wanted);
+  }
+}
+
+/** What is to stand where `now` stands. */
+function remembered(memory, key, now) {
+  const before = memory.get(key);
+  const written = before && before.shown === now ? before.written : now;
+  const shown = inUnits(written);
+  if (shown !== written || before) memory.set(key, { written, shown });
+  return shown;
+}
