@@ -1,48 +1,70 @@
-// The list of runs: pick two and compare; the list follows what happens while somebody looks.
+// The list of runs: what is picked, and what can be done with it; the list follows what happens while somebody looks.
 
 import { showTimes } from "./page.js";
 import { takeParts } from "./parts.js";
 
-const form = document.getElementById("compare");
-const button = document.getElementById("compare-button");
-const hint = document.getElementById("compare-hint");
+const form = document.getElementById("picked");
+const search = document.getElementById("search");
 const REFRESH_MS = 4000;
+const MOST_LAID_OVER = 10;
+const MOST_NAMED = 3;
 
-// In the order they were picked: the first is "before".
-let picked = [];
+// Id -> name, in the order they were picked: of two, the first is "before". A run stays picked when the list moves on.
+const picked = new Map();
+let sentBy = null;
 
-function boxes() {
-  return [...document.querySelectorAll("input[name=pick]")];
-}
+const boxes = () => [...document.querySelectorAll("input[name=pick]")];
 
 function show() {
-  for (const box of boxes()) {
-    box.checked = picked.includes(box.value);
-    box.disabled = picked.length === 2 && !box.checked;
-  }
-  button.disabled = picked.length !== 2;
-  const names = picked.map((id) => boxes().find((box) => box.value === id)?.dataset.name ?? id);
-  hint.textContent = ["Pick two runs to compare", `Before: ${names[0]}. Pick the one after`, `${names[0]} → ${names[1]}`][picked.length];
+  for (const box of boxes()) box.checked = picked.has(box.value);
+  const number = picked.size;
+  form.dataset.picked = String(number);
+  document.getElementById("compare-button").disabled = number !== 2;
+  document.getElementById("overlay-button").disabled = number < 2 || number > MOST_LAID_OVER;
+  document.getElementById("delete-button").disabled = number === 0;
+  document.getElementById("clear-button").hidden = number === 0;
+  const hint = document.getElementById("picked-hint");
+  // Set only when it changes: it is read out.
+  if (hint.textContent !== words(number)) hint.textContent = words(number);
 }
 
-document.addEventListener("change", (event) => {
-  if (event.target.name !== "pick") return;
-  const { value, checked } = event.target;
-  picked = checked ? [...picked, value].slice(0, 2) : picked.filter((id) => id !== value);
-  show();
-});
+function words(number) {
+  const names = [...picked.values()];
+  if (number === 0) return "Pick two runs to compare, two to ten to lay over each other.";
+  if (number === 1) return `${names[0]} is picked. Pick another to compare.`;
+  if (number === 2) return `${names[0]} → ${names[1]}`;
+  const rest = number > MOST_NAMED ? ` and ${number - MOST_NAMED} more` : "";
+  const most = number > MOST_LAID_OVER ? ` An overlay takes up to ${MOST_LAID_OVER}.` : "";
+  return `${number} runs: ${names.slice(0, MOST_NAMED).join(", ")}${rest}.${most}`;
+}
 
-form?.addEventListener("submit", (event) => {
-  event.preventDefault();
-  location.href = `${form.action}?${new URLSearchParams({ before: picked[0], after: picked[1] })}`;
-});
+function pick(box) {
+  if (box.checked) picked.set(box.value, box.dataset.name);
+  else picked.delete(box.value);
+}
+
+/** What the form sends is what was picked, in that order, whether or not the run is still on this page. */
+function fill({ formData }) {
+  const ids = [...picked.keys()];
+  formData.delete("pick");
+  if (sentBy?.id === "compare-button") {
+    formData.set("before", ids[0]);
+    formData.set("after", ids[1]);
+  } else {
+    for (const id of ids) formData.append("pick", id);
+  }
+  if (sentBy?.id !== "delete-button") formData.delete("view");
+}
 
 async function refresh() {
   if (document.hidden) return;
   try {
     const answer = await fetch(location.href);
     if (!answer.ok) return;
-    takeParts(await answer.text());
+    const html = await answer.text();
+    // The first run has come: the page is another.
+    if (!form && html.includes('id="picked"')) location.reload();
+    takeParts(html);
     if (form) show();
     showTimes();
   } catch (error) {
@@ -50,5 +72,28 @@ async function refresh() {
   }
 }
 
-if (form) show();
+if (form) {
+  // What the browser has kept on the way back.
+  boxes().filter((box) => box.checked).forEach(pick);
+  document.addEventListener("change", ({ target }) => {
+    if (target.name !== "pick") return;
+    pick(target);
+    show();
+  });
+  form.addEventListener("submit", ({ submitter }) => { sentBy = submitter; });
+  form.addEventListener("formdata", fill);
+  document.getElementById("clear-button").addEventListener("click", () => {
+    picked.clear();
+    show();
+    boxes()[0]?.focus();
+  });
+  for (const choice of search.querySelectorAll("select")) choice.addEventListener("change", () => search.requestSubmit());
+  // A field that is as it is by itself would only make the address longer.
+  search.addEventListener("formdata", ({ formData }) => {
+    for (const [name, usual] of [["q", ""], ["group", "project"], ["sort", "seen"]]) {
+      if (formData.get(name) === usual) formData.delete(name);
+    }
+  });
+  show();
+}
 setInterval(refresh, REFRESH_MS);

@@ -14,6 +14,7 @@ from leakline.analysis.fingerprint import goes_on_as, shares_names
 from leakline.analysis.results import Finding, Verdict, to_json
 
 from .acknowledgements import go_with
+from .run_order import sorted_by
 from .runs import iso
 from .tables import incidents, runs
 
@@ -55,6 +56,7 @@ def save(
                 status=verdict.status,
                 revision=runs.c.revision + 1,
                 verdict_revision=runs.c.revision + 1,
+                **sorted_by(verdict_json),
             )
         )
     return changes

@@ -32,6 +32,7 @@ from sqlalchemy import (
 
 from .acknowledgements import Acknowledgement, of_leaks
 from .columns import reading
+from .deleting import IS_DELETED
 from .runs import BadCursor, iso, iso_or_none
 from .tables import acknowledgements, attempts, incidents, runs
 
@@ -159,6 +160,7 @@ def _groups(filters: GroupFilter) -> Any:
             func.max(case((leaked, began_at))).label("last_began_at"),
         )
         .join(runs, runs.c.id == incidents.c.run_id)
+        .where(~IS_DELETED)
         .group_by(runs.c.project, incidents.c.fingerprint)
     )
     if filters.project is not None:
@@ -212,7 +214,7 @@ def _seen_in(
             began_at.label("began_at"), of_leak.label("number"),
         )
         .join(runs, runs.c.id == incidents.c.run_id)
-        .where(tuple_(runs.c.project, incidents.c.fingerprint).in_(leaks))
+        .where(tuple_(runs.c.project, incidents.c.fingerprint).in_(leaks), ~IS_DELETED)
         .subquery()
     )  # fmt: skip
     query = (

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
 from . import accounts, ends, log_lines
 from .columns import reading
+from .deleting import IS_DELETED
 from .details import declared_expectations
 from .engine import writing
+from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
 from .tables import attempts, processes, runs, series
+
+__all__ = ["BadCursor"]
 
 State = Literal["running", "finished", "failed", "killed", "silent"]
 ENDED: Final = ("finished", "failed", "killed")
 STATES: Final = ("running", "silent", *ENDED)
+# Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
+DELETED: Final = "deleted"
 MAX_LIMIT: Final = 200
 # In which order processes are given: those that share a line one after the other, whenever they were heard of.
 LIVED: Final = (
@@ -46,7 +51,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What to list. ``status`` is a verdict status or a run state; ``q`` is found in name, project or id."""
+    """What to list. ``status`` is a verdict status, a run state or "deleted"; ``q`` and each of ``words`` is found in
+    name, project or id. Deleted runs are listed only where their status is asked for.
+    """
 
     project: str | None = None
     tag: str | None = None
@@ -54,10 +61,9 @@ class RunFilter:
     q: str | None = None
     limit: int = 50
     cursor: str | None = None
-
-
-class BadCursor(ValueError):
-    pass
+    order: Order = NEWEST
+    words: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dict[str, Any] | None:
@@ -86,33 +92,37 @@ def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dic
 
 
 def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
-    """{"items": [RunSummary], "next": cursor or None}, newest first."""
-    limit = max(1, min(filters.limit, MAX_LIMIT))
-    query = select(*_LISTED).order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(limit + 1)
-    if filters.project is not None:
-        query = query.where(runs.c.project == filters.project)
-    if filters.tag is not None:
-        query = query.where(runs.c.tags.contains(_dump(filters.tag), autoescape=True))
-    if filters.status is not None:
-        column = runs.c.status if filters.status in SEVERITY else runs.c.state
-        query = query.where(column == filters.status)
-    if filters.q:
-        needle = filters.q.lower().replace("\x00", "")
-        # As one text, in half the time; no needle has a line break.
-        among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
-        query = query.where(func.lower(among).contains(needle, autoescape=True))
-    if filters.cursor is not None:
-        started, run_id = _read_cursor(filters.cursor)
-        older = and_(runs.c.started_at == started, runs.c.id < run_id)
-        query = query.where(or_(runs.c.started_at < started, older))
+    """{"items": [RunSummary], "next": cursor or None}. Raises BadCursor."""
+    limit, order = max(1, min(filters.limit, MAX_LIMIT)), filters.order
+    after = None if filters.cursor is None else read_cursor(order, filters.cursor)
     with engine.connect() as connection:
-        rows = connection.execute(query).all()
-    more = len(rows) > limit
-    last = rows[limit - 1] if more else None
+        found = places(connection, order, after, limit + 1, _wanted(filters))
+        # Rows are long: only those of the page are read.
+        ids = [place.run_id for place in found[:limit]]
+        rows = connection.execute(select(*_LISTED).where(runs.c.id.in_(ids))).all()
+    by_id = {row.id: summary(row) for row in rows}
     return {
-        "items": [summary(row) for row in rows[:limit]],
-        "next": None if last is None else f"{last.started_at!r}/{last.id}",
+        # One may have been removed between the two questions.
+        "items": [by_id[run_id] for run_id in ids if run_id in by_id],
+        "next": write_cursor(order, found[limit - 1]) if len(found) > limit else None,
     }
+
+
+def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
+    """What holds for every run of the list; what is cheap to ask comes first."""
+    wanted: list[ColumnElement[bool]] = [IS_DELETED if filters.status == DELETED else ~IS_DELETED]
+    if filters.project is not None:
+        wanted.append(runs.c.project == filters.project)
+    # As one text, in half the time; no needle has a line break.
+    among = func.lower(runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id)
+    needles = [word.lower().replace("\x00", "") for word in (filters.q, *filters.words) if word]
+    wanted += [among.contains(needle, autoescape=True) for needle in needles]
+    tags = [_dump(tag) for tag in (filters.tag, *filters.tags) if tag is not None]
+    wanted += [runs.c.tags.contains(tag, autoescape=True) for tag in tags]
+    if filters.status not in (None, DELETED):
+        column = runs.c.status if filters.status in SEVERITY else runs.c.state
+        wanted.append(column == filters.status)
+    return wanted
 
 
 def projects(engine: Engine) -> list[str]:
@@ -152,7 +162,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
 def headline_runs(engine: Engine, limit: int) -> list[dict[str, Any]]:
     """{id, project, name, rss_bytes, peak_bytes} of the runs that are alive."""
     columns = (runs.c.id, runs.c.project, runs.c.name, runs.c.rss_bytes, runs.c.peak_bytes)
-    query = select(*columns).where(runs.c.state == "running").limit(limit)
+    query = select(*columns).where(runs.c.state == "running", ~IS_DELETED).limit(limit)
     with engine.connect() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 
@@ -286,13 +296,6 @@ def locked(connection: Connection, run_id: str) -> Row[Any] | None:
         return None
     query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)
     return connection.execute(query).first()
-
-
-def _read_cursor(cursor: str) -> tuple[float, str]:
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,20})?)/([\w.:-]+)", cursor)
-    if found is None:
-        raise BadCursor(cursor)
-    return float(found[1]), found[2]
 
 
 def _dump(value: Any) -> str:

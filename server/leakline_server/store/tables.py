@@ -10,7 +10,8 @@
           ├─ requests                 what its processes are asked for
           ├─ incidents ── alerts ── deliveries ── tries
           ├─ rule_states              what a rule last said of the run
-          └─ sizes                    how large it is
+          ├─ sizes                    how large it is
+          └─ deletions                since when people want it gone
     acknowledgements, rules, webhooks, settings
     removals                          runs that are gone, until their last row is
 
@@ -110,9 +111,18 @@ runs = Table(
     # The revision that the last examination saw, its own verdict included.
     Column("examined", BigInteger, nullable=False, server_default="0"),
     Column("status", Text, nullable=False, server_default="learning"),
+    # Of the verdict, written with it: bytes a generation, and when memory runs out.
+    Column("growth_bytes", Double),
+    Column("runs_out_at", Double),
     # The list of runs: newest first, in one project or in all.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
+    # The same in its other orders (run_order.py).
+    Index("ix_runs_last_seen_at", "last_seen_at", "id"),
+    Index("ix_runs_name", "name", "id"),
+    Index("ix_runs_growth_bytes", "growth_bytes", "id"),
+    Index("ix_runs_rss_bytes", "rss_bytes", "id"),
+    Index("ix_runs_runs_out_at", "runs_out_at", "id"),
     # The examiner's watch for runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),
 )
@@ -434,6 +444,14 @@ sizes = Table(
     Column("revision", BigInteger, nullable=False),
     # The revision at which nothing was left to thin.
     Column("thinned", BigInteger),
+)
+
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    # The same for all that were deleted in one go.
+    Column("deleted_at", Double, nullable=False),
 )
 
 removals = Table(

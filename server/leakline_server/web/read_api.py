@@ -14,7 +14,7 @@ from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ..errors import Conflict, InvalidField, NotFound, Unavailable, instance_in_use, run_not_found
-from ..store import details, engine, findings, history, joining, runs, snapshots
+from ..store import details, engine, findings, history, joining, run_order, runs, snapshots
 from ..store.requests import Wanted
 from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
@@ -46,6 +46,7 @@ Names = Annotated[
 ]
 Generation = Annotated[int | None, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Limit = Annotated[int, Query(ge=1, le=runs.MAX_LIMIT)]
+Sort = Annotated[str, Query(pattern=rf"^-?({'|'.join(run_order.ORDERS)})$")]
 
 
 def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def ask_run(
     return json_response(answer, 202)
 
 
-@router.get("/runs", tags=["runs"], summary="List runs, newest first", **_answer(schemas.RunList))
+@router.get("/runs", tags=["runs"], summary="List runs", **_answer(schemas.RunList))
 def list_runs(
     use: Use,
     project: Text = None,
@@ -159,10 +160,15 @@ def list_runs(
     q: Text = None,
     limit: Limit = 50,
     cursor: Text = None,
+    sort: Sort = "started",
 ) -> Response:
-    """`status` is a verdict status or a run state; `q` is looked for in name, project and id."""
+    """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
+    removed, which are in no other list; `q` is looked for in name, project and id. `sort` begins with a minus for the
+    other end of the order; runs without a value come last."""
+    order = run_order.order_of(sort) or run_order.NEWEST
+    wanted = runs.RunFilter(project, tag, status, q, limit, cursor, order)
     try:
-        found = runs.list_runs(use.engine, runs.RunFilter(project, tag, status, q, limit, cursor))
+        found = runs.list_runs(use.engine, wanted)
     except runs.BadCursor as error:
         raise _bad_cursor(cursor) from error
     return json_response(found)

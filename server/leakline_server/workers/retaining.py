@@ -1,10 +1,11 @@
 """Removes, thins and gives back, one short step at a time, with a rest after each: ingest goes first.
 
-1. Delete some rows of a run that is gone.
-2. Count the size of runs that have news.
-3. Decide which runs are to go, and which are to be thinned (`store/retention.py`).
-4. Remove one of them, or thin one stretch of one (`store/keeping.py`).
-5. Give some of the free space of an SQLite file back.
+1. Remove a run that people deleted, when the time to undo it is over (`store/deleting.py`).
+2. Delete some rows of a run that is gone.
+3. Count the size of runs that have news.
+4. Decide which runs are to go, and which are to be thinned (`store/retention.py`).
+5. Remove one of them, or thin one stretch of one (`store/keeping.py`).
+6. Give some of the free space of an SQLite file back.
 
 Of several servers on one database, one does it at a time.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import RetainerFigures
-from ..store import disk, leases, removal, retention, sizes
+from ..store import deleting, disk, leases, removal, retention, sizes
 from ..store.engine import DATABASE_ERRORS, Engine
 from ..store.keeping import Keeping, rest_after
 from ..store.retention import Limits
@@ -82,7 +83,8 @@ class Retainer:
 
     def _step(self) -> bool:
         return (
-            removal.sweep(self._engine, self._now())
+            self._remove_deleted()
+            or removal.sweep(self._engine, self._now())
             or self._measure()
             or self._decide()
             or self._remove_next()
@@ -117,6 +119,17 @@ class Retainer:
                     project.project, project.bytes, project.limit,
                 )  # fmt: skip
         self._too_large = {project.project for project in decision.too_large}
+        return True
+
+    def _remove_deleted(self) -> bool:
+        gone = deleting.remove_next(self._engine, self._now())
+        if gone is None:
+            return False
+        log.warning(
+            "removed run %s (%s, project %s): deleted on the page",
+            gone.run_id, gone.name, gone.project,
+        )  # fmt: skip
+        self._gone(gone.run_id)
         return True
 
     def _remove_next(self) -> bool:

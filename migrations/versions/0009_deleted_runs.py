@@ -1,0 +1,79 @@
+"""Runs that people deleted, until they are removed; what the list of runs is sorted by.
+
+Cures: a run deleted by mistake was gone, and the list knew one order only.
+"""
+
+import json
+from datetime import datetime
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009_deleted_runs"
+down_revision = "0008_segments_to_compact"
+branch_labels = None
+depends_on = None
+
+_INDEXES = {
+    "ix_runs_last_seen_at": "last_seen_at",
+    "ix_runs_name": "name",
+    "ix_runs_growth_bytes": "growth_bytes",
+    "ix_runs_rss_bytes": "rss_bytes",
+    "ix_runs_runs_out_at": "runs_out_at",
+}
+# Verdicts are long: so many are in memory at a time.
+_AT_ONCE = 200
+
+
+def upgrade() -> None:
+    op.create_table(
+        "deletions",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("deleted_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", name="pk_deletions"),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["runs.id"], name="fk_deletions_run_id", ondelete="CASCADE"
+        ),
+    )
+    op.add_column("runs", sa.Column("growth_bytes", sa.Double(), nullable=True))
+    op.add_column("runs", sa.Column("runs_out_at", sa.Double(), nullable=True))
+    _fill(op.get_bind())
+    for name, column in _INDEXES.items():
+        op.create_index(name, "runs", [column, "id"])
+
+
+def _fill(connection: sa.Connection) -> None:
+    """Both numbers as the verdicts have them."""
+    runs = sa.table("runs", *map(sa.column, ("id", "verdict", "growth_bytes", "runs_out_at")))
+    last = ""
+    while True:
+        some = (
+            sa.select(runs.c.id, runs.c.verdict)
+            .where(runs.c.verdict.is_not(None), runs.c.id > last)
+            .order_by(runs.c.id)
+            .limit(_AT_ONCE)
+        )
+        rows = connection.execute(some).all()
+        if not rows:
+            return
+        for run_id, verdict in rows:
+            said = json.loads(verdict)
+            growth = said.get("growth_bytes_per_generation")
+            at = (said.get("oom") or {}).get("at")
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.id == run_id)
+                .values(
+                    growth_bytes=float(growth["estimate"]) if growth else None,
+                    runs_out_at=datetime.fromisoformat(at["estimate"]).timestamp() if at else None,
+                )
+            )
+        last = rows[-1].id
+
+
+def downgrade() -> None:
+    for name in _INDEXES:
+        op.drop_index(name, "runs")
+    op.drop_column("runs", "runs_out_at")
+    op.drop_column("runs", "growth_bytes")
+    op.drop_table("deletions")

@@ -1,0 +1,14 @@
+// Several runs on one axis; what else is shown of them keeps the stretch that the viewer looks at.
+
+import { onKey } from "./page.js";
+import { writeView } from "./view.js";
+import { chartsInView } from "./viewing.js";
+
+const page = document.getElementById("overlay-view");
+const { charts } = await chartsInView(page.dataset.lines, []);
+charts.redraw();
+onKey("r", () => charts.zoom(null));
+page.addEventListener("click", (event) => {
+  const series = event.target.closest("a[data-series]");
+  if (series) series.href = writeView(series.href, { range: charts.range, groups: charts.chosenGroups(), lines: charts.lines });
+});
