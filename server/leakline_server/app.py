@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +26,7 @@ from .store.migrate import upgrade
 from .store.rules import take_file
 from .web import (
     alert_pages,
+    deletion_pages,
     errors,
     export_api,
     incident_pages,
@@ -31,11 +34,16 @@ from .web import (
     keeping_api,
     metrics,
     openapi,
+    overlay_pages,
     pages,
+    patterns_page,
     read_api,
+    report_pages,
     rules_api,
     rules_pages,
+    runs_pages,
     series_api,
+    settings_pages,
     stream,
     webhooks_api,
 )
@@ -57,6 +65,9 @@ from .writer import Writer
 DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."
 )
+
+# A page of 400 kB in 6 ms to a sixth; level 9 takes three times as long for 3 % less.
+COMPRESSION: Final = 5
 
 log = logging.getLogger("leakline")
 
@@ -102,16 +113,27 @@ def create_app(config: Config) -> FastAPI:
         rules_api.router,
         webhooks_api.router,
         metrics.router,
+        runs_pages.router,
+        deletion_pages.router,
+        overlay_pages.router,
         pages.router,
+        report_pages.router,
         incident_pages.router,
         alert_pages.router,
         rules_pages.router,
+        settings_pages.router,
+        patterns_page.router,
     ):
         # Not included, which makes every route and its models anew for each application, at the first request.
         app.router.routes.extend(router.routes)
     app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
     openapi.install(app)
+    app.add_middleware(
+        GZipMiddleware,
+        compresslevel=COMPRESSION,
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, export_api.PARQUET),
+    )
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -14,15 +14,28 @@ from jinja2 import nodes
 from starlette.testclient import TestClient
 
 from leakline_server.paths import STATIC, TEMPLATES
-from leakline_server.web import alerts_view, contexts, formats, inventory, sections
-from leakline_server.web.runs_view import parse_query, sparkline
+from leakline_server.web import (
+    alerts_view,
+    contexts,
+    deletion_pages,
+    formats,
+    inventory,
+    overlay_view,
+    patterns_page,
+    sections,
+    settings_view,
+)
+from leakline_server.web.runs_view import sparkline
+from leakline_server.web.search_words import parse_query
 from leakline_server.web.templating import breakable, environment
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 PAGES = {
     "runs.html": contexts.RunsPage, "run.html": contexts.RunPage, "_run.html": contexts.RunPage,
     "compare.html": contexts.ComparePage, "pick.html": contexts.PickPage, "error.html": contexts.ErrorPage,
-    "alerts.html": alerts_view.AlertsPage,
+    "alerts.html": alerts_view.AlertsPage, "settings.html": settings_view.SettingsPage,
+    "patterns.html": patterns_page.PatternsPage, "overlay.html": overlay_view.OverlayPage,
+    "deleted.html": deletion_pages.DeletedPage,
 }  # fmt: skip
 
 
@@ -113,9 +126,9 @@ def test_a_long_name_breaks_where_people_would_break_it_and_is_never_markup() ->
 
 def test_words_of_a_search_become_filters() -> None:
     assert parse_query("project:erl status:leaking tag:x before fix") == {
-        "project": "erl", "status": "confirmed", "tag": "x", "q": "before fix",
+        "project": "erl", "status": "confirmed", "tags": ("x",), "words": ("before", "fix"),
     }  # fmt: skip
-    assert parse_query("http://x project:") == {"q": "http://x project:"}
+    assert parse_query("http://x project:") == {"words": ("http://x", "project:")}
 
 
 def test_a_run_with_one_reading_has_no_sparkline_and_a_steady_one_is_flat() -> None:
@@ -260,7 +273,7 @@ def test_ranks_have_a_view_each_and_attempts_share_one(
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
     text = read_page("/runs/r1?process=rank+1+main")
-    assert text.count("?process=rank") == 2
+    assert text.count('class="tag" href="?process=rank') == 2
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
     assert {line["source"]["process"] for line in chart["lines"]} == {"p2"}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..chart_parts import Chart
+from .sharing import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Cell:
     title: str | None = None
     time: str | None = None
     absent: bool = False
+    outside: bool = False  # ``href`` leads to another site
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,35 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessChoice:
+    label: str
+    href: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskField:
+    name: str
+    label: str
+    value: str
+    kind: str  # of an input
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the viewer may ask of a section, in the address: links for the usual, a form for the rest.
+
+    ``names`` are the parameters that they set; ``kept`` what else the address says.
+    """
+
+    names: str
+    links: tuple[ProcessChoice, ...]
+    fields: tuple[AskField, ...]
+    kept: tuple[tuple[str, str], ...]
+    button: str
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
 
@@ -85,6 +116,7 @@ class Section:
     note: str = ""
     empty: str = ""
     short: str = ""  # its name in the list of contents
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,28 +176,63 @@ class Sparkline:
 
 
 @dataclass(frozen=True, slots=True)
+class TagLink:
+    label: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
+    """``box`` is the id of its check box on this page; ``done`` of ``total`` only where a run has a plan."""
+
     id: str
+    box: str
     name: str
     href: str
     status: Status
     sentence: str
     state: str
     ending: str
-    tags: tuple[str, ...]
+    tags: tuple[TagLink, ...]
     progress: str
+    done: int
+    total: int | None
     sparkline: Sparkline | None
+    memory: str
     growth: str
+    per: str
     forecast: str
+    started_at: str
+    started: str
     seen_at: str
     seen: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectRuns:
-    project: str
-    href: str
+class RunGroup:
+    """Runs of this page that share a project or a tag; without a label where nothing is grouped."""
+
+    label: str
+    href: str | None
     rows: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListHead:
+    """``sort`` is what ``aria-sort`` says; ``href`` sorts by this column, or turns its order."""
+
+    label: str
+    href: str | None = None
+    sort: str | None = None
+    number: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +243,41 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class JustDeleted:
+    """What was deleted in one go, and the field that brings it back."""
+
+    sentence: str
+    until_at: str
+    until: str
+    moment: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunsPage:
     """``/``"""
 
     title: str
     query: str
     filters: tuple[Filter, ...]
-    projects: tuple[ProjectRuns, ...]
+    grouping: tuple[Option, ...]
+    sorting: tuple[Option, ...]
+    heads: tuple[ListHead, ...]
+    groups: tuple[RunGroup, ...]
+    view: str
+    deleted: JustDeleted | None
+    deleted_href: str | None
+    deleted_note: str
+    empty: str
     next_href: str | None
     server: str
     any_runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFact:
+    name: str
+    value: str
+    href: str | None = None  # on another site
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +291,22 @@ class RunHead:
     ended: bool
     unit: str
     progress: str
+    done: int
+    planned: int | None
     started_at: str
     started: str
     seen_at: str
     seen: str
     started_seconds: float
     tags: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[HeadFact, ...]
     fragments_href: str
+    lines_href: str
     live_href: str
     requests_href: str
     offers_cleanup: bool
     revision: int
-    json_href: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessChoice:
-    label: str
-    href: str
-    chosen: bool
+    share: Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +363,8 @@ class ComparePage:
     sections: tuple[Section, ...]
     books: tuple[Section, ...]
     findings: tuple[FindingGroup, ...]
-    json_href: str
+    share: Share
+    lines_href: str
 
 
 @dataclass(frozen=True, slots=True)

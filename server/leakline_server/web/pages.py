@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.datastructures import URL
+from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from leakline.analysis.results import to_json
@@ -15,18 +14,20 @@ from leakline.analysis.results import to_json
 from ..chart_parts import Axis, Points, join_attempts
 from ..charts import PRIVATE
 from ..errors import run_not_found
-from ..ingest import without_control
 from ..store import details, findings, points, runs, snapshots
-from .compare_view import compare_page
-from .contexts import ErrorPage, PickPage, RunChoice, RunPage
-from .run_view import ReadSeries, RunData, process_label, run_page, summed
-from .runs_view import parse_query, runs_page
+from .compare_view import compare_page, compared_lines
+from .contexts import ComparePage, ErrorPage, PickPage, RunChoice, RunPage
+from .deletion_pages import deleted_run
+from .json_response import json_response
+from .run_view import ReadSeries, RunData, process_label, run_page, summed, zoomed_lines
 from .services import Services, Use
 from .templating import render
+from .viewed import Viewed
+from .waterfall_view import chosen as chosen_generation
+from .zoom import Stretch, read_stretch, wanted
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-RUNS_PER_PAGE: Final = 50
 SNAPSHOT_ROWS: Final = 50
 # More points than a chart has pixels are wasted on everybody.
 MAX_POINTS: Final = 2_000
@@ -34,53 +35,46 @@ _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {404: "Not found", 422: "Not a valid request", 503: "Not available just now"}
 
 
-@router.head("/")
-@router.get("/")
-def list_page(request: Request, use: Use, q: str = "", cursor: str | None = None) -> Response:
-    q = without_control(q)
-    try:
-        found = runs.list_runs(
-            use.engine, runs.RunFilter(**parse_query(q), limit=RUNS_PER_PAGE, cursor=cursor)
-        )
-    except runs.BadCursor:
-        return RedirectResponse(URL("/").include_query_params(q=q), 303)
-    any_runs = bool(found["items"] or q or cursor)
-    page = runs_page(found["items"], q, found["next"], _address(request, use), any_runs=any_runs)
-    return render("runs.html", page)
-
-
-def _address(request: Request, use: Services) -> str:
-    """Where a training job reaches this server: as configured, else as the viewer reached it."""
-    return use.config.public_url or str(request.base_url).rstrip("/")
-
-
 @router.head("/runs/{run}")
 @router.get("/runs/{run}")
-def show_run(run: str, use: Use, process: str | None = None) -> Response:
-    return render("run.html", _run_page(use, run, process))
+def show_run(run: str, use: Use, viewed: Viewed) -> Response:
+    return deleted_run(use, run) or render("run.html", read_run_page(use, run, viewed))
 
 
 @router.get("/runs/{run}/fragments")
-def show_fragments(run: str, use: Use, process: str | None = None) -> Response:
+def show_fragments(run: str, use: Use, viewed: Viewed) -> Response:
     """What changes on the page of a run, for the live update."""
-    return render("_run.html", _run_page(use, run, process))
+    return render("_run.html", read_run_page(use, run, viewed))
 
 
-def _run_page(use: Services, run_id: str, process: str | None) -> RunPage:
+@router.get("/runs/{run}/lines")
+def show_lines(run: str, use: Use, x: str, viewed: Viewed) -> Response:
+    """{"lines": {chart: its lines}} of a stretch of the axis, with as many points as the page has of all of it."""
+    stretch = read_stretch(x)
+    return json_response({"lines": zoomed_lines(_run_data(use, run, viewed, stretch), stretch)})
+
+
+def read_run_page(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunPage:
+    return run_page(_run_data(use, run_id, viewed))
+
+
+def _run_data(
+    use: Services, run_id: str, viewed: Mapping[str, str], stretch: Stretch | None = None
+) -> RunData:
     # The revision is read first: what arrives while the rest is read, the stream tells again.
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
     derived = use.derived.of(run_id)
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
-    chosen = process if process in labels else next(iter(labels), None)
+    chosen = viewed["process"] if viewed.get("process") in labels else next(iter(labels), None)
     instances = [p["instance"] for p in run["processes"] if process_label(p) == chosen]
     axis = _axis(use, run)
-    data = RunData(
+    return RunData(
         run=run,
         verdict=findings.current_verdict(use.engine, run_id),
         axis=axis,
-        read=_reader(use, run, instances, axis),
+        read=_reader(use, run, instances, axis, stretch),
         books=derived.books,
         types=derived.types,
         stores=derived.stores,
@@ -90,8 +84,28 @@ def _run_page(use: Services, run_id: str, process: str | None) -> RunPage:
         holders=details.newest_holders(use.engine, run_id),
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
         process=chosen,
+        incidents=findings.list_incidents(use.engine, run_id),
+        census=details.newest_census(use.engine, run_id),
+        clock=derived.clock,
+        asked=viewed,
+        end_bytes=_end_bytes(use, run, chosen_generation(derived.books, viewed.get("g", ""))),
     )  # fmt: skip
-    return run_page(data)
+
+
+def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) -> float | None:
+    """Private memory of all processes at the end of a generation; of a rank that did it again, as it was last."""
+    if generation is None:
+        return None
+    query = points.SeriesQuery(
+        PRIVATE, None, "generation_end", None, "generation", generation, generation
+    )
+    last: dict[tuple[str, str], float] = {}
+    labels = {each["instance"]: process_label(each) for each in run["processes"]}
+    # Attempts come in the order in which they began.
+    for item in points.read_series(use.engine, run["id"], query)["items"]:
+        last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
+    known = any(name == PRIVATE[0] for _, name in last)
+    return sum(last.values()) if known else None
 
 
 def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
@@ -112,10 +126,15 @@ def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
 
 
 def _reader(
-    use: Services, run: Mapping[str, Any], instances: Sequence[str], axis: Axis
+    use: Services,
+    run: Mapping[str, Any],
+    instances: Sequence[str],
+    axis: Axis,
+    stretch: Stretch | None = None,
 ) -> ReadSeries:
-    """Reads series of one rank: its attempts joined, on the axis of the page."""
+    """Reads series of one rank: its attempts joined, on the axis of the page, whole or of a stretch of it."""
     started = runs.unix(run["started_at"])
+    start, stop = wanted(stretch, axis, started) if stretch else (None, None)
 
     def on_axis(x: float) -> float:
         return (x - started) / axis.seconds if axis.unit == "time" else x
@@ -124,7 +143,7 @@ def _reader(
         found: dict[tuple[str, str | None], list[Points]] = {}
         for instance in instances:
             query = points.SeriesQuery(
-                tuple(names), phase, kind, instance, axis.unit, points=MAX_POINTS
+                tuple(names), phase, kind, instance, axis.unit, start, stop, MAX_POINTS
             )
             for item in points.read_series(use.engine, run["id"], query)["items"]:
                 line = _points(item, [on_axis(x) for x in item["x"]])
@@ -153,31 +172,48 @@ def compare(
 ) -> Response:
     """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before."""
     if pick and len(pick) == 2:
-        before, after = sorted(pick, key=lambda run_id: _known(use, run_id)["started_at"])
+        before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
     if not (before and after):
         return _pick(use, before, after)
-    sides = (_known(use, before), _known(use, after))
-    page = compare_page(
+    return render("compare.html", read_compare_page(use, before, after))
+
+
+def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
+    sides = (known_run(use, before), known_run(use, after))
+    return compare_page(
         *sides,
         to_json(use.derived.compare(before, after)),
         [_ends(use, side) for side in sides],
         [use.derived.of(side["id"]).books for side in sides],
     )
-    return render("compare.html", page)
 
 
-def _known(use: Services, run_id: str) -> dict[str, Any]:
+@router.get("/compare/lines")
+def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
+    """As the lines of a run, of both runs."""
+    stretch = read_stretch(x)
+    sides = (known_run(use, before), known_run(use, after))
+    lines = compared_lines(
+        *sides,
+        [_ends(use, side, stretch) for side in sides],
+        [use.derived.of(side["id"]).books for side in sides],
+        stretch,
+    )
+    return json_response({"lines": lines})
+
+
+def known_run(use: Services, run_id: str) -> dict[str, Any]:
     found = runs.get_run(use.engine, run_id)
     if found is None:
         raise run_not_found(run_id)
     return found
 
 
-def _ends(use: Services, run: Mapping[str, Any]) -> Points | None:
+def _ends(use: Services, run: Mapping[str, Any], stretch: Stretch | None = None) -> Points | None:
     """Private memory at the generation ends of the run's first process; RSS where the split is not known."""
     first = next((process_label(each) for each in run["processes"]), None)
     instances = [p["instance"] for p in run["processes"] if process_label(p) == first]
-    read = _reader(use, run, instances, Axis(run["unit"]))
+    read = _reader(use, run, instances, Axis(run["unit"]), stretch)
     for names in (PRIVATE, ("process.rss_bytes",)):
         lines = summed(read(names, None, "generation_end"), names)
         if lines:

@@ -1,0 +1,215 @@
+"""In the list of runs: found, sorted, picked by mouse or keyboard, laid over each other, deleted, and brought back."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining
+
+Open = Callable[..., Page]
+PATIENCE_MS = 30_000
+PROJECT = "many tries"
+LIST = "/?q=" + quote(f'project:"{PROJECT}"')
+NAMES = ("try-one", "try-two", "try-three", "try-four")
+
+
+@pytest.fixture(scope="module")
+def tries(server: str) -> str:
+    for number, name in enumerate(NAMES):
+        training = MadeTraining(
+            server, name, leaking=number % 2 == 0, project=PROJECT, tags=("long run",)
+        )
+        training.start()
+        training.run_generations(6 + number)
+        training.finish()
+    return server
+
+
+def check(page: Page, *names: str) -> None:
+    for name in names:
+        page.get_by_label(f"Pick {name}", exact=True).check()
+
+
+def button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def names(page: Page) -> list[str]:
+    return page.locator(".runs .name").all_text_contents()
+
+
+def in_api(server: str) -> list[str]:
+    with urllib.request.urlopen(f"{server}/api/v1/runs?project={quote(PROJECT)}") as answer:
+        return sorted(item["name"] for item in json.load(answer)["items"])
+
+
+def drawn(page: Page) -> None:
+    page.locator("#chart-overlay").scroll_into_view_if_needed()
+    expect(page.locator("#chart-overlay svg.main-svg").first).to_be_attached(timeout=PATIENCE_MS)
+
+
+def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
+    tries: str, open_page: Open
+) -> None:
+    page = open_page(LIST)
+    for name in ("Compare", "Overlay", "Delete"):
+        expect(button(page, name)).to_be_disabled()
+    check(page, "try-one")
+    expect(button(page, "Overlay")).to_be_disabled()
+    expect(button(page, "Delete")).to_be_enabled()
+    check(page, "try-two")
+    expect(button(page, "Compare")).to_be_enabled()
+    expect(button(page, "Overlay")).to_be_enabled()
+    check(page, "try-three")
+    expect(button(page, "Compare")).to_be_disabled()
+    expect(button(page, "Overlay")).to_be_enabled()
+    button(page, "Clear").click()
+    expect(button(page, "Overlay")).to_be_disabled()
+
+
+def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
+    tries: str, open_page: Open
+) -> None:
+    page = open_page(LIST)
+    check(page, "try-one", "try-two", "try-three")
+    button(page, "Overlay").click()
+    expect(page).to_have_url(re.compile(r"/overlay\?run=try-one&run=try-two&run=try-three"))
+    expect(page.get_by_role("heading", name="Overlay of 3 runs")).to_be_visible()
+    drawn(page)
+    lines = "document.getElementById('chart-overlay').data.map((each) => each.name)"
+    assert set(page.evaluate(lines)) >= {"try-one", "try-two", "try-three"}
+    axis = "document.getElementById('chart-overlay').layout.xaxis.range"
+    page.evaluate("Plotly.relayout('chart-overlay', {'xaxis.range': [1.5, 4.5]})")
+    expect(page).to_have_url(re.compile(r"x=1\.5\.\.4\.5"))
+    # The other series keeps the stretch, and so does whoever opens the link.
+    page.get_by_role("link", name="RSS").click()
+    expect(page).to_have_url(re.compile(r"series=rss.*x=1\.5\.\.4\.5"))
+    again = open_page(page.url.removeprefix(tries))
+    drawn(again)
+    until(again, lambda: again.evaluate(axis) == [1.5, 4.5])
+    until(again, lambda: again.locator("#chart-overlay").get_attribute("data-of") == "stretch")
+    expect(again.get_by_role("link", name="RSS")).to_have_attribute("aria-current", "true")
+    again.keyboard.press("r")
+    until(again, lambda: again.evaluate(axis)[0] < 0)
+    assert "x=" not in again.url
+
+
+def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
+    tries: str, open_page: Open, server: str
+) -> None:
+    page = open_page(LIST)
+    picked = page.get_by_label("Pick try-two", exact=True)
+    picked.focus()
+    page.keyboard.press("Space")
+    page.evaluate("document.querySelector('.runs').dataset.old = 'true'")
+    training = MadeTraining(server, "try-late", project=PROJECT)
+    training.start()
+    training.run_generations(2)
+    training.finish()
+    # All rows are drawn anew.
+    expect(page.locator(".runs[data-old]")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.get_by_label("Pick try-late", exact=True)).to_be_visible()
+    expect(picked).to_be_checked()
+    expect(picked).to_be_focused()
+    expect(button(page, "Delete")).to_be_enabled()
+    page.get_by_label("Pick try-one", exact=True).focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Compare", exact=True).focus()
+    page.keyboard.press("Enter")
+    # In the order in which they were picked.
+    expect(page).to_have_url(re.compile("before=try-two&after=try-one"))
+
+
+def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
+    tries: str, open_page: Open
+) -> None:
+    page = open_page(f"{LIST}&group=none")
+    page.get_by_role("link", name="Run", exact=True).click()
+    head = page.get_by_role("columnheader", name="Run", exact=True)
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    assert names(page) == sorted(names(page))
+    page.get_by_role("link", name="Run", exact=True).click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    assert names(page) == sorted(names(page), reverse=True)
+    page.get_by_label("Group runs").select_option("tag")
+    expect(page).to_have_url(re.compile("group=tag&sort=-name"))
+    page.get_by_role("link", name="long run").first.click()
+    expect(page.get_by_label("Search runs")).to_have_value('tag:"long run"')
+    assert set(NAMES) <= set(names(page))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_two_runs_are_deleted_and_brought_back(
+    tries: str, open_page: Open, server: str, width: int
+) -> None:
+    page = open_page(LIST, width=width, height=844)
+    check(page, "try-three", "try-four")
+    button(page, "Delete").click()
+    expect(page.get_by_text("Deleted 2 runs.")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    expect(page.get_by_role("link", name="try-three")).to_have_count(0)
+    assert "try-three" not in in_api(server) and "try-one" in in_api(server)
+    gone = open_page("/runs/try-four", width=width, height=844)
+    expect(gone.get_by_role("heading", name="try-four is deleted")).to_be_visible()
+    assert gone.evaluate("document.documentElement.scrollWidth") <= width
+    gone.get_by_role("button", name="Undo").click()
+    expect(gone.locator("#verdict-sentence")).to_be_visible()
+    button(page, "Undo").click()
+    expect(page.get_by_role("link", name="try-three").first).to_be_visible()
+    expect(page.get_by_text("Deleted 2 runs.")).to_have_count(0)
+    assert set(NAMES) <= set(in_api(server))
+
+
+def test_a_run_is_deleted_from_its_page(tries: str, open_page: Open, server: str) -> None:
+    page = open_page("/runs/try-one")
+    delete = page.get_by_role("button", name="Delete this run")
+    expect(delete).to_be_hidden()
+    page.get_by_text("Delete…").click()
+    delete.click()
+    expect(page.get_by_text("Deleted try-one.")).to_be_visible()
+    assert "try-one" not in in_api(server)
+    page.get_by_role("button", name="Undo", exact=True).click()
+    expect(page.get_by_text("Deleted try-one.")).to_have_count(0)
+    assert "try-one" in in_api(server)
+
+
+def test_without_scripts_the_same_can_be_done(tries: str, open_page: Open, server: str) -> None:
+    page = open_page(LIST, java_script_enabled=False)
+    check(page, "try-one", "try-two")
+    button(page, "Overlay").click()
+    expect(page.get_by_role("heading", name="Overlay of 2 runs")).to_be_visible()
+    expect(page.locator("#runs table")).to_contain_text("try-two")
+    page.goto(f"{server}{LIST}&sort=name")
+    check(page, "try-one", "try-two")
+    button(page, "Compare").click()
+    expect(page.locator("#outcome-sentence")).to_be_visible()
+    page.goto(f"{server}{LIST}&sort=name")
+    check(page, "try-two")
+    button(page, "Delete").click()
+    expect(page.get_by_text("Deleted try-two.")).to_be_visible()
+    expect(page.get_by_label("Sort runs")).to_have_value("name")
+    button(page, "Undo").click()
+    assert "try-two" in in_api(server)
+
+
+@pytest.mark.parametrize(
+    "path", ["/overlay?run=try-one&run=try-two&run=try-three", LIST, f"{LIST}&group=tag"]
+)
+def test_nothing_is_wider_than_a_phone(tries: str, open_page: Open, path: str) -> None:
+    page = open_page(path, width=390, height=844)
+    if "overlay" in path:
+        drawn(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> None:
+    many = "&".join(f"run=x{number}" for number in range(11))
+    page = open_page(f"/overlay?{many}", expect_failed_requests=True)
+    expect(page.get_by_text("an overlay takes up to 10")).to_be_visible()
