@@ -19,6 +19,8 @@ PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
 # `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
 GIT_TIMEOUT_SECONDS: Final = 1.0
+_ADDRESS_LIMIT: Final = 300
+_REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
 _SECRET = re.compile(r"(?i)(token|passw|secret|api[-_]?key|credential)")
 _SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
 # In running text: what is set to a value. Of a token no number, which is what trainings count by that name.
@@ -31,8 +33,8 @@ _SECRET_VALUES: Final = re.compile(
 
 
 def read_environment() -> dict[str, Any]:
-    """commit, dirty, python, packages, command_line, notebook, host, cpu_count, memory_bytes, memory_limit_bytes,
-    platform, gpus, world_size, job; absent where unknown. Asks no device and loads nothing."""
+    """commit, repository, dirty, python, packages, command_line, notebook, host, cpu_count, memory_bytes,
+    memory_limit_bytes, platform, gpus, world_size, job; absent where unknown. Asks no device and loads nothing."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": installed_packages(sys.path),
@@ -135,7 +137,22 @@ def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
     if folder is None or commit is None:
         return {}
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit} if changes is None else {"commit": commit, "dirty": bool(changes)}
+    found: dict[str, Any] = {"commit": commit, "repository": _repository(folder)}
+    return found if changes is None else {**found, "dirty": bool(changes)}
+
+
+def _repository(folder: Path) -> str | None:
+    """Where the code was fetched from, without the password that an address may hold; no folder of this machine."""
+    address = _git(folder, "config", "--get", "remote.origin.url") or ""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return address[:_ADDRESS_LIMIT] if _REMOTE.match(address) else None
+    host, slash, path = rest.partition("/")
+    if scheme not in ("https", "http", "ssh", "git"):
+        return None
+    # What stands before the @ is needed by nobody but git.
+    host = host.rpartition("@")[2]
+    return f"{scheme}://{host}{slash}{path}"[:_ADDRESS_LIMIT]
 
 
 def _in_repository(folder: Path) -> bool:

@@ -68,6 +68,25 @@ def test_the_commit_is_that_of_the_script_wherever_it_is_started(
     assert shown(str(project / "train.py"), cwd=elsewhere)["dirty"] is True
 
 
+@pytest.mark.parametrize(
+    "address, told",
+    [
+        ("/srv/git/project.git", None),
+        ("file:///srv/git/project.git", None),
+        ("../project", None),
+        ("https://me:secret@github.com/erl/trading.git", "https://github.com/erl/trading.git"),
+        ("ssh://git@forge.example:22/erl/trading", "ssh://forge.example:22/erl/trading"),
+        ("git@github.com:erl/trading.git", "git@github.com:erl/trading.git"),
+    ],
+)
+def test_where_the_code_was_fetched_from_is_told_without_passwords_and_folders(
+    project: Path, git: Callable[..., str], address: str, told: str | None
+) -> None:
+    assert "repository" not in shown("train.py", cwd=project)
+    git(project, "remote", "add", "origin", address)
+    assert shown("train.py", cwd=project).get("repository") == told
+
+
 def test_a_module_tells_its_command_line_and_commit(project: Path, git: Callable[..., str]) -> None:
     found = shown("-m", "pack.train", "--lr", "0.1", "--api-key", "abc", cwd=project)
     assert found["command_line"][1:] == ["-m", "pack.train", "--lr", "0.1", "--api-key", "***"]
