@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from tests.browser.training import MadeTraining
+
+if TYPE_CHECKING:
+    from tests.browser.everything import World
 
 # What a machine without a display, a GPU or a network still can do; and nothing that calls home.
 ARGUMENTS = (
@@ -47,9 +51,10 @@ def chromium_path() -> str:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(folder: Path, **settings: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address of ``leakline serve`` on an empty SQLite database, and its process."""
-    environment = {**os.environ, "LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
+    database = {"LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
+    environment = {**os.environ, **database, **settings}
     with (folder / "errors.log").open("w+") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "leakline", "serve", "--port", "0"],
@@ -74,6 +79,16 @@ def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(tmp_path_factory.mktemp("server")) as (address, _):
         yield address
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Servers with something and with nothing on every page."""
+    # It starts its servers as we do.
+    from tests.browser.everything import everything
+
+    with everything(tmp_path_factory.mktemp("world")) as made:
+        yield made
 
 
 @dataclass

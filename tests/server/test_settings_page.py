@@ -206,6 +206,13 @@ def test_postgres_says_what_it_does_not_know() -> None:
     assert "count for themselves" in page.sections[0].how
 
 
+def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
+    page = settings_page(found(projects=[ProjectSize("new", 1, 0)]))
+    (section,) = (s for s in page.sections if s.id == "projects")
+    assert section.table is not None
+    assert {each.cells[2].text for each in section.table.rows} == {"not counted yet"}
+
+
 def test_a_native_module_is_there_or_says_why_not() -> None:
     (section,) = (s for s in settings_page(found()).sections if s.id == "native")
     assert section.table is not None

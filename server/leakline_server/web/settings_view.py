@@ -119,7 +119,7 @@ def _writing(found: Found) -> Tick:
 
 def _fast_enough(found: Found) -> Tick:
     question = "Is it fast enough?"
-    waiting = f"{number(found.waiting, 'batch')} of at most {formats.count(found.room)} waiting"
+    waiting = f"{formats.count(found.waiting)} of at most {number(found.room, 'batch')} waiting"
     if found.too_busy:
         refused = number(found.too_busy, "batch")
         said = f"{refused} told to come back later (429) since the start, {waiting}. Trainings send them again."
@@ -216,19 +216,25 @@ def _projects(found: Found) -> Section:
     if not largest:
         return Section("projects", "Size on disk", how, empty="There are no projects yet.")
     note = f"The largest {MAX_PROJECTS} are shown." if len(largest) > MAX_PROJECTS else ""
-    runs, size = sum(each.runs for each in largest), sum(each.bytes for each in largest)
+    whole = ProjectSize("all", sum(p.runs for p in largest), sum(p.bytes for p in largest))
     shown = table(
         ("project", "#runs", "#size"),
         [_project(each) for each in largest[:MAX_PROJECTS]],
-        sums=("all", formats.count(runs), formats.size(size)),
+        sums=("all", formats.count(whole.runs), _size(whole)),
     )
     return Section("projects", "Size on disk", how, table=shown, note=note)
 
 
 def _project(project: ProjectSize) -> Sequence[Field]:
     href = search_for(project.name, "project")
-    runs, size = formats.count(project.runs), formats.size(project.bytes)
-    return Cell(project.name, href=href), runs, size
+    return Cell(project.name, href=href), formats.count(project.runs), _size(project)
+
+
+def _size(project: ProjectSize) -> Cell:
+    # A run that was not counted yet has no bytes, and whatever is stored has some.
+    if not project.bytes:
+        return Cell("not counted yet", absent=True)
+    return Cell(formats.size(project.bytes))
 
 
 def _native(found: Found) -> Section:
