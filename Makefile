@@ -11,7 +11,7 @@ CHECK ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks test-soak test-native lint types format bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale clean
+.PHONY: help demo test test-leaks test-soak test-native lint types format screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ types: $(VENV)/.test ## mypy --strict over both packages
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .
 
+screenshots: $(VENV)/.test ## train both stories of the demo and take the pictures of the documents anew (a few minutes)
+	$(PYTHON) docs/images/take.py $(SERVER)
+
 bench-client: $(VENV)/.test ## what the client costs, beside its peers (CHECK=1 enforces; HEAPS, PARTS, PAIRS choose)
 	CHECK=$(CHECK) $(PYTHON) -m benchmarks.client $(BENCH_ARGS)
 
@@ -57,6 +60,9 @@ bench-server: $(VENV)/.test ## what the server costs, beside its peers (CHECK=1 
 
 bench-server-peers: $(VENV)/.test ## bring what bench-server compares with into .peers, starting nothing
 	$(PYTHON) -m benchmarks.server.install
+
+bench-pages: $(VENV)/.test ## what the pages cost in a real browser (CHECK=1 enforces; ROWS, SHORT choose)
+	CHECK=$(CHECK) $(PYTHON) -m benchmarks.pages $(BENCH_ARGS)
 
 bench-scale: $(VENV)/.test ## post as thousands of training processes would (BENCH_ARGS=--help)
 	$(PYTHON) -m benchmarks.scale $(BENCH_ARGS)

@@ -24,7 +24,7 @@ CONNECTIONS: Final = 50
 
 def measure() -> list[Part]:
     with running(Leakline) as server:
-        _fill(server)
+        fill(server)
         # What it had to do about 10,000 new runs at once is not what a page costs.
         server.stop()
         server.start()
@@ -48,7 +48,8 @@ def measure() -> list[Part]:
     return [Part(f"the list of {RUNS:,} runs over HTTP, median of {REPEATS}", lines, [figure])]
 
 
-def _fill(server: Leakline) -> None:
+def fill(server: Leakline) -> None:
+    """``RUNS`` of them in ten projects, each with some snapshots."""
     names = [f"l{i}" for i in range(RUNS)]
     for i in range(10):
         server.create(names[i::10], project=f"p{i}")

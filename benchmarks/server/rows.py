@@ -36,6 +36,12 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "kib": ("KiB", "{:,.0f}"),
     "events": ("events delivered", "{:,.0f}"),
     "us_per_event": ("µs an event", "{:.1f}"),
+    "first_chart_ms": ("first chart, ms", "{:,.0f}"),
+    "opened_ms": ("all charts in view, ms", "{:,.0f}"),
+    "wire_kb": ("kB over the wire", "{:,.0f}"),
+    "ms_per_update": ("main thread ms an update", "{:.1f}"),
+    "drawn": ("charts drawn in view", "{:,.0f}"),
+    "drawn_outside": ("out of view", "{:,.0f}"),
 }
 
 

@@ -93,6 +93,13 @@ def test_a_stream_begins_with_what_the_run_is_now(server: Any, make_run: Any) ->
     stream.close()
 
 
+def test_a_stream_waits_for_no_compression(server: Any) -> None:
+    stream = Stream(server.port, headers={"accept-encoding": "gzip, deflate, br, zstd"})
+    assert stream.answer.getheader("content-encoding") is None
+    stream.until("run")
+    stream.close()
+
+
 def test_new_snapshots_come_with_the_samples_asked_for(server: Any, make_run: Any) -> None:
     run = make_run()
     stream = Stream(server.port, "?name=type.*.count&name=process.rss_bytes")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, engine_of, make_idle
 
-from leakline_server.store import buckets, compaction, points, sealing
-from leakline_server.store.columns import Key, among_first
+from leakline_server.store import buckets, compaction, pieces, points, sealing
+from leakline_server.store.codec import CorruptChunk
+from leakline_server.store.columns import ChunkRows, Key
 from leakline_server.store.engine import Engine, writing
+from leakline_server.store.pieces import PRESENT
 from leakline_server.store.points import downsample
 from leakline_server.store.tables import chunks
 
@@ -230,9 +233,46 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
         rows = [{**of, "first_sequence": at * 4096, "blob": b""} for at in range(400)]
         connection.execute(insert(chunks), rows)
     wanted = [at * 4096 for at in (*range(30), *range(200, 230), 399)]
-    first = chunks.c.first_sequence
+    rows_of = ChunkRows(chunks.c.count)
     with engine.connect() as connection:
-        found = connection.scalars(select(first).where(among_first(first, wanted[::-1])))
-        assert sorted(found) == wanted
-        near = connection.scalars(select(first).where(among_first(first, wanted[:30:2])))
-        assert set(near) >= set(wanted[:30:2])
+        for _ in range(2):
+            found = rows_of(connection, Key("r", 1), [1], wanted[::-1])
+            assert sorted(row.first_sequence for row in found) == wanted
+        near = rows_of(connection, Key("r", 1), [1], wanted[:30:2])
+        assert {row.first_sequence for row in near} >= set(wanted[:30:2])
+        everything = rows_of(connection, Key("r", 1), [1], [at * 4096 for at in range(400)])
+        assert len(everything) == 400
+
+
+def test_the_numbers_of_many_stretches_at_once_are_those_of_each() -> None:
+    made = [
+        np.array([[512, 1, 2, 0, 9], [512, 3, 4, 3, 4]], float),
+        np.array([[512, 7, 7, 7, 7], [100, 7, 7, 7, 7]], float),
+        np.array([[20, 5, 5, 5, 5]], float),
+    ]
+    counts = [pieces_of[:, PRESENT] for pieces_of in made]
+    packed = [*map(pieces.pack, made, counts), None]
+    assert len(packed[1] or b"") < len(packed[0] or b"")
+    counts.append(np.array([512.0, 3.0]))
+    lengths = np.array([len(each) for each in counts])
+    found = pieces.unpack_all(packed, lengths, np.concatenate(counts))
+    assert np.array_equal(found, np.concatenate([*made, pieces.nothing(2)]))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
+)
+def test_damage_in_one_of_many_stretches_is_found(harm: Callable[[bytes], bytes]) -> None:
+    records, counts = np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3)
+    packed = pieces.pack(records, counts)
+    both, lengths = np.concatenate([counts, counts]), np.array([3, 3])
+    assert len(pieces.unpack_all([packed, packed], lengths, both)) == 6
+    with pytest.raises(CorruptChunk):
+        pieces.unpack_all([packed, harm(packed)], lengths, both)
+
+
+def test_records_of_other_pieces_are_damage() -> None:
+    packed = pieces.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    with pytest.raises(CorruptChunk):
+        pieces.unpack_all([packed], np.array([4]), np.array([2.0] * 4))

@@ -13,7 +13,18 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, or_, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+    text,
+)
 
 from . import damage
 from .chunk_rows import PACKED
@@ -64,6 +75,13 @@ class Key(NamedTuple):
 def of(table: Table, key: Key) -> ColumnElement[bool]:
     """The rows of this process."""
     return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
+
+
+def mine(table: Table) -> ColumnElement[bool]:
+    """The same of a statement that is made once, and given a key as its ``run_id`` and ``process_id``."""
+    return and_(
+        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +156,13 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
-    rows = connection.execute(select(series.c.name, series.c.id).where(series.c.run_id == run_id))
+    rows = connection.execute(_SERIES, {"run_id": run_id})
     return {row.name: row.id for row in rows}
 
 
 def stretches(connection: Connection, key: Key) -> list[Stretch]:
     """All that is stored of a process, in order of first sequence number; bodies of batches included."""
-    c = segments.c
-    sealed = connection.execute(
-        select(c.first_sequence, c.last_sequence, c.count, c.level).where(of(segments, key))
-    )
+    sealed = connection.execute(_SEALED, key._asdict())
     found = [Stretch(first, last, n, True, level=level) for first, last, n, level in sealed]
     found += waiting(connection, key)
     return sorted(found, key=lambda stretch: stretch.first)
@@ -155,8 +170,7 @@ def stretches(connection: Connection, key: Key) -> list[Stretch]:
 
 def waiting(connection: Connection, key: Key) -> list[Stretch]:
     """The batches that are not sealed."""
-    c = batches.c
-    rows = connection.execute(select(c.first_sequence, c.count, c.body).where(of(batches, key)))
+    rows = connection.execute(_WAITING, key._asdict())
     return [Stretch(f, f + n - 1, n, sealed=False, body=body) for f, n, body in rows]
 
 
@@ -306,27 +320,43 @@ def _chunks(
         wanted = [number for number in wanted if number != SEQUENCE]
     if not sealed or not wanted:
         return {}
-    c = chunks.c
-    query = select(c.series_id, c.first_sequence, *PACKED).where(
-        of(chunks, key), c.series_id.in_(wanted), among_first(c.first_sequence, sealed)
-    )
-    rows: Any = connection.execute(query).all()
+    rows: Any = _CHUNKS(connection, key, wanted, sealed)
     return {(number, first): Chunk(*rest) for number, first, *rest in rows}
 
 
-def among_first(column: ColumnElement[int], firsts: Sequence[int]) -> ColumnElement[bool]:
-    """Rows of the stretches that begin here, or of more than these that lie between near ones."""
-    if len(firsts) <= MAX_NAMED_STRETCHES:
-        return column.in_(firsts)
-    found = sorted(firsts)
-    gaps = np.diff(found)
-    # Where much more lies between two than between most: of what is there, nothing is asked for.
-    wide = np.flatnonzero(gaps > 4 * np.median(gaps))
-    cuts = np.sort(wide[np.argsort(gaps[wide])][1 - MAX_NAMED_STRETCHES :]) + 1
-    ends = [0, *cuts.tolist(), len(found)]
-    parts = [column.between(found[a], found[b - 1]) for a, b in pairwise(ends)]
-    # The whole span as well, which is what an index is asked for.
-    return and_(column.between(found[0], found[-1]), or_(*parts))
+class ChunkRows:
+    """Reads (number of the column, first sequence number, these fields) of chunks of a process.
+
+    Made once for the same fields, because to make a statement takes longer than to run it.
+    """
+
+    def __init__(self, *fields: ColumnElement[Any], where: ColumnElement[bool] | None = None):
+        c = chunks.c
+        query = select(c.series_id, c.first_sequence, *fields).where(
+            mine(chunks), c.series_id.in_(bindparam("numbers", expanding=True))
+        )
+        query = query if where is None else query.where(where)
+        self._named = query.where(c.first_sequence.in_(bindparam("firsts", expanding=True)))
+        self._between = query.where(c.first_sequence.between(bindparam("low"), bindparam("high")))
+
+    def __call__(
+        self, connection: Connection, key: Key, numbers: Collection[int], firsts: Sequence[int]
+    ) -> Sequence[Row[Any]]:
+        """Of the stretches that begin at ``firsts``, or of more than these that lie between near ones."""
+        asked: dict[str, Any] = {**key._asdict(), "numbers": list(numbers)}
+        if len(firsts) <= MAX_NAMED_STRETCHES:
+            return connection.execute(self._named, asked | {"firsts": list(firsts)}).all()
+        found = sorted(firsts)
+        gaps = np.diff(found)
+        # Where much more lies between two than between most: of what is there, nothing is asked for.
+        wide = np.flatnonzero(gaps > 4 * np.median(gaps))
+        cuts = np.sort(wide[np.argsort(gaps[wide])][1 - MAX_NAMED_STRETCHES :]) + 1
+        ends = [0, *cuts.tolist(), len(found)]
+        first = chunks.c.first_sequence
+        parts = [first.between(found[a], found[b - 1]) for a, b in pairwise(ends)]
+        # The whole span in any case, which is what an index is asked for.
+        query = self._between if len(parts) == 1 else self._between.where(or_(*parts))
+        return connection.execute(query, asked | {"low": found[0], "high": found[-1]}).all()
 
 
 def _missing(number: int, count: int) -> Column:
@@ -339,3 +369,13 @@ def _concatenate(number: int, parts: Sequence[Column]) -> Column:
     if not parts:
         return absent(0)
     return concatenate_numbers([p for p in parts if isinstance(p, Numbers)])
+
+
+_SERIES: Final = select(series.c.name, series.c.id).where(series.c.run_id == bindparam("run_id"))
+_SEALED: Final = select(
+    segments.c.first_sequence, segments.c.last_sequence, segments.c.count, segments.c.level
+).where(mine(segments))
+_WAITING: Final = select(batches.c.first_sequence, batches.c.count, batches.c.body).where(
+    mine(batches)
+)
+_CHUNKS: Final = ChunkRows(*PACKED)

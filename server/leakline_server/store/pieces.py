@@ -137,6 +137,32 @@ def spread(records: Array, counts: Array) -> Array:
     return found
 
 
+def unpack_all(packed: Sequence[bytes | None], lengths: Array, counts: Array) -> Array:
+    """The records of many stretches of one column below each other; None: it has nothing there.
+
+    ``lengths``: how many pieces each stretch has; ``counts``: how many entries each of all these pieces has. Gives what
+    `unpack` and `spread` of each would, in a tenth of the time. Raises CorruptChunk.
+    """
+    bodies = [b"" if each is None else each[4:] for each in packed]
+    for each, body in zip(packed, bodies, strict=True):
+        if each is not None and (not body or each[:4] != zlib.crc32(body).to_bytes(4, "little")):
+            raise CorruptChunk("the checksum of the numbers of a stored chunk is wrong")
+    sizes = np.array([len(body) for body in bodies])
+    have = sizes // (8 * NUMBERS)
+    alone = (have == 1) & (lengths > 1)
+    if (sizes % (8 * NUMBERS)).any() or not (alone | (have == lengths) | (have == 0)).all():
+        raise CorruptChunk("the numbers of a stored chunk are of other pieces than its sequence")
+    found = nothing(int(lengths.sum()))
+    records = np.frombuffer(b"".join(bodies), "<f8").reshape(-1, NUMBERS)
+    # Of each record, how many pieces it stands for.
+    times = np.ones(len(records), np.int64)
+    times[(np.cumsum(have) - have)[alone]] = lengths[alone]
+    found[np.repeat(have > 0, lengths)] = np.repeat(records, times, axis=0)
+    of_one = np.repeat(alone, lengths)
+    found[of_one, PRESENT] = counts[of_one]
+    return found
+
+
 def nothing(count: int) -> Array:
     """The records of pieces without values."""
     return np.zeros((count, NUMBERS))

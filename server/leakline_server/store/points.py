@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, bindparam, select
 
 from . import buckets
 from .codec import Array, Texts
@@ -109,15 +109,14 @@ def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _F
     """Add what is found to ``found``; returns the unit of the run."""
     run = None
     if "\x00" not in run_id:
-        run = connection.execute(select(runs.c.unit).where(runs.c.id == run_id)).first()
+        run = connection.execute(_RUN, {"run_id": run_id}).first()
     if run is None:
         raise NoSuchRun(run_id)
     wanted = matching(series_ids(connection, run_id), query.names)
-    among = select(processes.c.id, processes.c.instance).where(processes.c.run_id == run_id)
-    if query.process is not None:
-        among = among.where(processes.c.instance == query.process)
     if wanted:
-        for number, instance in connection.execute(among.order_by(*LIVED)).all():
+        for number, instance in connection.execute(_PROCESSES, {"run_id": run_id}).all():
+            if query.process is not None and query.process != instance:
+                continue
             _read_process(connection, Key(run_id, number), instance, wanted, query, found)
     return str(run.unit)
 
@@ -244,3 +243,11 @@ def _both(a: Array | None, b: Array | None) -> Array | None:
     if a is None or b is None:
         return b if a is None else a
     return a & b
+
+
+_RUN: Final = select(runs.c.unit).where(runs.c.id == bindparam("run_id"))
+_PROCESSES: Final = (
+    select(processes.c.id, processes.c.instance)
+    .where(processes.c.run_id == bindparam("run_id"))
+    .order_by(*LIVED)
+)

@@ -17,11 +17,9 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     Row,
-    Table,
     and_,
     bindparam,
     delete,
@@ -35,7 +33,7 @@ from . import blocks, damage, packing, rollups
 from .assembling import chunks_of
 from .chunk_rows import chunk_row, size
 from .codec import CorruptChunk
-from .columns import Key, reading, series_ids
+from .columns import Key, mine, reading, series_ids
 from .engine import DATABASE_ERRORS, Many, writing
 from .packed import Body, unpack
 from .runs import STATES
@@ -242,22 +240,16 @@ def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
     )
 
 
-def _mine(table: Table) -> ColumnElement[bool]:
-    return and_(
-        table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
-    )
-
-
 _HEAD: Final = select(batches.c.first_sequence, batches.c.count.label("count_"), batches.c.revision)
 # No batch is empty, so that many are enough.
 _HEADS: Final = (
     _HEAD.add_columns(batches.c.received_at)
-    .where(_mine(batches))
+    .where(mine(batches))
     .order_by(batches.c.first_sequence)
     .limit(bindparam("most"))
 )
 _THESE: Final = and_(
-    _mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
+    mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
 )
 _BODIES: Final = _HEAD.add_columns(batches.c.body).where(_THESE).order_by(batches.c.first_sequence)
 # Two servers on one database would make the same segment; the second waits, and finds what the first has left.
@@ -265,7 +257,7 @@ _HOLD: Final = _HEAD.where(_THESE).order_by(batches.c.first_sequence).with_for_u
 _WITHIN: Final = (
     select(segments.c.first_sequence)
     .where(
-        _mine(segments),
+        mine(segments),
         segments.c.first_sequence <= bindparam("high"),
         segments.c.last_sequence >= bindparam("low"),
     )
@@ -274,5 +266,5 @@ _WITHIN: Final = (
 _INSERT_CHUNKS: Final = Many(insert(chunks))
 _INSERT_SEGMENT: Final = insert(segments)
 _DELETE_BATCHES: Final = Many(
-    delete(batches).where(_mine(batches), batches.c.first_sequence == bindparam("b_first"))
+    delete(batches).where(mine(batches), batches.c.first_sequence == bindparam("b_first"))
 )

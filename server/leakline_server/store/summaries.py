@@ -9,20 +9,35 @@ entries would have given.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from . import damage
 from .codec import Array, CorruptChunk
-from .columns import COLUMN_NAMES, SEQUENCE, Key, Stretch, among_first, of, read, waiting
+from .columns import COLUMN_NAMES, SEQUENCE, ChunkRows, Key, Stretch, mine, read, waiting
 from .nodes import Nodes, Span, of_entries, of_records, parted, together, with_some_within
-from .pieces import PRESENT, nothing, of_numbers, spread, unpack
+from .pieces import PRESENT, nothing, of_numbers, spread, unpack, unpack_all
 from .tables import chunks, rollups, segments
 
 # The numbers of whole segments are of use from this many sequence numbers a point on.
 COARSE: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the pieces of ``stretches`` tell, and how many each of these has; ``others`` have to be opened."""
+
+    stretches: Sequence[Stretch]
+    others: Sequence[Stretch]
+    lengths: Array
+    nodes: Nodes
+
+    def owner(self) -> Array:
+        """Of which stretch each node is."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
 
 # Pieces of columns, by the number of the column and the first sequence number of the row.
@@ -86,14 +101,10 @@ class Stored:
 
     def _rollups(self, numbers: Collection[int]) -> Nodes:
         """A node for each segment that is rolled up."""
-        r = rollups.c
-        query = select(r.series_id, r.first_sequence, r.last_sequence, r.pieces).where(
-            of(rollups, self._key), r.series_id.in_(numbers)
-        )
         packed: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
         ends: dict[int, int] = {}
-        ordered = query.order_by(r.first_sequence)
-        for number, first, last, pieces in self._connection.execute(ordered).all():
+        asked = {**self._key._asdict(), "numbers": list(numbers)}
+        for number, first, last, pieces in self._connection.execute(_ROLLUPS, asked).all():
             packed[number][first] = pieces
             ends[first] = last
         rows = [self._told(packed, (first, ends[first]), numbers) for first in packed[SEQUENCE]]
@@ -101,12 +112,8 @@ class Stored:
 
     def _segments(self, rolled: Nodes) -> list[Stretch]:
         """Those that no rollup tells of."""
-        s = segments.c
-        query = select(s.first_sequence, s.last_sequence, s.count, s.level).where(
-            of(segments, self._key)
-        )
         known = set(rolled.low.tolist())
-        rows = self._connection.execute(query.order_by(s.first_sequence)).all()
+        rows = self._connection.execute(_SEGMENTS, self._key._asdict()).all()
         return [
             Stretch(first, last, count, sealed=True, level=level)
             for first, last, count, level in rows
@@ -116,34 +123,62 @@ class Stored:
     def _near(self, apart: Sequence[Stretch]) -> list[Stretch]:
         """Without those that lie outside of what is asked for as a whole."""
         numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis)))
-        packed = self._packed(apart, numbers)
-        kept = []
-        for stretch in apart:
-            records = self._records(packed, stretch, numbers)
-            if records is None or not of_records([records], numbers).outside(self._span).all():
-                kept.append(stretch)
-        return kept
+        told = self._told_of(apart, numbers)
+        near = np.ones(len(told.stretches), dtype=bool)
+        near[told.owner()] = False
+        near[told.owner()[~told.nodes.outside(self._span)]] = True
+        kept = [told.stretches[at] for at in np.flatnonzero(near).tolist()]
+        return sorted([*kept, *told.others], key=lambda stretch: stretch.first)
 
     def _pieces(self, apart: Sequence[Stretch], width: int) -> tuple[Nodes, list[Stretch]]:
         """The nodes of these segments, and those segments that have to be opened."""
-        packed = self._packed(apart, self._numbers)
-        parts, told, opened = [], [], []
-        for stretch in apart:
-            records = self._records(packed, stretch, self._numbers)
-            if records is None:
-                opened.append(stretch)
-            else:
-                parts.append(records)
-                told.append(stretch)
-        nodes = of_records(parts, self._numbers)
+        told = self._told_of(apart, self._numbers)
+        nodes, opened = told.nodes, list(told.others)
         whole = nodes.inside(self._span) & (nodes.low // width == nodes.high // width)
         doubtful = ~whole & ~nodes.outside(self._span)
         if doubtful.any():
-            owner = np.repeat(np.arange(len(parts)), [len(records[0]) for records in parts])
-            torn = set(owner[doubtful].tolist())
-            opened += [told[at] for at in sorted(torn)]
-            whole &= ~np.isin(owner, list(torn))
+            owner = told.owner()
+            torn = np.unique(owner[doubtful])
+            opened += [told.stretches[at] for at in torn.tolist()]
+            whole &= ~np.isin(owner, torn)
         return nodes.take(whole), opened
+
+    def _told_of(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told:
+        packed = self._packed(apart, numbers)
+        found = self._at_once(packed, apart, numbers)
+        if found is not None:
+            return found
+        rows = [self._records(packed, stretch, numbers) for stretch in apart]
+        told = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
+        others = [stretch for stretch, row in zip(apart, rows, strict=True) if row is None]
+        records = [row for row in rows if row is not None]
+        lengths = np.array([len(row[0]) for row in records], np.int64)
+        return _Told(told, others, lengths, of_records(records, numbers))
+
+    def _at_once(
+        self, packed: _Packed, apart: Sequence[Stretch], numbers: Collection[int]
+    ) -> _Told | None:
+        """None where one of these stretches has to be looked at by itself."""
+        axis = packed.get(self._span.axis, {})
+        plain = all(stretch.whole and stretch.first in axis for stretch in apart)
+        if not apart or self._span.axis == SEQUENCE or not plain:
+            return None
+        sequences = [of_numbers(stretch.first, stretch.last) for stretch in apart]
+        lengths = np.array([len(each) for each in sequences])
+        sequence = np.concatenate(sequences)
+        firsts = [stretch.first for stretch in apart]
+        try:
+            columns = [
+                sequence
+                if number == SEQUENCE
+                else unpack_all(
+                    list(map(packed[number].get, firsts)), lengths, sequence[:, PRESENT]
+                )
+                for number in numbers
+            ]
+        except CorruptChunk:
+            return None
+        return _Told(apart, (), lengths, of_records([columns], numbers))
 
     def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
         """The pieces of these segments, by column and first sequence number."""
@@ -152,13 +187,8 @@ class Stored:
             return {}
         known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in apart)
         asked = [number for number in numbers if number != SEQUENCE or not known]
-        c = chunks.c
-        query = select(c.series_id, c.first_sequence, c.pieces).where(
-            of(chunks, self._key), c.series_id.in_(asked),
-            among_first(c.first_sequence, firsts), c.pieces.is_not(None),
-        )  # fmt: skip
         found: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
-        for number, first, pieces in self._connection.execute(query).all():
+        for number, first, pieces in _PIECES(self._connection, self._key, asked, firsts):
             found[number][first] = pieces
         return found
 
@@ -218,3 +248,17 @@ class Stored:
         sequence = block.numbers(SEQUENCE).values
         numbers = {number: of_entries(block, number) for number in self._numbers}
         return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
+
+
+# Made once: to make a statement takes longer than to run it.
+_ROLLUPS: Final = (
+    select(rollups.c.series_id, rollups.c.first_sequence, rollups.c.last_sequence, rollups.c.pieces)
+    .where(mine(rollups), rollups.c.series_id.in_(bindparam("numbers", expanding=True)))
+    .order_by(rollups.c.first_sequence)
+)
+_SEGMENTS: Final = (
+    select(segments.c.first_sequence, segments.c.last_sequence, segments.c.count, segments.c.level)
+    .where(mine(segments))
+    .order_by(segments.c.first_sequence)
+)
+_PIECES: Final = ChunkRows(chunks.c.pieces, where=chunks.c.pieces.is_not(None))

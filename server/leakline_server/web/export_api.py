@@ -14,10 +14,11 @@ from . import schemas
 from .schemas import RunId
 from .services import Use
 
+PARQUET: Final = "application/vnd.apache.parquet"
 MEDIA_TYPES: Final = {
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
-    "parquet": "application/vnd.apache.parquet",
+    "parquet": PARQUET,
 }
 
 router = APIRouter(prefix="/api/v1")

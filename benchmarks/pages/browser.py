@@ -1,0 +1,103 @@
+"""A real Chromium, and what it tells of a page: when charts were painted, what was loaded, what the main thread did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+
+VIEW: Final = {"width": 1280, "height": 900}
+LONGEST_MS: Final = 60_000
+# After the last chart was drawn for so long, the page is as it stays.
+QUIET_MS: Final = 600
+_ARGUMENTS: Final = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+_CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# A chart is there when the frame that shows it has been painted: two frames after it was drawn.
+_WATCH: Final = """
+globalThis.bench = { first: 0, last: 0 };
+new MutationObserver(() => {
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    bench.last = performance.now();
+    bench.first ||= bench.last;
+  }));
+}).observe(document, { subtree: true, attributes: true, attributeFilter: ["data-points"] });
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Milliseconds from the start of the navigation, and bytes as they came over the wire."""
+
+    first_chart: float
+    all_in_view: float
+    wire_bytes: float
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    found = os.environ.get("LEAKLINE_CHROMIUM") or next(
+        filter(None, map(shutil.which, _CHROMIUMS)), None
+    )
+    if found is None:
+        raise SystemExit(
+            "bench-pages: needs Chromium; install it (Debian: apt-get install chromium) or name it "
+            "in LEAKLINE_CHROMIUM"
+        )
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=list(_ARGUMENTS))
+        yield started
+        started.close()
+
+
+@contextmanager
+def new_page(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
+    """One that knows nothing of those before: no cache, no storage."""
+    context = browser.new_context(viewport=VIEW)  # type: ignore[arg-type]
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    yield page, session
+    context.close()
+
+
+def opened(browser: Browser, address: str, charts: bool = True) -> Opened:
+    """``charts``: whether the page has any."""
+    received = 0.0
+
+    def finished(told: dict[str, Any]) -> None:
+        nonlocal received
+        received += told["encodedDataLength"]
+
+    with new_page(browser) as (page, session):
+        session.send("Network.enable")
+        session.on("Network.loadingFinished", finished)
+        page.add_init_script(_WATCH)
+        page.goto(address, wait_until="load")
+        if charts:
+            until_drawn(page)
+        first, last = page.evaluate("[bench.first, bench.last]")
+    return Opened(first, last, received)
+
+
+def until_drawn(page: Page) -> None:
+    page.wait_for_function(
+        f"bench.first && performance.now() - bench.last > {QUIET_MS}", timeout=LONGEST_MS
+    )
+
+
+def watch_charts(page: Page) -> None:
+    """Before the page is opened."""
+    page.add_init_script(_WATCH)
+
+
+def main_thread_seconds(session: CDPSession) -> float:
+    """So far, all that the page's main thread did. ``Performance.enable`` comes before."""
+    found = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))

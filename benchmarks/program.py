@@ -1,0 +1,95 @@
+"""A benchmark that people run: the rows they ask for, its tables, and whether every figure holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .printing import options
+from .server.load import Failed
+from .server.rows import Figure, Line, Part, figure_table, part_table, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``rows`` by the names that ROWS knows them by. ``shortened``: measures too little to be held to anything."""
+
+    name: str
+    description: str | None
+    rows: Mapping[str, Callable[[], list[Part]]]
+    shortened: bool
+
+    def run(self, machine: str) -> int:
+        """The exit status. ``machine``: on what, in a line."""
+        written = options(self.name, self.description, "all parts")
+        asked = self._asked()
+        if self.shortened:
+            machine += ", SHORT: figures are not to be believed"
+        print(machine, flush=True)
+        parts: list[Part] = []
+        for name in asked:
+            began = time.monotonic()
+            found = self._measured(name)
+            for part in found:
+                print("\n" + part_table(part), end="", flush=True)
+            print(f"({name}: {time.monotonic() - began:.0f} s)", flush=True)
+            parts += found
+        figures = [figure for part in parts for figure in part.figures]
+        print("\n" + figure_table("what is held", figures))
+        if written.json is not None:
+            told = {"machine": machine, "parts": [to_json(part) for part in parts]}
+            written.json.write_text(json.dumps(told, indent=1))
+        if written.markdown is not None:
+            tables = [figure_table("what is held", figures, markdown=True)]
+            tables += [part_table(part, markdown=True) for part in parts]
+            written.markdown.write_text("\n".join((machine, "", *tables)))
+        return self.check(figures, asked) if os.environ.get("CHECK") else 0
+
+    def check(self, figures: Sequence[Figure], asked: Sequence[str]) -> int:
+        """The exit status. Says what falls short, and what this says nothing about."""
+        short = [figure for figure in figures if not figure.holds]
+        for figure in short:
+            told = (
+                f"{figure.measured()} is not {figure.target()}"
+                if figure.value is not None
+                else figure.verdict()
+            )
+            self._say(f"{figure.name}: {told}")
+        left_out = [name for name in self.rows if name not in asked]
+        if left_out:
+            self._say(f"not checked, because ROWS leaves it out: {', '.join(left_out)}")
+        if self.shortened:
+            self._say("SHORT=1 measures less than what is held, so CHECK=1 fails with it")
+        if not figures:
+            self._say("these rows hold no figure; CHECK=1 has nothing to check")
+        return 1 if short or self.shortened or not figures else 0
+
+    def _measured(self, name: str) -> list[Part]:
+        """What breaks off costs its own figures, not those of the others."""
+        try:
+            return self.rows[name]()
+        except (Failed, OSError, KeyError) as error:
+            why = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            return [
+                Part(f"{name} broke off", [Line(name, missing=why)], [Figure(name, 0, missing=why)])
+            ]
+
+    def _asked(self) -> list[str]:
+        asked = os.environ.get("ROWS")
+        if not asked:
+            return list(self.rows)
+        names = asked.split(",")
+        unknown = [name for name in names if name not in self.rows]
+        if unknown:
+            known = ",".join(self.rows)
+            raise SystemExit(f"bench-{self.name}: ROWS has {unknown[0]!r}; use some of {known}")
+        return [name for name in self.rows if name in names]
+
+    def _say(self, what: str) -> None:
+        print(f"bench-{self.name}: {what}", file=sys.stderr)
