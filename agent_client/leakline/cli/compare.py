@@ -7,6 +7,7 @@ for CI.
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
          leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse
+         leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
+from urllib.parse import quote
 
 from ..analysis.results import Outcome
-from ..analysis.wording import format_bytes, format_change
+from ..analysis.wording import count_of
+from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
+from ..report.facts import change_interval, change_rows, finding_line
 from .asking import Asker, add_server
+from .report import made_now
 from .runs import table
 from .verdict import promised
 
@@ -32,7 +37,9 @@ GATE_STATUS: Final = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="BEFORE", help="an id, or project/name")
     parser.add_argument("after", metavar="AFTER", help="an id, or project/name")
-    parser.add_argument("--json", action="store_true", help="the comparison as the server gives it")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the comparison as the server gives it")
+    form.add_argument("--markdown", action="store_true", help="in Markdown, to go with a change")
     parser.add_argument(
         "--fail-on", type=_conditions, default=(), metavar="CONDITIONS",
         help=f"exit with status 3 when one holds; of {', '.join(CONDITIONS)}, with commas between",
@@ -46,15 +53,35 @@ def main(options: argparse.Namespace) -> int:
     comparison = asker.get("/compare", {"before": before, "after": after})
     if options.json:
         print(json.dumps(comparison, indent=2))
+    elif options.markdown:
+        print(_markdown(comparison, asker), end="")
     else:
         print("\n".join(_told(comparison)))
-        print(f"\n{asker.server}/compare?before={before}&after={after}")
+        print(f"\n{_page(asker, before, after)}")
     held = [
         condition for condition in options.fail_on if _holds(condition, comparison, asker, after)
     ]
-    if held and not options.json:
+    if held and not (options.json or options.markdown):
         print(f"failed on: {', '.join(held)}")
     return GATE_STATUS if held else 0
+
+
+def _page(asker: Asker, before: str, after: str) -> str:
+    return f"{asker.server}/compare?before={quote(before)}&after={quote(after)}"
+
+
+def _markdown(comparison: Mapping[str, Any], asker: Asker) -> str:
+    before, after = (
+        asker.get(f"/runs/{quote(comparison[s], safe='')}") for s in ("before", "after")
+    )
+    origin = made_now(asker.server, _page(asker, before["id"], after["id"]))
+    told = ComparisonTold(comparison, _side(before), _side(after), origin, before["unit"])
+    return comparison_markdown(told)
+
+
+def _side(run: Mapping[str, Any]) -> SideTold:
+    progress = count_of(run["generations"], run["unit"])
+    return SideTold(run["project"], run["name"], run["id"], progress)
 
 
 def _conditions(text: str) -> tuple[str, ...]:
@@ -78,44 +105,14 @@ def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: s
 def _told(comparison: Mapping[str, Any]) -> Iterator[str]:
     yield f"{comparison['outcome']}: {comparison['summary']}"
     yield ""
-    yield table(
-        [
-            ("", "BEFORE", "AFTER", "CHANGE"),
-            _change("growth per generation", comparison["growth_bytes_per_generation"], _growth),
-            _change("peak memory", comparison["peak_bytes"], format_bytes),
-            _change("seconds per generation", comparison["seconds_per_generation"], _seconds),
-        ]
-    )
-    yield from _difference(comparison["growth_bytes_per_generation"].get("difference"))
+    yield table([("", "BEFORE", "AFTER", "CHANGE"), *change_rows(comparison, "generation")])
+    difference = comparison["growth_bytes_per_generation"].get("difference")
+    if difference is not None:
+        yield f"difference: {change_interval(difference, ' per generation')}"
     for title in ("gone", "still", "new"):
-        for finding in comparison["findings"][title]:
-            names = ", ".join(suspect["name"] for suspect in finding["suspects"][:2])
-            where = finding["phase"] or "no single phase"
-            yield f"{title}: {finding['status']} in {where}: {names or finding['kind']}"
+        yield from (f"{title}: {finding_line(each)}" for each in comparison["findings"][title])
     for name, (old, new) in comparison["environment_changes"].items():
         # Two runs always differ in it, and it is longer than all else; --json has it.
         if name != "command_line":
             yield f"environment: {name} {old} -> {new}"
     yield from promised(comparison)
-
-
-def _difference(found: Mapping[str, float] | None) -> Iterator[str]:
-    if found is not None:
-        middle, low, high = (format_change(found[end]) for end in ("estimate", "low", "high"))
-        yield f"difference: {middle} per generation ({low} to {high})"
-
-
-def _change(title: str, change: Mapping[str, Any], told: Any) -> tuple[str, str, str, str]:
-    percent = change["change_percent"]
-    before, after = (
-        "" if change[side] is None else told(change[side]) for side in ("before", "after")
-    )
-    return title, before, after, "" if percent is None else f"{percent:+.1f} %"
-
-
-def _growth(growth: Mapping[str, float] | float) -> str:
-    return format_change(growth["estimate"] if isinstance(growth, Mapping) else growth)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s"

@@ -4,23 +4,39 @@ PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .l
 
 example: leakline report .leakline
          leakline report .leakline/1a1f9383687f60fa84567 --since "Debug checkpoint 1"
+         leakline report .leakline --markdown > report.md
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from importlib.metadata import version
 from pathlib import Path
 
-from ..report import report_text
+from ..report import report_markdown, report_text
+from ..report.markdown import Origin
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
-    parser.add_argument(
-        "--since", metavar="LABEL", help="compare with this snapshot, not the first"
-    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--since", metavar="LABEL", help="compare with this snapshot, not the first")
+    form.add_argument(
+        "--markdown", action="store_true",
+        help="verdict, books and types in Markdown, to go with an issue",
+    )  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> int:
-    print(report_text(options.path, options.since))
+    if options.markdown:
+        print(report_markdown(options.path, made_now()), end="")
+    else:
+        print(report_text(options.path, options.since))
     return 0
+
+
+def made_now(server: str = "", link: str = "") -> Origin:
+    """What a report in Markdown says of itself."""
+    made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return Origin(made_at, version("leakline"), server, link)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
-from ..analysis.wording import format_bytes, format_change, format_count
+from ..report.facts import finding_facts, forecast, interval
 from .asking import Asker, add_server
 
 
@@ -40,7 +40,7 @@ def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
     yield f"{verdict['status']}: {verdict['summary']}"
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:
-        yield f"after {verdict['generations']} {unit}s: {_interval(growth)} per {unit}"
+        yield f"after {verdict['generations']} {unit}s: {interval(growth)} per {unit}"
     for number, finding in enumerate(verdict["findings"], 1):
         yield ""
         yield from _finding(number, finding, unit)
@@ -90,38 +90,15 @@ def _checklist(items: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
 
 
 def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str]:
-    start = finding["started_at_generation"]
     yield f"{number}. {finding['status']}, {finding['kind']}"
-    yield f"   where     {finding['phase'] or 'no single phase'}"
-    for suspect in finding["suspects"]:
-        yield f"   what      {suspect['name']} ({suspect['role']}){_per_unit(suspect, unit)}"
-    yield f"   how much  {_interval(finding['growth_bytes_per_generation'])} per {unit}"
-    if start is not None:
-        yield f"   when      since {unit} {format_count(start['estimate'])}"
+    yield from (f"   {title:<9} {fact}" for title, fact in finding_facts(finding, unit))
     for title in ("evidence", "advice"):
         for sentence in finding[title]:
             yield f"   {title:<9} {sentence}"
 
 
-def _per_unit(suspect: Mapping[str, Any], unit: str) -> str:
-    parts = []
-    if suspect["count_per_generation"] is not None:
-        parts.append(f"{format_count(suspect['count_per_generation'])} more")
-    if suspect["bytes_per_generation"] is not None:
-        parts.append(format_bytes(suspect["bytes_per_generation"]))
-    return f": {', '.join(parts)} per {unit}" if parts else ""
-
-
-def _interval(growth: Mapping[str, float]) -> str:
-    estimate, low, high = (growth[name] for name in ("estimate", "low", "high"))
-    return f"{format_change(estimate)} ({format_bytes(low)} to {format_bytes(high)})"
-
-
 def _forecast(oom: Mapping[str, Any], unit: str) -> Iterator[str]:
-    if oom["risk"] == "none" or oom["generation"] is None:
-        return
-    yield ""
-    yield (
-        f"memory runs out ({oom['risk']} risk): {unit} {format_count(oom['generation']['estimate'])}"
-        f" reaches the limit of {format_bytes(oom['limit_bytes'])} ({oom['limit_source']})"
-    )
+    told = forecast(oom, unit)
+    if told and oom["risk"] != "none":
+        yield ""
+        yield f"memory runs out ({oom['risk']} risk): {told}"

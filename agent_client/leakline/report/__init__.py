@@ -11,14 +11,17 @@ from ..analysis.history import history_from_batches
 from ..errors import SpoolError
 from ..snapshot import Batch
 from ..spool import BATCH, GENERATION_END, Record, read_batches, read_end, read_header, read_records
-from .build import Recording, build, load
+from .build import Recording, build, load, told
+from .markdown import Origin, run_markdown
 from .render import render
 
 # Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
 WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
-__all__ = ["Recording", "build", "closing_line", "load", "render", "report_text", "spools_by_run"]
+__all__ = [
+    "Recording", "build", "closing_line", "load", "render", "report_markdown", "report_text", "spools_by_run",
+]  # fmt: skip
 
 
 def report_text(path: Path, since: str | None = None) -> str:
@@ -28,6 +31,11 @@ def report_text(path: Path, since: str | None = None) -> str:
     """
     runs = spools_by_run(path)
     return "\n\n".join(render(build(load(spools), since)) for spools in runs)
+
+
+def report_markdown(path: Path, origin: Origin) -> str:
+    """The same in Markdown, with the books and the types that grow. Raises SpoolError."""
+    return "\n\n".join(run_markdown(told(load(spools), origin)) for spools in spools_by_run(path))
 
 
 def closing_line(path: Path) -> str:

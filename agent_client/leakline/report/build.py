@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
+from ..analysis.wording import count_of
 from ..errors import SpoolError
 from ..snapshot import Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_end, read_header
 from .endings import Ending, ending_of
+from .markdown import Origin, RunTold
 
 if TYPE_CHECKING:
     from ..analysis.results import Verdict
@@ -131,6 +134,32 @@ def build(recording: Recording, since: str | None = None) -> Report:
     return Report(
         recording.header, processes, recording.large_objects, recording.lost, verdict, recording.endings
     )  # fmt: skip
+
+
+def told(recording: Recording, origin: Origin) -> RunTold:
+    """The same run for a report in Markdown."""
+    from ..analysis import books, examine, type_growth
+    from ..analysis.results import to_json
+
+    header, history = recording.header, recording.history
+    verdict = examine(history)
+    newest_label = next((each.label[-1] for each in history.processes if len(each)), "")
+    started = datetime.fromtimestamp(header.started_at, UTC)
+    return RunTold(
+        project=header.project,
+        name=header.name,
+        id=header.id,
+        state=recording.endings[0].how if recording.endings else "recorded",
+        progress=count_of(verdict.generations, header.unit),
+        started=started.strftime("%Y-%m-%d %H:%M UTC"),
+        verdict=to_json(verdict),
+        books=to_json(books(history)),
+        types=to_json(type_growth(history)),
+        environment=header.environment,
+        origin=origin,
+        snapshot=newest_label,
+        unit=header.unit,
+    )
 
 
 def _process(

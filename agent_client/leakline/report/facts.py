@@ -1,0 +1,108 @@
+"""A verdict or a comparison as short facts: what the commands print and the reports in Markdown say alike.
+
+They are given in the shapes of the API. ``write`` puts a name into the text: as it is for a terminal, safe for
+Markdown (`markdown.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ..analysis.wording import format_bytes, format_change, format_count
+
+Json = Mapping[str, Any]
+Write = Callable[[str], str]
+
+_ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
+    ("confirmed", "suspected"),
+    ("watch", "filling", "recovered"),
+)
+
+
+def leading_finding(verdict: Json | None) -> Json | None:
+    """The largest finding that matters; findings come ranked."""
+    findings: Sequence[Json] = (verdict or {}).get("findings", ())
+    for statuses in _ACTIVE:
+        for finding in findings:
+            if finding["status"] in statuses:
+                return finding
+    return None
+
+
+def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
+    """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
+    yield "where", write(finding["phase"]) if finding["phase"] else "no single phase"
+    for suspect in finding["suspects"]:
+        yield "what", f"{write(suspect['name'])} ({suspect['role']}){_per_unit(suspect, unit)}"
+    yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
+    start = finding["started_at_generation"]
+    if start is not None:
+        yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def _per_unit(suspect: Json, unit: str) -> str:
+    parts = []
+    if suspect["count_per_generation"] is not None:
+        parts.append(f"{format_count(suspect['count_per_generation'])} more")
+    if suspect["bytes_per_generation"] is not None:
+        parts.append(format_bytes(suspect["bytes_per_generation"]))
+    return f": {', '.join(parts)} per {unit}" if parts else ""
+
+
+def interval(growth: Mapping[str, float]) -> str:
+    """``+7.10 GiB (6.90 GiB to 7.30 GiB)``"""
+    estimate, low, high = (growth[name] for name in ("estimate", "low", "high"))
+    return f"{format_change(estimate)} ({format_bytes(low)} to {format_bytes(high)})"
+
+
+def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
+    """``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: a difference, which has no direction of its own."""
+    if growth is None:
+        return "not measured"
+    middle, low, high = (format_change(growth[end]) for end in ("estimate", "low", "high"))
+    return f"{middle}{per} ({low} to {high})"
+
+
+def forecast(oom: Json, unit: str) -> str:
+    """When memory runs out as it goes now; empty where nothing points to it."""
+    if oom["generation"] is None:
+        return ""
+    return (
+        f"{unit} {format_count(oom['generation']['estimate'])}"
+        f" reaches the limit of {format_bytes(oom['limit_bytes'])} ({oom['limit_source']})"
+    )
+
+
+def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
+    """(what, before, after, change) of growth, peak and time; a side that was not measured is empty."""
+    for title, name, told in (
+        (f"growth per {unit}", "growth_bytes_per_generation", _growth),
+        ("peak memory", "peak_bytes", format_bytes),
+        (f"seconds per {unit}", "seconds_per_generation", _seconds),
+    ):
+        change = comparison[name]
+        before, after = (
+            "" if change[side] is None else told(change[side]) for side in ("before", "after")
+        )
+        yield title, before, after, percent(change["change_percent"])
+
+
+def percent(change: float | None) -> str:
+    """``-95.0 %``; empty where there is nothing to compare with."""
+    return "" if change is None else f"{change:+.1f} %"
+
+
+def _growth(growth: Mapping[str, float] | float) -> str:
+    return format_change(growth["estimate"] if isinstance(growth, Mapping) else growth)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s"
+
+
+def finding_line(finding: Json, write: Write = str) -> str:
+    """``confirmed in evaluate: trading.Environment``: one finding of a comparison."""
+    names = ", ".join(write(suspect["name"]) for suspect in finding["suspects"][:2])
+    where = write(finding["phase"]) if finding["phase"] else "no single phase"
+    return f"{finding['status']} in {where}: {names or finding['kind']}"
