@@ -43,4 +43,9 @@ def services(request: Request) -> Services:
     return found
 
 
+def address_of(request: Request, use: Services) -> str:
+    """Where this server is reached: as configured, else as the viewer reached it."""
+    return use.config.public_url or str(request.base_url).rstrip("/")
+
+
 Use = Annotated[Services, Depends(services)]

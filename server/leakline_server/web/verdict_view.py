@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leakline.report.facts import leading_finding as leading_finding
+
 from ..requests import SEARCHED
 from . import formats
 from .contexts import FindingView, Status, SuspectView, Tile, VerdictView
@@ -85,16 +87,6 @@ def _support(verdict: Json, status: Status) -> str:
 
 def plural(unit: str, number: float) -> str:
     return unit if number == 1 else f"{unit}s"
-
-
-def leading_finding(verdict: Json | None) -> Json | None:
-    """The largest finding that matters; findings come ranked."""
-    findings: Sequence[Json] = (verdict or {}).get("findings", ())
-    for statuses in (("confirmed", "suspected"), ("watch", "filling", "recovered")):
-        for finding in findings:
-            if finding["status"] in statuses:
-                return finding
-    return None
 
 
 def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:

@@ -1,0 +1,45 @@
+"""What is known of a run, or of two -> what their reports in Markdown are made of; `leakline.report` writes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leakline.analysis.results import to_json
+from leakline.report.comparison import ComparisonTold, SideTold
+from leakline.report.markdown import Origin, RunTold
+
+from . import ending_view, formats
+from .derived import Derived
+from .run_view import in_phase_order, progress
+
+Json = Mapping[str, Any]
+
+
+def run_told(
+    run: Json, verdict: Json | None, derived: Derived, snapshot: str, origin: Origin
+) -> RunTold:
+    """``run`` and ``verdict`` as the API gives them; ``snapshot`` is the label of the newest."""
+    return RunTold(
+        project=run["project"],
+        name=run["name"],
+        id=run["id"],
+        state=ending_view.ending(run),
+        progress=progress(run),
+        started=formats.clock(run["started_at"]),
+        verdict=verdict,
+        books=to_json(in_phase_order(run, derived.books)),
+        types=to_json(derived.types),
+        environment=run["environment"],
+        origin=origin,
+        snapshot=snapshot,
+        unit=run["unit"],
+    )
+
+
+def comparison_told(before: Json, after: Json, comparison: Json, origin: Origin) -> ComparisonTold:
+    return ComparisonTold(comparison, _side(before), _side(after), origin, before["unit"])
+
+
+def _side(run: Json) -> SideTold:
+    return SideTold(run["project"], run["name"], run["id"], progress(run))

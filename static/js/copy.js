@@ -1,0 +1,92 @@
+// `data-copy`: a button that puts the text at an address of the server into the clipboard. Where a page may not write there
+// (plain HTTP, a refusal), the text stands in a box, selected. And the menu beside it closes as menus do.
+
+const LABEL = "Copy report";
+const SHOWN_MS = 3000;
+
+// A region that is there before its words is read out.
+const voice = document.createElement("p");
+voice.className = "visually-hidden";
+voice.setAttribute("aria-live", "polite");
+document.body.append(voice);
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
+  for (const menu of openMenus()) if (!menu.contains(event.target)) menu.open = false;
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const menu of openMenus()) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  }
+});
+
+const openMenus = () => document.querySelectorAll("details.menu[open]");
+
+async function copy(button) {
+  const asked = read(button.dataset.copy);
+  // Begun before the text is there: some browsers let a page copy only at the very click.
+  const copied = intoClipboard(asked).then(() => true, () => false);
+  try {
+    const text = await asked;
+    if (await copied) say(button, "Copied");
+    else showBox(text);
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error; // what fetch throws where nobody answers
+    say(button, "Not copied: the server does not answer");
+  }
+}
+
+async function read(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new TypeError(`the server answered ${answer.status}`);
+  return answer.text();
+}
+
+async function intoClipboard(asked) {
+  if (!window.ClipboardItem) return navigator.clipboard.writeText(await asked);
+  const blob = asked.then((text) => new Blob([text], { type: "text/plain" }));
+  return navigator.clipboard.write([new ClipboardItem({ "text/plain": blob })]);
+}
+
+function say(button, words) {
+  button.textContent = words;
+  voice.textContent = words;
+  setTimeout(() => {
+    button.textContent = LABEL;
+    voice.textContent = "";
+  }, SHOWN_MS);
+}
+
+function showBox(text) {
+  const box = document.createElement("dialog");
+  const title = document.createElement("h2");
+  const why = document.createElement("p");
+  const area = document.createElement("textarea");
+  const form = document.createElement("form");
+  const close = document.createElement("button");
+  title.id = "copy-title";
+  title.textContent = LABEL;
+  why.className = "small quiet";
+  why.textContent = "The browser does not let this page copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
+  area.readOnly = true;
+  area.rows = 12;
+  area.value = text;
+  area.setAttribute("aria-labelledby", title.id);
+  form.method = "dialog";
+  close.className = "primary";
+  close.textContent = "Close";
+  form.append(close);
+  box.className = "copying";
+  box.setAttribute("aria-labelledby", title.id);
+  box.append(title, why, area, form);
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+  area.focus();
+  area.select();
+  area.scrollTop = 0;
+}
