@@ -58,7 +58,7 @@ export function onKey(key, action) {
 }
 
 function typing(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName));
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches("input:not([type=radio], [type=checkbox]), select, textarea"));
 }
 
 /** What only works with scripts is hidden until they run. */

@@ -43,6 +43,7 @@ PAGES = {
     "ended run": "/runs/fixed",
     "killed run": "/runs/killed",
     "comparison": "/compare?before=live&after=fixed",
+    "overlay": "/overlay?run=live&run=fixed",
     "choosing two": "/compare",
     "incidents": "/incidents",
     "alerts": "/alerts",
