@@ -8,19 +8,26 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.everything import EMPTY, MISSING, PAGES, World, open_all
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
 PATIENCE_MS = 30_000
-PAGES = (
-    "/",
-    "/runs/wide-leak",
-    "/compare?before=wide-leak&after=wide-fix",
-    "/compare",
-    "/alerts",
-    "/?q=nothing-like-this",
-)
+# What somebody without a mouse has to reach, wherever it stands.
+CONTROLS = "main :is(a[href], button, input, select, textarea, summary, [tabindex='0'])"
+# Of radio buttons the chosen one; what is hidden or not to be used is not reached, and plotly's own are for the mouse.
+REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")].filter((each) =>
+    each.checkVisibility({{ visibilityProperty: true }}) && !each.disabled && !each.closest(".modebar")
+    && each.type !== "hidden" && !(each.type === "radio" && !each.checked))"""
+# How what has the focus looks: whether a ring is around it, and where it lies.
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+  return { ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1, name: at.outerHTML.slice(0, 120),
+           place: window.reachable.indexOf(at), seen: box.bottom > 0 && box.top < innerHeight && at.checkVisibility(),
+           top: at === document.body || at.matches(".skip") };
+}"""
+MAX_CONTROLS = 400
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +59,60 @@ def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) 
     expect(page.locator(".modebar-btn--logo")).to_have_count(0)
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_nothing_is_wider_than_a_phone(two_runs: None, open_page: Open, path: str) -> None:
-    page = open_page(path, width=390, height=844)
+@pytest.mark.parametrize("name", [*PAGES, *EMPTY])
+def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str) -> None:
+    page = open_page(
+        world.path_of(name), address=world.address_of(name), width=390, height=844,
+        expect_failed_requests=name in MISSING,
+    )  # fmt: skip
     draw_everything(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    open_all(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # All pages are found without scrolling the bar.
+    expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    world: World, open_page: Open, name: str
+) -> None:
+    page = open_page(
+        PAGES[name], address=world.address, expect_failed_requests=name in MISSING, color_scheme="dark",
+        reduced_motion="reduce",
+    )  # fmt: skip
+    draw_everything(page)
+    page.evaluate("window.scrollTo(0, 0)")
+    page.evaluate(f"window.reachable = ({REACHABLE})()")
+    wanted = set(range(page.evaluate("window.reachable.length")))
+    assert wanted
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    expect(page.locator(".skip")).to_be_in_viewport()
+    reached, unseen = set(), []
+    for _ in range(MAX_CONTROLS):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused["top"]:
+            break
+        reached.add(focused["place"])
+        if not (focused["ring"] and focused["seen"]):
+            unseen.append(focused["name"])
+    assert not unseen
+    missed = [
+        page.evaluate(f"window.reachable[{at}].outerHTML.slice(0, 120)")
+        for at in sorted(wanted - reached)
+    ]
+    assert not missed
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_skip_link_leads_past_the_bar(world: World, open_page: Open, name: str) -> None:
+    page = open_page(PAGES[name], address=world.address, expect_failed_requests=name in MISSING)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
 def test_the_pages_can_be_read_without_scripts(two_runs: None, open_page: Open) -> None:
@@ -72,8 +128,8 @@ def test_two_runs_are_compared_from_the_list(two_runs: None, open_page: Open) ->
     page = open_page("/?q=wide")
     compare = page.get_by_role("button", name="Compare")
     expect(compare).to_be_disabled()
-    page.get_by_label("Pick wide-leak to compare").check()
-    page.get_by_label("Pick wide-fix to compare").check()
+    page.get_by_label("Pick wide-leak").check()
+    page.get_by_label("Pick wide-fix").check()
     compare.click()
     expect(page).to_have_url(re.compile("before=wide-leak&after=wide-fix"))
     expect(page.locator("#outcome-sentence")).to_be_visible()

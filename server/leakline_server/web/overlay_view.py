@@ -14,7 +14,7 @@ from ..chart_parts import Axis, Chart, Line, Palette, Points, Unit, add_up, join
 from ..charts import PRIVATE
 from . import formats
 from .contexts import Cell, Figure, Section
-from .run_view import process_label, progress
+from .run_view import process_label
 from .sections import line_table
 from .tables import Field, at_iso, code, place, rated, table
 from .verdict_view import forecast_text, leading_finding, plural, status_of
@@ -229,8 +229,8 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
 def _figures(found: Sequence[OverlayRun]) -> Section:
     unit = _unit([each.run for each in found])
     heads = (
-        "run", "verdict", "progress", f"#growth per {unit}", "#grows since", "#runs out", f"#time per {unit}",
-        "started",
+        "run", "verdict", f"#{plural(unit, 2)}", f"#growth per {unit}", "#grows since", "#runs out",
+        f"#time per {unit}", "started",
     )  # fmt: skip
     rows = [_row(each) for each in found]
     how = f"Growth is that of private memory per {unit}, with the 90 % interval; the time is the median."
@@ -245,13 +245,18 @@ def _row(each: OverlayRun) -> list[Field]:
     return [
         Cell(run["name"], href=f"/runs/{quote(run['id'], safe='')}", title=run["id"]),
         rated(status.word, status.status),
-        progress(run),
+        _progress(run),
         formats.interval(run["growth_bytes_per_generation"], formats.change),
         f"{run['unit']} {place(round(start['estimate']))}" if start else "–",
         forecast_text(run["oom"], run["unit"]),
         formats.seconds(_middle(each.seconds)),
         at_iso(run["started_at"]),
     ]
+
+
+def _progress(run: Json) -> str:
+    done, total = run["generations"], run["total"]
+    return f"{done:,} of {total:,}" if total else f"{done:,}"
 
 
 def _middle(points: Points | None) -> float | None:

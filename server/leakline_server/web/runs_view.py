@@ -220,16 +220,16 @@ def sparkline(values: Sequence[float | None]) -> Sparkline | None:
     known = [(i, value) for i, value in enumerate(values) if value is not None]
     if len(known) < 2:
         return None
-    low, high = min(v for _, v in known), max(v for _, v in known)
+    heights = [value for _, value in known]
+    low, high = min(heights), max(heights)
     # A change of less than a twentieth is drawn as small as it is: a steady run must look steady.
     floor = max(0.0, min(low, high - max(high - low, 0.2 * high) / 0.9))
-    last = known[-1][0] or 1
-    span = high - floor or 1.0
-    points = [
-        (_WIDTH * i / last, _HEIGHT - 2 - (_HEIGHT - 4) * (v - floor) / span) for i, v in known
-    ]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    area = f"{points[0][0]:.1f},{_HEIGHT:.0f} {line} {points[-1][0]:.1f},{_HEIGHT:.0f}"
+    first, last = known[0][0], known[-1][0]
+    wide, tall = _WIDTH / (last or 1), (_HEIGHT - 4) / (high - floor or 1.0)
+    zero = _HEIGHT - 2 + floor * tall
+    # A page has three thousand of these points.
+    line = " ".join(["%.1f,%.1f" % (i * wide, zero - value * tall) for i, value in known])  # noqa: UP031
+    area = f"{first * wide:.1f},{_HEIGHT:.0f} {line} {last * wide:.1f},{_HEIGHT:.0f}"
     return Sparkline(
-        line, area, f"Memory from {formats.size(known[0][1])} to {formats.size(known[-1][1])}"
+        line, area, f"Memory from {formats.size(heights[0])} to {formats.size(heights[-1])}"
     )
