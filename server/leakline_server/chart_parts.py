@@ -54,6 +54,8 @@ class Line:
     hidden: bool = False
     group: str | None = None
     source: Source | None = None
+    # Where each bar begins; a bar without one begins at zero.
+    base: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,12 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
+    """``text`` is told when one points at it; its lines are short."""
+
     x: float
     label: str
     kind: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ class Chart:
     y_title: str
     x_title: str
     lines: tuple[Line, ...]
-    x_unit: Literal["generation", "time"] = "generation"
+    # "step": the bars stand for the entries of ``steps``, on an axis of their own.
+    x_unit: Literal["generation", "time", "step"] = "generation"
     x_seconds: float = 1.0  # seconds per unit of x, where x is time
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
@@ -116,6 +122,7 @@ class Chart:
     groups: tuple[Group, ...] = ()
     # Where two charts are read side by side and must share a scale.
     y_range: tuple[float, float] | None = None
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +162,27 @@ def to_script(chart: Chart) -> str:
 def add_up(parts: Sequence[Points]) -> Points:
     """The sum of several series at the x of the first; what was not measured there counts nothing."""
     first, *rest = parts
-    others = [dict(zip(part.x, part.y, strict=True)) for part in rest]
-    y: list[float | None] = [
+    if not rest:
+        return first
+    y = _sum(first.x, [(part.x, part.y) for part in parts])
+    if all(part.low is None and part.high is None for part in parts):
+        return replace(first, y=y, low=None, high=None)
+    # Of what moves at the same time, the extremes of the sum lie within the sums of the extremes.
+    low = _sum(first.x, [(part.x, part.y if part.low is None else part.low) for part in parts])
+    high = _sum(first.x, [(part.x, part.y if part.high is None else part.high) for part in parts])
+    return replace(first, y=y, low=low, high=high)
+
+
+def _sum(
+    xs: Sequence[float], columns: Sequence[tuple[Sequence[float], Sequence[float | None]]]
+) -> list[float | None]:
+    """Unknown where the first column is."""
+    (_, first), *rest = columns
+    others = [dict(zip(x, values, strict=True)) for x, values in rest]
+    return [
         None if value is None else value + sum(other.get(x) or 0 for other in others)
-        for x, value in zip(first.x, first.y, strict=True)
+        for x, value in zip(xs, first, strict=True)
     ]
-    return replace(first, y=y, low=None, high=None) if rest else first
 
 
 def join_attempts(attempts: Sequence[Points]) -> Points:
@@ -177,15 +199,18 @@ def join_attempts(attempts: Sequence[Points]) -> Points:
             later,
             x=[*(joined.x[i] for i in keep), *later.x],
             y=[*(joined.y[i] for i in keep), *later.y],
-            low=_joined(joined.low, keep, later.low),
-            high=_joined(joined.high, keep, later.high),
+            low=_joined(joined, joined.low, keep, later, later.low),
+            high=_joined(joined, joined.high, keep, later, later.high),
         )
     return joined
 
 
 def _joined(
-    before: Sequence[float | None] | None, keep: Sequence[int], after: Sequence[float | None] | None
-) -> list[float | None] | None:
-    if before is None or after is None:
+    before: Points, edge: Sequence[float | None] | None, keep: Sequence[int],
+    after: Points, later_edge: Sequence[float | None] | None,
+) -> list[float | None] | None:  # fmt: skip
+    """An attempt whose points stand for one snapshot each has its line as its edge."""
+    if edge is None and later_edge is None:
         return None
-    return [*(before[i] for i in keep), *after]
+    old = before.y if edge is None else edge
+    return [*(old[i] for i in keep), *(after.y if later_edge is None else later_edge)]

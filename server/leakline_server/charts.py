@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from leakline.analysis.results import Books
+from leakline.analysis.results import BookLine, Books
 
 from .chart_parts import (
     COLOURS,
@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 
 # Above this many generations neighbouring bars are drawn as one: their mean.
 MAX_BARS: Final = 160
-MAX_MARKS: Final = 40
+MAX_BANDS: Final = 40
 # How much further than the run the forecast is drawn, as a share of what was seen.
 HORIZON: Final = 0.25
 # Private memory is their sum.
@@ -73,7 +73,7 @@ def trend_chart(
         bands=(*start_bands(verdict), *_plan_bands(verdict, axis, private, rss)),
         levels=levels,
         cone=cone,
-        marks=tuple(marks[-MAX_MARKS:]),
+        marks=tuple(marks),
         groups=(Group("private", "Private memory"), Group("rss", "RSS")) if private and rss else (),
     )
 
@@ -125,7 +125,7 @@ def _plan_bands(
             place[0], place[1], "plan", tone, place[2], place[3],
             group if private and rss else None,
         )  # fmt: skip
-    return tuple(found.values())[:MAX_MARKS]
+    return tuple(found.values())[:MAX_BANDS]
 
 
 def _forecast(
@@ -193,6 +193,17 @@ def books_chart(
         id=chart_id, unit="bytes", y_title=f"growth per {axis.title}", x_title=axis.title,
         lines=(*bars, total),
     )  # fmt: skip
+
+
+def books_within(books: Books, first: float, last: float) -> Books:
+    """The books of the generations from ``first`` to ``last``."""
+    kept = [i for i, generation in enumerate(books.generations) if first <= generation <= last]
+    at = slice(kept[0], kept[-1] + 1) if kept else slice(0, 0)
+    lines = tuple(
+        BookLine(line.name, line.bytes[at], line.seconds[at], line.executions[at])
+        for line in books.lines
+    )
+    return Books(books.generations[at], lines, books.total[at])
 
 
 def same_scale(books: Sequence[Books]) -> tuple[float, float]:
@@ -340,7 +351,10 @@ def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, in
         capacity = capacities.get(name)
         if capacity:
             full = replace(
-                p, y=[None if y is None else y / capacity for y in p.y], low=None, high=None
+                p,
+                y=_shares(p.y, capacity),
+                low=p.low and _shares(p.low, capacity),
+                high=p.high and _shares(p.high, capacity),
             )
             lines.append(
                 replace(
@@ -350,6 +364,10 @@ def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, in
             )
     chart = _chart("fill", "share", "share of capacity", axis, lines)
     return chart and replace(chart, levels=(Level(1.0, "capacity", "filling"),))
+
+
+def _shares(values: Sequence[float | None], whole: int) -> list[float | None]:
+    return [None if value is None else value / whole for value in values]
 
 
 def overlay_chart(axis: Axis, before: Points | None, after: Points | None) -> Chart | None:

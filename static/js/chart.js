@@ -2,6 +2,7 @@
 
 import { chartToCsv } from "./csv.js";
 import { figure, fullRange } from "./figure.js";
+import { covers, withLines } from "./stretch.js";
 
 const probe = document.createElement("span");
 probe.hidden = true;
@@ -14,13 +15,20 @@ function colour(name) {
 }
 
 export class Charts {
-  /** @param onZoom called with [first, last], or null after a reset, when the viewer moved the axis */
-  constructor(theme, onZoom) {
+  /**
+   * @param heard {zoomed([first, last] or null), changed(), picked(chart id, x)}: the viewer moved the axis, chose other
+   *              lines, or clicked at a place
+   */
+  constructor(theme, heard = {}) {
     this.theme = theme;
-    this.onZoom = onZoom;
+    this.heard = { zoomed() {}, changed() {}, picked() {}, ...heard };
     this.all = new Map();
     this.range = null;
+    // The lines of each chart over the stretch that was read last, and that stretch.
+    this.parts = {};
+    this.partRange = null;
     this.groups = new Map();
+    this.lines = new Map(); // chart -> line -> whether the viewer wants it shown
     this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.#seen(entry)), { rootMargin: "200px" });
     document.addEventListener("leakline:theme", () => this.redraw());
     matchMedia("(max-width: 44rem)").addEventListener("change", () => this.redraw());
@@ -32,10 +40,11 @@ export class Charts {
       const chart = JSON.parse(script.textContent);
       const element = document.getElementById(`chart-${chart.id}`);
       const known = this.all.get(chart.id);
-      if (known) {
+      if (known && (known.element === element || !element)) {
         known.chart = chart;
         known.stale = true;
       } else if (element) {
+        if (known) this.watcher.unobserve(known.element);
         this.#add(chart, element);
       }
     }
@@ -46,8 +55,40 @@ export class Charts {
   }
 
   setRange(range) {
+    // Until its own points are there, a wider stretch is drawn from the whole.
+    if (!covers(this.partRange, range)) this.#forget();
     this.range = range;
     this.redraw();
+  }
+
+  /** What was read of a stretch; it is drawn while the viewer looks into it. */
+  takeLines(range, lines) {
+    if (!covers(range, this.range)) return;
+    this.parts = lines;
+    this.partRange = range;
+    this.redraw();
+  }
+
+  /** Chart -> group of lines, and chart -> line -> shown, as the viewer had chosen. */
+  setView(groups, lines) {
+    for (const [id, group] of groups) {
+      const entry = this.all.get(id);
+      if (!entry?.chart.groups.some((each) => each.id === group)) continue;
+      this.groups.set(id, group);
+      press(toolsOf(id), group);
+    }
+    this.lines = lines;
+    this.redraw();
+  }
+
+  /** Chart -> chosen group, where it is not the first. */
+  chosenGroups() {
+    return new Map([...this.groups].filter(([id, group]) => group && group !== this.all.get(id)?.chart.groups[0]?.id));
+  }
+
+  #forget() {
+    this.parts = {};
+    this.partRange = null;
   }
 
   /** Draws what is in view and marks the rest for when it comes into view. */
@@ -61,11 +102,11 @@ export class Charts {
   #add(chart, element) {
     const entry = { chart, element, visible: false, stale: true, drawn: false };
     this.all.set(chart.id, entry);
-    this.groups.set(chart.id, chart.groups[0]?.id ?? null);
+    if (!this.groups.has(chart.id)) this.groups.set(chart.id, chart.groups[0]?.id ?? null);
     this.watcher.observe(element);
-    const tools = document.querySelector(`[data-tools="${CSS.escape(chart.id)}"]`);
+    const tools = toolsOf(chart.id);
     tools?.querySelector("[data-png]")?.addEventListener("click", () => this.#png(entry));
-    tools?.querySelector("[data-csv]")?.addEventListener("click", () => csv(entry));
+    tools?.querySelector("[data-csv]")?.addEventListener("click", () => csv(this.#shown(entry)));
     for (const button of tools?.querySelectorAll("[data-group]") ?? []) {
       button.addEventListener("click", () => this.#choose(entry, button, tools));
     }
@@ -73,8 +114,9 @@ export class Charts {
 
   #choose(entry, button, tools) {
     this.groups.set(entry.chart.id, button.dataset.group);
-    for (const each of tools.querySelectorAll("[data-group]")) each.setAttribute("aria-pressed", String(each === button));
+    press(tools, button.dataset.group);
     this.#draw(entry);
+    this.heard.changed();
   }
 
   #seen(observed) {
@@ -83,37 +125,62 @@ export class Charts {
     if (entry.visible && entry.stale) this.#draw(entry);
   }
 
+  #shown({ chart }) {
+    const part = this.range && chart.x_unit !== "step" ? this.parts[chart.id] : null;
+    return part ? withLines(chart, part) : chart;
+  }
+
   #draw(entry) {
-    const { chart, element } = entry;
+    const { element } = entry;
+    const chart = this.#shown(entry);
     const view = {
       range: this.range ?? fullRange(this.charts()),
       group: this.groups.get(chart.id),
+      lines: this.lines.get(chart.id),
       narrow: matchMedia("(max-width: 44rem)").matches,
     };
     const { data, layout } = figure(chart, this.theme, colour, view);
     // A later range set from outside must win over what plotly remembers of the viewer's zoom.
-    layout.xaxis.uirevision = view.range.join();
+    if (chart.x_unit !== "step") layout.xaxis.uirevision = view.range.join();
     Plotly.react(element, data, layout, this.theme.config);
     entry.stale = false;
     if (!entry.drawn) this.#listen(entry);
-    element.dataset.points = String(Math.max(0, ...chart.lines.map((line) => line.x.length)));
+    element.dataset.points = String(Math.max(0, ...entry.chart.lines.map((line) => line.x.length)));
+    element.dataset.of = chart === entry.chart ? "all" : "stretch";
   }
 
   #listen(entry) {
     entry.drawn = true;
     const { element } = entry;
+    if (entry.chart.x_unit === "step") return;
+    element.on("plotly_restyle", () => this.#toggled(entry));
+    element.on("plotly_click", (event) => this.heard.picked(entry.chart.id, event.points[0].x));
     element.on("plotly_relayout", (change) => {
       const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-      if (range[0] !== undefined) this.#moved([Number(range[0]), Number(range[1])]);
+      if (range[0] !== undefined) this.zoom([Number(range[0]), Number(range[1])]);
     });
-    element.on("plotly_doubleclick", () => this.#moved(null));
+    element.on("plotly_doubleclick", () => this.zoom(null));
     element.on("plotly_hover", (event) => this.#hover(entry, event.points[0].x));
     element.on("plotly_unhover", () => this.#others(entry, (other) => Plotly.Fx.unhover(other.element)));
   }
 
-  #moved(range) {
+  /** Lines were hidden or shown in the legend. What is as the server gave it is not remembered. */
+  #toggled(entry) {
+    const wanted = new Map();
+    const given = new Map(entry.chart.lines.map((line) => [line.name, !line.hidden]));
+    for (const trace of entry.element.data) {
+      const shown = (trace.visible ?? true) === true;
+      if (given.has(trace.meta) && given.get(trace.meta) !== shown) wanted.set(trace.meta, shown);
+    }
+    this.lines.set(entry.chart.id, wanted);
+    this.#draw(entry);
+    this.heard.changed();
+  }
+
+  /** As the viewer moves the axis; null shows everything again. */
+  zoom(range) {
     this.setRange(range);
-    this.onZoom(range);
+    this.heard.zoomed(range);
   }
 
   #hover(entry, xval) {
@@ -124,21 +191,29 @@ export class Charts {
   }
 
   #others(entry, action) {
-    for (const other of this.all.values()) if (other !== entry && other.drawn && other.visible) action(other);
+    for (const other of this.all.values()) {
+      if (other !== entry && other.drawn && other.visible && other.chart.x_unit !== "step") action(other);
+    }
   }
 
   #png(entry) {
     if (entry.stale) this.#draw(entry);
-    Plotly.downloadImage(entry.element, { format: "png", width: 1200, height: 560, scale: 2, filename: filename(entry) });
+    Plotly.downloadImage(entry.element, { format: "png", width: 1200, height: 560, scale: 2, filename: filename(entry.chart.id) });
   }
 }
 
-const filename = (entry) => `leakline-${entry.chart.id}`;
+const filename = (id) => `leakline-${id}`;
 
-function csv(entry) {
+const toolsOf = (id) => document.querySelector(`[data-tools="${CSS.escape(id)}"]`);
+
+function press(tools, group) {
+  for (const each of tools?.querySelectorAll("[data-group]") ?? []) each.setAttribute("aria-pressed", String(each.dataset.group === group));
+}
+
+function csv(chart) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([chartToCsv(entry.chart)], { type: "text/csv" }));
-  link.download = `${filename(entry)}.csv`;
+  link.href = URL.createObjectURL(new Blob([chartToCsv(chart)], { type: "text/csv" }));
+  link.download = `${filename(chart.id)}.csv`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

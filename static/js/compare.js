@@ -1,9 +1,8 @@
 // The comparison: both runs on one axis.
 
-import { Charts, loadTheme } from "./chart.js";
 import { onKey } from "./page.js";
+import { chartsInView } from "./viewing.js";
 
-const charts = new Charts(await loadTheme(), () => {});
-charts.read();
+const { charts } = await chartsInView(document.getElementById("comparison").dataset.lines, ["before", "after"]);
 charts.redraw();
-onKey("r", () => charts.setRange(null));
+onKey("r", () => charts.zoom(null));

@@ -1,22 +1,29 @@
 // A chart as the server describes it (charts.py) -> data and layout for plotly. Pure: the theme, the colours and the
 // view come in, nothing is read from the page.
 
-import { byteUnit } from "./formats.js";
+import { byteUnit, inUnits } from "./formats.js";
+import { MARK_AXIS, markLines, markTraces } from "./marks.js";
+import { escapeHtml, faded, resolve } from "./paint.js";
+import { waterfall } from "./waterfall.js";
 
 /**
  * @param chart  what charts.py wrote: lines, bands, levels, cone, marks
  * @param theme  static/plotly-theme.json
  * @param colour name of a css variable -> colour
- * @param view   {range: [first, last], group: string | null, narrow: boolean}
+ * @param view   {range: [first, last], group: string | null, narrow: boolean, lines: Map of line name -> whether the
+ *               viewer wants it shown, or nothing}
  */
 export function figure(chart, theme, colour, view) {
+  const chosen = (line) => view.lines?.get(line.name);
   // On a phone the legend would leave no room; what waits in it is in the table.
-  const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden);
-  const lines = chart.lines.filter(shown);
+  const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
+  const lines = chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
   const scale = scaleOf(chart, lines);
+  if (chart.x_unit === "step") return waterfall(chart, theme, colour, view, scale);
   const data = [
     ...lines.flatMap((line) => traces(chart, line, scale, theme, colour)),
-    ...cone(chart, scale, colour),
+    ...(inView(chart.cone, view) ? cone(chart, scale, colour) : []),
+    ...markTraces(chart.marks, colour),
   ];
   return { data, layout: layout(chart, theme, colour, view, scale) };
 }
@@ -36,7 +43,7 @@ export function scaleOf(chart, lines) {
 export function fullRange(charts) {
   let first = Infinity;
   let last = -Infinity;
-  for (const chart of charts) {
+  for (const chart of charts.filter(({ x_unit }) => x_unit !== "step")) {
     for (const { x } of [...chart.lines, ...(chart.cone ? [chart.cone] : [])]) {
       if (!x.length) continue;
       first = Math.min(first, x[0]);
@@ -47,6 +54,9 @@ export function fullRange(charts) {
   const air = Math.max(0.6, (last - first) * 0.015);
   return [first - air, last + air];
 }
+
+// A forecast that lies beside a zoom must not set its height.
+const inView = (cone, { range: [first, last] }) => Boolean(cone) && cone.x[0] < last && cone.x[cone.x.length - 1] > first;
 
 function traces(chart, line, scale, theme, colour) {
   const tone = colour(`--series-${line.colour}`);
@@ -69,7 +79,7 @@ function traces(chart, line, scale, theme, colour) {
     line: { color: tone, width: 2, dash: theme.dashes[line.dash % theme.dashes.length], simplify: true },
     marker: { color: tone, size: 6, symbol: theme.symbols[line.symbol % theme.symbols.length] },
   };
-  if (!line.low || !line.high) return [main];
+  if (!line.low || !line.high || line.hidden) return [main];
   // A bucket's extremes as a band: a spike of one snapshot stays visible at every zoom.
   const edge = { x: line.x, type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   return [
@@ -80,7 +90,6 @@ function traces(chart, line, scale, theme, colour) {
 }
 
 function cone(chart, scale, colour) {
-  if (!chart.cone) return [];
   const tone = colour("--suspected");
   const divided = (values) => values.map((value) => value / scale.factor);
   const edge = { x: chart.cone.x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
@@ -103,15 +112,13 @@ function layout(chart, theme, colour, view, scale) {
     type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: level.value / scale.factor, y1: level.value / scale.factor,
     line: { color: colour(`--${level.tone}`), width: 1.5, dash: "dash" },
   }));
-  const marks = chart.marks.map((mark) => ({
-    type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, layer: "below",
-    line: { color: colour("--line-strong"), width: 1, dash: "dot" },
-  }));
   return {
     ...resolved,
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
-    shapes: [...bands, ...marks, ...levels],
+    // What the viewer has hidden or shown is told anew with each drawing: plotly's own memory goes by place.
+    legend: { ...resolved.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
+    shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
     annotations: annotations(chart, view, colour, scale),
     xaxis: {
       ...resolve(theme.xaxis, colour),
@@ -129,6 +136,7 @@ function layout(chart, theme, colour, view, scale) {
       ticksuffix: scale.suffix === "" ? "" : scale.suffix.replace(/^ (?=%)/, "\u202f"),
       tickformat: chart.unit === "count" ? "~s" : ",~g",
     },
+    ...(chart.marks.length ? { yaxis2: MARK_AXIS } : {}),
   };
 }
 
@@ -140,7 +148,7 @@ function shownBands(chart, view) {
 }
 
 function annotations(chart, view, colour, scale) {
-  const text = (label, tone) => ({ text: escapeHtml(label), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
+  const text = (label, tone) => ({ text: escapeHtml(inUnits(label)), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
   return [
     ...shownBands(chart, view).filter((band) => band.label).map((band) => ({
       ...text(band.label, colour(`--${band.tone}`)), xref: "x",
@@ -152,25 +160,4 @@ function annotations(chart, view, colour, scale) {
       ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: level.value / scale.factor, xanchor: "right", yanchor: "bottom",
     })),
   ];
-}
-
-/** Every string that names a css variable, replaced by its colour. */
-export function resolve(value, colour) {
-  if (typeof value === "string") return value.startsWith("--") ? colour(value) : value;
-  if (Array.isArray(value)) return value.map((each) => resolve(each, colour));
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, resolve(each, colour)]));
-  }
-  return value;
-}
-
-/** A colour as the browser computes it, the same with an opacity. */
-export function faded(rgb, opacity) {
-  const parts = rgb.match(/[\d.]+/g) ?? [];
-  return parts.length >= 3 ? `rgba(${parts.slice(0, 3).join(", ")}, ${opacity})` : rgb;
-}
-
-// plotly reads a subset of HTML in names: what a user called a phase must not become markup.
-export function escapeHtml(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

@@ -1,30 +1,78 @@
-// The one stream of a page. Six open streams block every further request of a browser to the server, so it is
-// closed while nobody looks and reopened where it ended.
+// What is new of a run: by one stream, or by looking now and then where other windows hold the streams (slots.js).
+// Both are given up while nobody looks, and go on after where they ended.
+
+import { BEAT_MS, Slots } from "./slots.js";
+
+const RETRY_MS = 2_000;
+
+// Reading the name alone throws where the browser keeps nothing for a page.
+function storage() {
+  try {
+    return localStorage;
+  } catch {
+    return { getItem: () => null, setItem() {} };
+  }
+}
 
 export class LiveStream {
-  /** @param handlers {event name: function(data)} and `state`: function("live" | "disconnected" | "closed") */
-  constructor(address, handlers) {
+  /**
+   * @param address  of the stream
+   * @param summary  where the run itself is read, {revision, state, ..}
+   * @param handlers {event name: function(data)} and `state`: function("live" | "disconnected" | "closed", by a stream)
+   */
+  constructor(address, summary, handlers) {
     this.address = address;
+    this.summary = summary;
     this.handlers = handlers;
+    this.slots = new Slots(storage(), `${Date.now()}-${Math.random()}`);
     this.source = null;
-    this.lastId = null;
+    this.lastId = new URL(address, location.href).searchParams.get("since");
     this.ended = false;
+    this.beat = null;
+    this.looking = false;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
     addEventListener("pagehide", () => this.close());
     addEventListener("pageshow", () => this.open());
   }
 
   open() {
-    if (this.source || this.ended || document.hidden) return;
+    if (this.beat !== null || this.ended || document.hidden) return;
+    this.beat = setInterval(() => this.#turn(), BEAT_MS);
+    this.#turn();
+  }
+
+  close() {
+    clearInterval(this.beat);
+    this.beat = null;
+    this.slots.release();
+    this.#closeSource();
+    if (!this.ended) this.handlers.state("closed", false);
+  }
+
+  end() {
+    this.ended = true;
+    this.close();
+  }
+
+  #turn() {
+    if (this.slots.hold()) this.#stream();
+    else {
+      this.#closeSource();
+      this.#look();
+    }
+  }
+
+  #stream() {
+    if (this.source || this.beat === null) return;
     const address = new URL(this.address, location.href);
     if (this.lastId !== null) address.searchParams.set("since", this.lastId);
     const source = new EventSource(address);
     this.source = source;
-    source.onopen = () => this.handlers.state("live");
+    source.onopen = () => this.handlers.state("live", true);
     source.onerror = () => {
-      this.handlers.state("disconnected");
+      this.handlers.state("disconnected", true);
       // The browser tries again by itself, except after an answer that was no stream (a server on its way up).
-      if (source.readyState === EventSource.CLOSED) this.retry();
+      if (source.readyState === EventSource.CLOSED) this.#retry();
     };
     for (const [name, handle] of Object.entries(this.handlers)) {
       if (name === "state") continue;
@@ -35,20 +83,32 @@ export class LiveStream {
     }
   }
 
-  retry() {
-    this.source?.close();
-    this.source = null;
-    setTimeout(() => this.open(), 2000);
+  #retry() {
+    this.#closeSource();
+    setTimeout(() => this.#stream(), RETRY_MS);
   }
 
-  close() {
+  #closeSource() {
     this.source?.close();
     this.source = null;
-    if (!this.ended) this.handlers.state("closed");
   }
 
-  end() {
-    this.ended = true;
-    this.close();
+  /** As the stream would tell it: the run, where it has news. */
+  async #look() {
+    if (this.looking) return;
+    this.looking = true;
+    try {
+      const answer = await fetch(this.summary);
+      if (!answer.ok || this.beat === null) return;
+      const run = await answer.json();
+      this.handlers.state("live", false);
+      if (String(run.revision) !== this.lastId) this.handlers.run(run);
+      this.lastId = String(run.revision);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      if (this.beat !== null) this.handlers.state("disconnected", false);
+    } finally {
+      this.looking = false;
+    }
   }
 }

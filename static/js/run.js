@@ -2,25 +2,27 @@
 
 import { appendRows, wantedNames } from "./append.js";
 import { listenForAsking } from "./ask.js";
-import { Charts, loadTheme } from "./chart.js";
 import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
 import { Paced } from "./paced.js";
 import { takeParts } from "./parts.js";
+import { writeView } from "./view.js";
+import { chartsInView } from "./viewing.js";
 
 const WORDS = { live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", paused: "Paused" };
 
 const page = document.getElementById("run");
 const mark = document.getElementById("live");
-const charts = new Charts(await loadTheme(), zoomed);
-const fragments = new Paced(refresh);
 let paused = false;
+let streamed = true;
 let connection = page.dataset.ended === "true" ? "ended" : "closed";
 let missed = 0;
+let outdated = false;
 
-charts.read();
-restoreView();
-const stream = new LiveStream(liveAddress(), {
+const { charts, reader } = await chartsInView(page.dataset.lines, ["process"], { zoomed: (range) => pause(Boolean(range)), picked });
+const fragments = new Paced(refresh);
+paused = charts.range !== null;
+const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/, ""), {
   state: connected,
   snapshots: takeSnapshots,
   verdict: () => fragments.want(),
@@ -32,10 +34,9 @@ else stream.end();
 mark.addEventListener("click", () => pause(!paused));
 listenForAsking(page);
 onKey("l", () => pause(!paused));
-onKey("r", () => {
-  charts.setRange(null);
-  zoomed(null);
-});
+onKey("r", () => charts.zoom(null));
+page.addEventListener("click", choose);
+page.addEventListener("submit", choose);
 showState();
 
 function liveAddress() {
@@ -45,24 +46,39 @@ function liveAddress() {
   return address;
 }
 
-function restoreView() {
-  const range = new URLSearchParams(location.search).get("x")?.split("..").map(Number);
-  if (range?.length !== 2 || !range.every(Number.isFinite)) return;
-  charts.setRange(range);
-  paused = true;
+/** A choice that the server draws: its links and forms work without scripts, and with them keep the place on the page. */
+function choose(event) {
+  const chosen = event.target.closest(event.type === "submit" ? "form[data-choice]" : "a[data-choice]");
+  if (chosen) {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another window
+    event.preventDefault();
+    for (const field of chosen.elements ?? []) field.defaultValue = field.value; // typed to the end
+    const wanted = event.type === "submit" ? new URLSearchParams(new FormData(chosen)) : new URL(chosen.href).searchParams;
+    askFor(chosen.dataset.choice.split(" "), wanted);
+    return;
+  }
+  const process = event.target.closest('[data-part="processes"] a');
+  if (process) process.href = writeView(process.href, { range: charts.range, groups: charts.chosenGroups(), lines: charts.lines });
 }
 
-function zoomed(range) {
+/** A click into the books shows that generation as a sum. */
+function picked(chart, x) {
+  if (chart === "books") askFor(["g"], new URLSearchParams({ g: String(Math.round(x)) }));
+}
+
+function askFor(names, wanted) {
   const address = new URL(location.href);
-  if (range) address.searchParams.set("x", range.map((each) => Number(each.toPrecision(6))).join(".."));
-  else address.searchParams.delete("x");
+  for (const name of names) {
+    address.searchParams.delete(name);
+    if (wanted.get(name)) address.searchParams.set(name, wanted.get(name));
+  }
   history.replaceState(null, "", address);
-  pause(Boolean(range));
+  draw();
 }
 
 function pause(wanted) {
   paused = wanted;
-  if (!paused && missed) fragments.want();
+  if (!paused && (missed || outdated)) fragments.want();
   missed = 0;
   showState();
 }
@@ -73,20 +89,33 @@ function showState() {
   mark.disabled = connection === "ended";
   mark.setAttribute("aria-pressed", String(paused));
   mark.textContent = WORDS[state] + (state === "paused" && missed ? `, ${missed} new` : "");
-  mark.title = paused ? "Resume (l). Double-click a chart to see everything again." : "Pause (l)";
+  mark.dataset.by = streamed ? "stream" : "looks";
+  const often = streamed || state !== "live" ? "" : " Other windows have the streams of this browser: this one looks every five seconds.";
+  mark.title = paused ? "Resume (l). Double-click a chart to see everything again." : `Pause (l).${often}`;
 }
 
-function connected(state) {
+function connected(state, byStream) {
   if (connection === "ended") return;
   connection = state;
+  streamed = byStream;
   showState();
 }
 
 async function refresh() {
-  if (paused) return;
+  outdated = paused;
+  if (!paused) await draw();
+}
+
+let asked = 0;
+
+async function draw() {
+  asked += 1;
+  const mine = asked;
   try {
     const answer = await fetch(page.dataset.fragments + location.search);
-    if (answer.ok) show(await answer.text());
+    const html = answer.ok ? await answer.text() : "";
+    // What was asked later shows more, and another choice.
+    if (html && mine === asked) show(html);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // the server is away: the mark says so
   }
@@ -97,6 +126,7 @@ function show(html) {
   if (changed.some((name) => name.endsWith(".data"))) {
     charts.read();
     charts.redraw();
+    reader.want(charts.range);
   }
   reveal();
   showTimes();

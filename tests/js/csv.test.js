@@ -19,3 +19,9 @@ test("lines of several groups say which memory they are", () => {
   const line = { name: "end", group: "rss", x: [0], y: [1] };
   assert.match(chartToCsv(chart([line], [{ id: "rss", label: "RSS" }])), /RSS: end \[bytes\]/);
 });
+
+test("a sum is one row for each of its steps", () => {
+  const lines = [{ name: "memory", x: [0, 2], y: [10, 12], base: null }, { name: "train", x: [1], y: [2], base: [10] }];
+  const csv = chartToCsv({ ...chart(lines), x_unit: "step", steps: ["at the beginning", "train", "at the end"] });
+  assert.equal(csv, "step,after it [bytes],change [bytes]\r\nat the beginning,10,\r\ntrain,12,2\r\nat the end,12,\r\n");
+});

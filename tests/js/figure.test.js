@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { escapeHtml, faded, figure, fullRange, resolve, scaleOf } from "../../static/js/figure.js";
+import { figure, fullRange, scaleOf } from "../../static/js/figure.js";
+import { escapeHtml, faded, resolve } from "../../static/js/paint.js";
 
 const theme = JSON.parse(readFileSync(new URL("../../static/plotly-theme.json", import.meta.url)));
 const colour = () => "rgb(1, 2, 3)";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -10,15 +11,18 @@ from urllib.parse import quote, urlencode
 from leakline.analysis.results import Books
 
 from .. import charts
-from ..chart_parts import Axis, Palette, Points
+from ..chart_parts import Axis, Line, Palette, Points
 from . import formats
 from .contexts import ChangeTile, ComparePage, Figure, FindingGroup, Section, Side
 from .promises import promises
 from .run_view import in_phase_order, palette_of, progress
 from .sections import books as books_section
 from .sections import line_table
+from .sharing import share_comparison
 from .tables import Field, code, rated, table
 from .verdict_view import findings_view, outcome_of, plural, status_of
+from .waterfall_view import mean_steps, reach, steps_table, waterfall_chart
+from .zoom import Stretch
 
 Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.
@@ -48,8 +52,26 @@ def compare_page(
         sections=tuple(_sections(axis, comparison, trends, unit)),
         books=_books(axis, (before, after), books, unit),
         findings=_findings(comparison, unit),
-        json_href=_address("/api/v1/compare", before, after),
+        share=share_comparison(before["id"], after["id"]),
+        lines_href=_address("/compare/lines", before, after),
     )
+
+
+def compared_lines(
+    before: Json, after: Json, trends: Sequence[Points | None], books: Sequence[Books], stretch: Stretch,
+) -> dict[str, tuple[Line, ...]]:  # fmt: skip
+    """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
+    axis, ends = Axis(before["unit"]), (math.floor(stretch.first), math.ceil(stretch.last))
+    found = [
+        in_phase_order(run, charts.books_within(each, *ends))
+        for run, each in zip((before, after), books, strict=True)
+    ]
+    drawn = [_overlay(axis, trends, axis.title), *_books(axis, (before, after), found, axis.title)]
+    return {
+        section.figure.chart.id: section.figure.chart.lines
+        for section in drawn
+        if section.figure is not None and section.figure.chart.x_unit != "step"
+    }
 
 
 def _address(path: str, before: Json, after: Json) -> str:
@@ -134,7 +156,7 @@ def _books(
         for name in palette_of(run, books).order
     )
     how = "Growth booked to each phase; both charts have one scale."
-    made = []
+    made = _sums(merged, found, unit)
     for side, books in zip(("before", "after"), found, strict=True):
         chart = charts.books_chart(axis, merged, books, f"books-{side}")
         chart = chart and replace(chart, y_range=charts.same_scale(found))
@@ -144,6 +166,26 @@ def _books(
                     section.table, True, section.note, section.empty)
         )  # fmt: skip
     return tuple(made)
+
+
+def _sums(palette: Palette, found: Sequence[Books], unit: str) -> list[Section]:
+    """The mean of each run's books as a sum, both on one scale; nothing unless both have books."""
+    if not all(books.generations for books in found):
+        return []
+    steps = [mean_steps(books) for books in found]
+    how = (
+        f"What the mean {unit} adds to memory, phase by phase, from top to bottom: to the right is kept, to the left "
+        "is given back, and the last bar is the sum. Both charts have one scale."
+    )
+    return [
+        Section(
+            f"sum-{side}", f"The mean {unit}, {side}", how,
+            Figure(waterfall_chart(each, palette, unit, f"sum-{side}", reach(steps)),
+                   f"What the mean {unit} of the run {side} added to memory, step by step."),
+            steps_table(each), fold=True,
+        )
+        for side, each in zip(("before", "after"), steps, strict=True)
+    ]  # fmt: skip
 
 
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:

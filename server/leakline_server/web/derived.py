@@ -18,6 +18,7 @@ from leakline.analysis.results import Books, Comparison, ExpectationRow, StoreFi
 
 from ..store import history
 from ..store.engine import Engine
+from .annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
@@ -34,6 +35,7 @@ class Derived:
     types: tuple[TypeGrowth, ...]
     stores: tuple[StoreFill, ...]
     expectations: tuple[ExpectationRow, ...]
+    clock: Clock
 
 
 class Derivations:
@@ -70,6 +72,7 @@ def _derive(past: RunHistory) -> Derived:
         tuple(analysis.type_growth(past)),
         tuple(analysis.store_fill(past)),
         tuple(analysis.expectation_rows(past)),
+        clock_of(past),
     )
 
 

@@ -15,6 +15,7 @@ from ..store import ends
 from ..store.runs import unix
 from . import formats
 from .contexts import Cell, Section
+from .links import commit_link
 from .tables import Field, at_iso, code, rated, table
 from .verdict_view import plural
 
@@ -250,7 +251,8 @@ def _commit(environment: Json) -> Cell:
         return Cell("not known", absent=True)
     dirty = environment.get("dirty")
     changed = "" if dirty is False else " with changes" if dirty else ", changes not known"
-    return Cell(f"{str(commit)[:COMMIT_SHOWN]}{changed}", title=str(commit))
+    text, link = f"{str(commit)[:COMMIT_SHOWN]}{changed}", commit_link(environment)
+    return Cell(text, title=str(commit), href=link, outside=link is not None)
 
 
 def _line(arguments: Any) -> str:

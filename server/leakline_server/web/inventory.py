@@ -6,6 +6,7 @@ They read the JSON shapes of the API, so page and API cannot tell different thin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from leakline.analysis.results import ExpectationRow
@@ -13,6 +14,7 @@ from leakline.analysis.results import ExpectationRow
 from . import formats
 from .contexts import Cell, Section
 from .ending_view import process_end
+from .links import code_link
 from .tables import Field, at, at_iso, code, place, rated, shown, table
 
 Json = Mapping[str, Any]
@@ -67,26 +69,32 @@ _SHOWN_EVENTS: Final = (
 _COUNTS_SHOWN: Final = 3
 
 
-def events(found: Sequence[Json], unit: str) -> Section | None:
+def events(found: Sequence[Json], unit: str, environment: Json | None = None) -> Section | None:
+    """``environment``: what the run was started from, for links to its code."""
     told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
     if not told:
         return None
-    rows = [_event_row(each) for each in told[: -MAX_ROWS - 1 : -1]]
+    rows = [_event_row(each, environment or {}) for each in told[: -MAX_ROWS - 1 : -1]]
     heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
     how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
     found_table = table(heads, rows, caption=shown(len(rows), len(told), "event"))
     return Section("events", "Events and cleanups", how, table=found_table, short="Events")
 
 
-def _event_row(event: Json) -> list[Field]:
+def _event_row(event: Json, environment: Json) -> list[Field]:
     write = _WRITTEN.get(event["kind"], _other_event)
+    code_at = (
+        code_link(environment, event["data"].get("location")) if event["kind"] == "fix" else None
+    )
     return [
         place(event["generation"]),
         at(event["time"]),
         event["kind"],
         event["name"],
         event.get("phase") or "–",
-        write(event["data"]),
+        replace(write(event["data"]), href=code_at, outside=True)
+        if code_at
+        else write(event["data"]),
     ]
 
 
@@ -119,6 +127,11 @@ def _cleanup(data: Json) -> Cell:
     if data.get("because"):
         told += f"; it ran because {data['because']}"
     return rated(told, "watch") if freed <= 0 else Cell(told)
+
+
+def cleanup_words(data: Json) -> str:
+    """What came of a cleanup, as a text."""
+    return _cleanup(data).text
 
 
 def _counts(data: Json) -> str:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from leakline.analysis.books import NO_PHASE
+from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill, TypeGrowth
 
 from .. import charts
-from ..chart_parts import Axis, Chart, Mark, Palette, Points, add_up
+from ..chart_parts import Axis, Chart, Line, Palette, Points, add_up
 from ..store.runs import unix
 from . import ending_view, formats, inventory, sections
+from .accounted import SOURCES, accounted
+from .annotations import NO_CLOCK, Clock, marks
+from .calculator import calculator
 from .checklist import ticks
-from .contexts import ProcessChoice, RunHead, RunPage, Section
+from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
+from .links import commit_link
+from .notes_view import notes, notes_of
 from .planned import course, planned
 from .promises import promises
+from .search_words import search_for
+from .sharing import share_run
 from .verdict_view import findings_view, plural, tiles, verdict_view
+from .waterfall_view import waterfall
+from .zoom import Stretch
 
 Json = Mapping[str, Any]
 
@@ -53,6 +64,13 @@ class RunData:
     holders: Sequence[Json]
     snapshots: Sequence[Json]
     process: str | None = None  # "rank role" of the process whose lines are shown
+    incidents: Sequence[Json] = ()
+    census: Json | None = None
+    clock: Clock = NO_CLOCK
+    # What the address of the page asks for, by parameter.
+    asked: Mapping[str, str] = field(default_factory=dict)
+    # Private memory of all processes at the end of the generation that the books are shown of as one sum.
+    end_bytes: float | None = None
 
 
 def run_page(data: RunData) -> RunPage:
@@ -70,12 +88,31 @@ def run_page(data: RunData) -> RunPage:
     )
 
 
-def progress(run: Json) -> str:
+def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
+    """Chart -> its lines, where ``data`` reads that stretch alone. Charts without an axis to zoom are left out."""
+    data = replace(data, books=in_phase_order(data.run, data.books))
+    first, last = math.floor(stretch.first), math.ceil(stretch.last)
+    data = replace(data, books=charts.books_within(data.books, first, last))
+    drawn = [section.figure.chart for section in _sections(data) if section and section.figure]
+    return {chart.id: chart.lines for chart in drawn if chart.x_unit != "step"}
+
+
+def progress(run: Json, verdict: Json | None = None) -> str:
     """``12 of 25 generations``."""
-    done, total, unit = run["generations"], run["total"], run["unit"]
+    done, total, unit = run["generations"], planned_total(run, verdict), run["unit"]
     if total:
         return f"{done:,} of {total:,} {plural(unit, total)}"
     return f"{done:,} {plural(unit, done)}"
+
+
+def planned_total(run: Json, verdict: Json | None = None) -> int | None:
+    """How many generations were announced, or else promised by a fix, or else planned for memory."""
+    told = verdict or {}
+    promised = [c["promised"] for c in told.get("fixes") or () if c["claim"] == GENERATIONS]
+    # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
+    planned_for = [check["last"] for check in told.get("bands") or () if check["last"] is not None]
+    found = run["total"] or max((int(p) for p in promised if p), default=0)
+    return found or max(planned_for, default=0) or None
 
 
 def _head(data: RunData) -> RunHead:
@@ -84,19 +121,26 @@ def _head(data: RunData) -> RunHead:
     environment = run["environment"]
     # The whole of a commit is below, with the rest of the environment.
     shown = (("host", None), ("commit", 10))
-    facts = [(name, str(environment[name])[:upto]) for name, upto in shown if environment.get(name)]
+    links = {"commit": commit_link(environment)}
+    facts = [
+        HeadFact(name, str(environment[name])[:upto], links.get(name))
+        for name, upto in shown
+        if environment.get(name)
+    ]
     if run["peak_bytes"] is not None:
-        facts.append(("peak", formats.size(run["peak_bytes"])))
+        facts.append(HeadFact("peak", formats.size(run["peak_bytes"])))
     return RunHead(
         id=run["id"],
         name=run["name"],
         project=run["project"],
-        project_href="/?" + urlencode({"q": f"project:{run['project']}"}),
+        project_href=search_for(run["project"], "project"),
         state=run["state"],
         ending=ending_view.ending(run),
         ended=ending_view.is_over(run),
         unit=run["unit"],
-        progress=progress(run),
+        progress=progress(run, data.verdict),
+        done=run["generations"],
+        planned=planned_total(run, data.verdict),
         started_at=run["started_at"],
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
@@ -105,11 +149,12 @@ def _head(data: RunData) -> RunHead:
         tags=tuple(run["tags"]),
         facts=tuple(facts),
         fragments_href=f"{address}/fragments",
+        lines_href=f"{address}/lines",
         live_href=f"/api/v1{address}/live",
         requests_href=f"/api/v1{address}/requests",
         offers_cleanup=_offers_cleanup(data.events),
         revision=run["revision"],
-        json_href=f"/api/v1{address}/verdict",
+        share=share_run(run["id"], data.asked),
     )
 
 
@@ -152,12 +197,16 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
         if by_phase
         else None,
+        waterfall(data.books, palette, unit, data.asked.get("g", ""), data.end_bytes, data.asked)
+        if by_phase
+        else None,
         sections.memory(
             resident,
             unit,
             {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))},
             _phase_peaks(data.read),
             exact_peaks=run["environment"].get("exact_peaks") is True,
+            accounted=_accounted(data, read_end),
         ),
         sections.gpu(
             charts.gpu_chart(axis, devices, end), unit, {p.name: _last(p) for p in devices}
@@ -167,6 +216,7 @@ def _sections(data: RunData) -> list[Section | None]:
             data.types,
             unit,
         ),
+        calculator(data.verdict, data.types, data.holders, unit, data.asked),
         inventory.holders(data.holders),
         sections.tensors(
             charts.counts_chart("tensors", axis, read_end(tuple(_TENSORS)), _TENSORS, end), unit
@@ -175,7 +225,8 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.large_objects(data.large_objects),
         sections.gauges(_gauge_chart(axis, read_end, end), unit),
         inventory.expectations(data.expectations),
-        inventory.events(data.events, unit),
+        notes(notes_of(run, data.events), unit),
+        inventory.events(data.events, unit, run["environment"]),
         sections.seconds(charts.seconds_chart(axis, palette, data.books), unit)
         if by_phase
         else None,
@@ -222,15 +273,20 @@ def palette_of(run: Json, books: Books) -> Palette:
     return Palette.of([*run["phases"], *run["phases_seen"], *booked])
 
 
+def _accounted(data: RunData, read_end: Callable[[Sequence[str]], Sequence[Points]]) -> str:
+    private = summed(read_end(charts.PRIVATE), charts.PRIVATE)
+    last = {points.name: _last(points) for points in read_end(SOURCES)}
+    return accounted(_last(private[0]) if private else None, last, data.census)
+
+
 def trend_chart(data: RunData, palette: Palette) -> Chart:
-    return charts.trend_chart(
-        data.axis,
-        palette,
-        _lines(data, charts.PRIVATE),
-        _lines(data, ("process.rss_bytes",)),
-        data.verdict,
-        _marks(data),
-    )
+    private, rss = _lines(data, charts.PRIVATE), _lines(data, ("process.rss_bytes",))
+    ends = next((points for points in private or rss if points.phase is None), None)
+    happened = marks(
+        data.run, data.events, notes_of(data.run, data.events), data.incidents, data.verdict, ends,
+        data.axis, data.clock,
+    )  # fmt: skip
+    return charts.trend_chart(data.axis, palette, private, rss, data.verdict, happened)
 
 
 def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
@@ -261,15 +317,6 @@ def trend_note(data: RunData) -> str:
     unit = data.run["unit"]
     rate = f"Private memory changes by {formats.interval(growth, formats.change)} per {unit}."
     return f"{rate} {course(data.verdict, unit)}".strip()
-
-
-def _marks(data: RunData) -> list[Mark]:
-    return [
-        Mark(event["generation"], event["name"], event["kind"])
-        for event in data.events
-        if event["kind"] in ("mark", "fix", "exception") and event["generation"] is not None
-        and data.axis.unit == "generation"
-    ]  # fmt: skip
 
 
 def _fill_chart(

@@ -123,8 +123,9 @@ def memory(
     peaks: Mapping[str, float],
     *,
     exact_peaks: bool,
+    accounted: str = "",
 ) -> Section | None:
-    """``peaks``: the highest resident memory of each phase."""
+    """``peaks``: the highest resident memory of each phase; ``accounted``: what of it counted objects hold."""
     how = (
         "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
         "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
@@ -143,7 +144,7 @@ def memory(
             else "as seen by background readings and new highs of the kernel's mark"
         )
         notes.append(f"Highest inside a phase: {formats.size(peaks[phase])} in {phase} ({who}).")
-    note = " ".join(notes)
+    note = " ".join([*notes, *([accounted] if accounted else [])])
     return _plain("memory", "What the memory is", how, chart, unit, note=note, short="RAM")
 
 

@@ -1,0 +1,144 @@
+"""What happened during a run -> marks on its trend, each with a text: events, attempts, incidents, notes. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leakline.analysis.history import RunHistory
+from leakline.analysis.promises import GROWTH
+from leakline.analysis.summary import PROMISE_WORDS
+from leakline.analysis.trend import floor_slope
+
+from ..chart_parts import Axis, Mark, Points
+from ..store.runs import unix
+from . import formats
+from .inventory import cleanup_words
+from .notes_view import Note
+
+Json = Mapping[str, Any]
+MAX_MARKS: Final = 60
+MAX_CLEANUPS: Final = 300
+MAX_TEXT: Final = 160
+MAX_LINES: Final = 6
+# Readings on each side of a fix from which a growth can be told.
+MIN_READINGS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """When generations ended: ``times`` in Unix seconds, ascending, and the generation of each."""
+
+    times: Sequence[float]
+    generations: Sequence[float]
+
+
+NO_CLOCK: Final = Clock((), ())
+
+
+def clock_of(past: RunHistory) -> Clock:
+    """By the first rank, over its attempts."""
+    first = next(iter(past.processes), None)
+    moments = sorted(
+        (time, generation)
+        for process in past.processes
+        if first is not None and (process.rank, process.role) == (first.rank, first.role)
+        for time, generation, kind in zip(
+            process.time, process.generation, process.kind, strict=True
+        )
+        if kind == "generation_end" and generation is not None
+    )
+    return Clock([time for time, _ in moments], [generation for _, generation in moments])
+
+
+def place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
+    """(Unix seconds, generation if known) -> x; None while no generation has ended."""
+
+    def place(time: float, generation: float | None) -> float | None:
+        if axis.unit == "time":
+            return (time - started) / axis.seconds
+        if generation is not None:
+            return generation
+        if not clock.times:
+            return None
+        # What happens in a generation belongs to its end, where its reading is.
+        return clock.generations[min(bisect_left(clock.times, time), len(clock.times) - 1)]
+
+    return place
+
+
+def marks(
+    run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], verdict: Json | None,
+    ends: Points | None, axis: Axis, clock: Clock,
+) -> tuple[Mark, ...]:  # fmt: skip
+    """``ends``: private memory at generation ends, from which the effect of a fix is told."""
+    place = place_on(axis, clock, unix(run["started_at"]))
+    unit = run["unit"]
+    rare: list[tuple[float | None, str, str, str]] = []
+    cleanups: list[tuple[float | None, str, str, str]] = []
+    for event in events:
+        x = place(event["time"], event["generation"])
+        if event["kind"] == "cleanup":
+            text = f"{event['name']}: {cleanup_words(event['data'])}"
+            cleanups.append((x, event["name"], "cleanup", text))
+        elif event["kind"] == "fix":
+            text = "\n".join([event["name"], *_effect(event["name"], x, ends, verdict, unit)])
+            rare.append((x, event["name"], "fix", text))
+        elif event["kind"] in ("mark", "exception"):
+            rare.append((x, event["name"], event["kind"], event["name"]))
+    for note in notes:
+        x = None if note.time is None else place(note.time, note.generation)
+        rare.append((x, note.text, "note", note.text))
+    for incident in incidents:
+        x = place(unix(incident["first_seen_at"]), None)
+        rare.append((x, "incident", "incident", f"{incident['status']}: {incident['summary']}"))
+    for attempt in run["attempts"][1:]:
+        x = place(unix(attempt["started_at"]), None)
+        rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
+    # Of too many, the newest; what is rare never goes for cleanups.
+    chosen = [*_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS)]
+    return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
+
+
+def _newest(
+    found: Sequence[tuple[float | None, str, str, str]], most: int
+) -> list[tuple[float, str, str, str]]:
+    placed = [(x, label, kind, text) for x, label, kind, text in found if x is not None]
+    return sorted(placed, key=lambda mark: mark[0])[-most:]
+
+
+def _effect(
+    name: str, x: float | None, ends: Points | None, verdict: Json | None, unit: str
+) -> list[str]:
+    """Growth on both sides of the fix, and what it promised beside what the analysis has measured since."""
+    lines = []
+    if x is not None and ends is not None:
+        sides = [_growth(ends, lambda at: at < x), _growth(ends, lambda at: at >= x)]
+        if any(sides):
+            before, after = (side or "not known" for side in sides)
+            lines.append(f"growth per {unit}: before {before}, after {after}")
+    for check in (verdict or {}).get("fixes") or ():
+        if check["fix"] == name and check["claim"] == GROWTH:
+            word = PROMISE_WORDS[check["outcome"]]
+            measured = check["measured"]
+            said = "nothing measured yet"
+            if measured:
+                said = f"measured {formats.change(measured['estimate'])}"
+            lines.append(f"promised {formats.size(check['promised'])} per {unit}, {said}: {word}")
+    return lines
+
+
+def _growth(ends: Points, belongs: Callable[[float], bool]) -> str | None:
+    found = [(x, y) for x, y in zip(ends.x, ends.y, strict=True) if y is not None and belongs(x)]
+    if len(found) < MIN_READINGS:
+        return None
+    slope = floor_slope([x for x, _ in found], [y for _, y in found])
+    return formats.change(slope.estimate)
+
+
+def _wrapped(text: str) -> str:
+    """Bounded lines, because a hover text cannot scroll."""
+    lines = text.split("\n")[:MAX_LINES]
+    return "\n".join(f"{line[: MAX_TEXT - 1]}…" if len(line) > MAX_TEXT else line for line in lines)

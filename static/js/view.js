@@ -1,0 +1,45 @@
+// What the viewer has chosen to see, as it stands in the address: a copied link shows the same. Pure.
+//
+//   x=12..40                     the stretch of the axis
+//   group=trend:rss              the group of lines of a chart, where it is not the first
+//   hide=trend:after%20train     lines hidden, and with `show` brought in, by the legend
+
+const MOST_LINES = 40;
+const DIGITS = 9;
+
+/** {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown} */
+export function readView(search) {
+  const parameters = new URLSearchParams(search);
+  const view = { range: readRange(parameters.get("x")), groups: new Map(), lines: new Map() };
+  for (const [id, group] of pairs(parameters, "group")) view.groups.set(id, group);
+  for (const name of ["hide", "show"]) {
+    for (const [id, line] of pairs(parameters, name)) {
+      if (!view.lines.has(id)) view.lines.set(id, new Map());
+      view.lines.get(id).set(line, name === "show");
+    }
+  }
+  return view;
+}
+
+function readRange(text) {
+  const range = (text ?? "").split("..").map((each) => (each.trim() ? Number(each) : NaN));
+  return range.length === 2 && range.every(Number.isFinite) && range[0] < range[1] ? range : null;
+}
+
+function pairs(parameters, name) {
+  const found = parameters.getAll(name).slice(0, MOST_LINES).map((each) => [each.slice(0, each.indexOf(":")), each.slice(each.indexOf(":") + 1)]);
+  return found.filter(([id, rest]) => id && rest);
+}
+
+/** The address with the view in it; what else it says stays. */
+export function writeView(address, { range, groups, lines }) {
+  const written = new URL(address);
+  for (const name of ["x", "group", "hide", "show"]) written.searchParams.delete(name);
+  if (range) written.searchParams.set("x", rangeText(range));
+  for (const [id, group] of groups) written.searchParams.append("group", `${id}:${group}`);
+  const chosen = [...lines].flatMap(([id, of]) => [...of].map(([line, shown]) => [shown ? "show" : "hide", `${id}:${line}`]));
+  for (const [name, text] of chosen.slice(0, MOST_LINES)) written.searchParams.append(name, text);
+  return written;
+}
+
+export const rangeText = (range) => range.map((each) => Number(each.toPrecision(DIGITS))).join("..");

@@ -1,0 +1,194 @@
+"""A zoom brings points of its own: what one sample did is seen in the whole run, and exactly after a zoom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+from tests.browser.patience import until
+from tests.browser.training import MadeTraining, post
+
+from leakline.snapshot import (
+    Batch,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+    batch_to_wire,
+    header_to_wire,
+)
+
+Open = Callable[..., Page]
+PATIENCE_MS = 60_000
+GENERATIONS = 50_000
+SPIKE_AT = 31_337
+MIB, GIB = 2**20, 2**30
+SPIKE = 40 * GIB
+# Snapshots that one batch may have.
+BATCH = 200
+
+
+def snapshot(generation: int) -> Snapshot:
+    private = SPIKE if generation == SPIKE_AT else 4 * GIB + generation % 7 * MIB
+    samples = {
+        "process.anon_bytes": private,
+        "process.swap_bytes": 0,
+        "process.rss_bytes": private + 404 * MIB,
+    }
+    started = 1_750_000_000.0
+    return Snapshot(
+        generation, started + generation, 100.0 + generation, generation, None, f"generation {generation}: end",
+        "generation_end", samples,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def long_run(server: str) -> str:
+    """50,000 generations, one of which was large for a moment."""
+    header = RunHeader("long", "zoom", "long", "generation", GENERATIONS, 1_750_000_000.0)
+    post(f"{server}/api/v1/runs", header_to_wire(header))
+    who = ProcessIdentity("long-1", 0, 1, "node-7", "main", 1)
+    for first in range(0, GENERATIONS, BATCH):
+        rows = tuple(snapshot(g) for g in range(first, min(first + BATCH, GENERATIONS)))
+        post(f"{server}/api/v1/runs/long/batches", batch_to_wire(Batch(who, rows)))
+    return "/runs/long"
+
+
+def drawn(page: Page, chart: str = "trend") -> list[dict[str, Any]]:
+    """The traces of a chart as plotly has them: name, x and y in the unit of the chart."""
+    found: list[dict[str, Any]] = page.evaluate(
+        """(id) => (document.getElementById(id).data ?? []).map((trace) => (
+            { name: trace.name ?? "", x: [...trace.x], y: [...trace.y], fill: trace.fill ?? "" }))""",
+        f"chart-{chart}",
+    )
+    return found
+
+
+def line(page: Page) -> dict[int, float]:
+    (found,) = [trace for trace in drawn(page) if trace["name"] == "generation end"]
+    return dict(zip(found["x"], found["y"], strict=True))
+
+
+def is_zoomed(page: Page) -> None:
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-of", "stretch", timeout=PATIENCE_MS
+    )
+
+
+def drag(page: Page, chart: str, left: float, right: float) -> None:
+    """Over a part of a chart, as a viewer does; left and right are shares of its width."""
+    area = page.locator(f"#chart-{chart} .nsewdrag")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * left, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * right, middle, steps=5)
+    page.mouse.up()
+
+
+def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
+    long_run: str, open_page: Open
+) -> None:
+    page = open_page(long_run)
+    trend = page.locator("#chart-trend")
+    expect(trend).to_have_attribute("data-points", "2000", timeout=PATIENCE_MS)
+    bands = [trace for trace in drawn(page) if trace["fill"] == "tonexty"]
+    assert max(max(band["y"]) for band in bands) == pytest.approx(SPIKE / GIB)
+    assert max(line(page).values()) < SPIKE / GIB / 2
+
+    # Towards the spike, in steps, as a viewer comes nearer to what stands out.
+    middle = SPIKE_AT / GENERATIONS
+    drag(page, "trend", middle - 0.05, middle + 0.05)
+    is_zoomed(page)
+    until(page, lambda: 1_000 < len(line(page)) <= 2_000)
+    first, last = min(line(page)), max(line(page))
+    share = (SPIKE_AT - first) / (last - first)
+    drag(page, "trend", share - 0.1, share + 0.1)
+    until(page, lambda: line(page).get(SPIKE_AT) == pytest.approx(SPIKE / GIB))
+    near = line(page)
+    assert sorted(near) == list(range(int(min(near)), int(max(near)) + 1))
+
+
+def test_a_link_to_a_stretch_shows_its_points_at_once(long_run: str, open_page: Open) -> None:
+    page = open_page(f"{long_run}?x={SPIKE_AT - 20}.5..{SPIKE_AT + 20}.5")
+    is_zoomed(page)
+    until(page, lambda: line(page).get(SPIKE_AT) == pytest.approx(SPIKE / GIB))
+    assert len(line(page)) == 42
+
+
+def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
+    page = open_page(long_run)
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-points", "2000", timeout=PATIENCE_MS
+    )
+    before = [page.locator(each).inner_text() for each in (".tiles", "#verdict-sentence")]
+    rows = page.locator("#trend table").inner_html()
+    drag(page, "trend", 0.4, 0.6)
+    is_zoomed(page)
+    assert [page.locator(each).inner_text() for each in (".tiles", "#verdict-sentence")] == before
+    assert page.locator("#trend table").inner_html() == rows
+
+    page.keyboard.press("r")
+    expect(page.locator("#chart-trend")).to_have_attribute("data-of", "all")
+    assert "x=" not in page.url
+    assert len(line(page)) == 2_000
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
+    long_run: str, open_page: Open
+) -> None:
+    page = open_page(long_run)
+    expect(page.locator("#chart-trend")).to_have_attribute(
+        "data-points", "2000", timeout=PATIENCE_MS
+    )
+    waiting: list[Route] = []
+    page.route("**/lines?*", lambda route: waiting.append(route))
+    drag(page, "trend", 0.2, 0.8)
+    until(page, lambda: len(waiting) == 1)
+    drag(page, "trend", 0.4, 0.5)
+    until(page, lambda: len(waiting) == 2)
+    waiting[1].continue_()
+    is_zoomed(page)
+    wanted = parse_qs(urlsplit(page.url).query)["x"][0]
+    assert parse_qs(urlsplit(waiting[1].request.url).query)["x"][0] == wanted
+    first, last = map(float, wanted.split(".."))
+    assert first - 1 <= min(line(page)) and max(line(page)) <= last + 1
+    # The browser itself gave up the older question.
+    assert waiting[0].request.failure == "net::ERR_ABORTED"
+
+
+def test_what_was_seen_comes_back_with_a_copied_link(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    train("seen", 8)
+    page = open_page("/runs/seen")
+    expect(page.locator("#chart-trend")).to_have_attribute("data-points", "8", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="RSS").click()
+    page.locator("#chart-trend .legendtoggle").first.click()
+    until(page, lambda: "hide=" in page.url)
+    drag(page, "trend", 0.3, 0.7)
+    until(page, lambda: "x=" in page.url)
+    hidden = hidden_lines(page)
+    assert len(hidden) == 1
+
+    again = open_page(urlsplit(page.url).path + "?" + urlsplit(page.url).query)
+    is_zoomed(again)
+    expect(again.get_by_role("button", name="RSS")).to_have_attribute("aria-pressed", "true")
+    until(again, lambda: hidden_lines(again) == hidden)
+    assert again.url == page.url
+
+    # And what was hidden can be brought back.
+    again.locator("#chart-trend .legendtoggle").first.click()
+    until(again, lambda: not hidden_lines(again) and "hide=" not in again.url)
+
+
+def hidden_lines(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        """() => document.getElementById("chart-trend").data
+            .filter((trace) => trace.visible === "legendonly").map((trace) => trace.name)"""
+    )
+    return found

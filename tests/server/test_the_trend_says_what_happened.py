@@ -1,0 +1,130 @@
+"""Marks on the trend: what happened, where, and what a fix has done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakline_server.chart_parts import Axis, Mark, Points
+from leakline_server.web.accounted import accounted
+from leakline_server.web.annotations import MAX_MARKS, Clock, marks
+from leakline_server.web.notes_view import Note
+
+MIB, GIB = 2**20, 2**30
+RUN: dict[str, Any] = {
+    "unit": "generation", "started_at": "1970-01-01T00:00:00.000+00:00", "attempts": [], "notes": [],
+}  # fmt: skip
+CLOCK = Clock([100.0, 200.0, 300.0], [0, 1, 2])
+# Ten MiB each until generation 10, one after.
+LEVELS = [min(g, 10) * 10 * MIB + max(g - 10, 0) * MIB for g in range(20)]
+ENDS = Points("a", "p", None, list(range(20)), LEVELS)
+
+
+def event(
+    kind: str, name: str = "x", time: float = 150.0, generation: int | None = None, **data: Any
+) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "time": time, "generation": generation, "data": data}
+
+
+def made(*events: dict[str, Any], **more: Any) -> tuple[Mark, ...]:
+    told: dict[str, Any] = {
+        "run": RUN, "events": events, "notes": (), "incidents": (), "verdict": None, "ends": None,
+        "axis": Axis("generation"), "clock": CLOCK, **more,
+    }  # fmt: skip
+    return marks(*told.values())
+
+
+def test_nothing_is_marked_before_a_generation_has_ended_or_of_other_events() -> None:
+    assert made(event("mark"), clock=Clock((), ())) == ()
+    assert made(event("expect"), event("track"), event("watch"), event("note")) == ()
+
+
+def test_what_has_no_generation_belongs_to_the_end_of_the_one_it_fell_in() -> None:
+    moments = (event("mark", time=time) for time in (1.0, 150.0, 999.0))
+    before, within, after = made(*moments)
+    assert (before.x, within.x, after.x) == (0, 1, 2)
+    assert made(event("mark", time=150.0, generation=7))[0].x == 7
+
+
+def test_without_generations_a_mark_lies_at_its_minute() -> None:
+    (found,) = made(event("mark", time=150.0), axis=Axis("minutes", "time", 60))
+    assert found.x == 2.5
+
+
+def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
+    attempts = [{"number": n, "started_at": f"1970-01-01T00:0{n}:00.000+00:00"} for n in (1, 2)]
+    opened = "1970-01-01T00:02:00.000+00:00"
+    incident = {"first_seen_at": opened, "status": "confirmed", "summary": "train keeps 1 GiB"}
+    found = made(
+        event("cleanup", "agent", freed_bytes=2 * MIB),
+        run={**RUN, "attempts": attempts}, incidents=[incident], notes=[Note(250.0, None, "a person", "see", None)],
+    )  # fmt: skip
+    told = {mark.kind: (mark.x, mark.text) for mark in found}
+    assert told["attempt"] == (1, "attempt 2 begins")
+    assert told["incident"] == (1, "confirmed: train keeps 1 GiB")
+    assert told["note"] == (2, "see")
+    assert told["cleanup"] == (1, "agent: freed 2.00 MiB")
+
+
+def test_many_cleanups_push_nothing_else_aside() -> None:
+    many = [event("cleanup", "agent", time=float(i), generation=i) for i in range(5_000)]
+    found = made(event("mark", "drop", generation=3), *many)
+    assert [mark.label for mark in found if mark.kind == "mark"] == ["drop"]
+    assert len([mark for mark in found if mark.kind == "cleanup"]) == 300
+    assert len(made(*(event("mark", generation=i) for i in range(500)))) == MAX_MARKS
+
+
+def test_a_fix_tells_the_growth_on_both_sides_and_what_it_promised() -> None:
+    check = {
+        "fix": "detach", "claim": "growth_bytes_per_generation", "promised": 2 * MIB, "outcome": "held",
+        "measured": {"estimate": MIB, "low": MIB, "high": MIB},
+    }  # fmt: skip
+    (found,) = made(event("fix", "detach", generation=10), ends=ENDS, verdict={"fixes": [check]})
+    assert found.text.split("\n") == [
+        "detach",
+        "growth per generation: before +10.00 MiB, after +1.00 MiB",
+        "promised 2.00 MiB per generation, measured +1.00 MiB: held",
+    ]
+
+
+def test_a_fix_with_too_little_on_one_side_says_so() -> None:
+    (found,) = made(event("fix", "detach", generation=2), ends=ENDS)
+    assert "before not known, after +" in found.text
+    (alone,) = made(event("fix", "detach", generation=2))
+    assert alone.text == "detach"
+
+
+def test_a_text_too_long_for_a_hover_is_cut() -> None:
+    (found,) = made(event("mark", "y" * 5_000, generation=1))
+    assert len(found.text) <= 160 and found.text.endswith("…")
+
+
+def test_memory_that_nobody_measured_is_never_called_explained() -> None:
+    assert accounted(None, {"arrays.bytes": 5.0}, None) == ""
+    assert accounted(GIB, {}, None) == ""
+    told = accounted(GIB, {"arrays.bytes": GIB / 4}, None)
+    assert told.startswith("25 % of 1.00 GiB private memory is accounted for: arrays 256.00 MiB.")
+    assert "Not measured: tensors, other objects, freed but kept by the C allocator." in told
+
+
+def test_each_byte_is_accounted_for_once() -> None:
+    apart = [["numpy.ndarray", 9, GIB], ["torch.Tensor", 9, GIB]]
+    census = {"types": [*apart, ["dict", 9, 64 * MIB], ["app.Env", 2, None]]}
+    last = {
+        "arrays.bytes": 128.0 * MIB, "tensors.bytes": 300.0 * MIB, "tensors.device_bytes": 200.0 * MIB,
+        "tensors.graph_bytes": 28.0 * MIB, "allocator.kept_bytes": 0.0,
+    }  # fmt: skip
+    told = accounted(GIB, last, census)
+    assert told.startswith("31 % of 1.00 GiB private memory is accounted for: arrays 128.00 MiB, ")
+    assert "tensors 128.00 MiB, other objects 64.00 MiB" in told
+    assert "Not measured" not in told
+
+
+def test_a_census_tells_of_arrays_where_no_look_has_counted_them() -> None:
+    census = {"types": [["numpy.ndarray", 9, GIB // 2], ["app.Env", 2, None]]}
+    told = accounted(GIB, {}, census)
+    assert told.startswith("50 % of 1.00 GiB private memory is accounted for: arrays 512.00 MiB.")
+    assert "Not measured: tensors, other objects" in told
+
+
+def test_more_than_all_is_said_to_overlap() -> None:
+    assert "more than the 1.00 GiB" in accounted(GIB, {"arrays.bytes": 2.0 * GIB}, None)
