@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.browser.patience import until
+from tests.browser.everything import NamedByOthers, open_all
+from tests.browser.hostile_labels import ALIVE
+from tests.browser.patience import eventually, until
+from tests.browser.test_axe_finds_nothing import violations
 from tests.browser.training import MadeTraining
+
+from leakline.delivery import request_json
 
 Open = Callable[..., Page]
 PATIENCE_MS = 30_000
@@ -155,6 +161,52 @@ def test_a_file_fits_a_phone(
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+@pytest.fixture(scope="module")
+def hostile(two_runs: None, server: str) -> str:
+    """A server with a leak in a run, a phase and a type whose names would like to be more than text."""
+    leaking = NamedByOthers(server, "sent-hostile", tags=(NamedByOthers.type_name,))
+    leaking.start()
+    leaking.run_generations(12)
+    leaking.finish()
+    verdict = "/runs/sent-hostile/verdict"
+    eventually(lambda: request_json(server, "GET", verdict)["findings"])
+    return server
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/sent-hostile/report.html",
+        "/compare/report.html?before=sent-hostile&after=sent-fix",
+    ],
+)
+def test_no_name_comes_to_life_in_a_file(
+    hostile: str, open_far_away: Callable[..., Page], tmp_path: Path, path: str
+) -> None:
+    file = tmp_path / "report.html"
+    with urllib.request.urlopen(hostile + path, timeout=60) as answer:
+        file.write_bytes(answer.read())
+    page = open_far_away(file)
+    open_all(page)
+    assert page.evaluate(f"window.{ALIVE}") is None
+    assert page.locator(f".{ALIVE}").count() == 0
+    assert page.locator("main :is(iframe, img, script:not([type='application/json']))").count() == 0
+    said = "".join(page.locator("main").evaluate("main => main.textContent").split())
+    for name in (NamedByOthers.type_name, NamedByOthers.phase_name):
+        assert "".join(name.split()) in said
+
+
+@pytest.mark.parametrize("path", [RUN, COMPARISON])
+def test_axe_finds_nothing_grave_in_a_file(
+    save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
+) -> None:
+    page = open_far_away(save(path))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        open_all(page)
+        assert violations(page) == []
+
+
 def test_a_file_asks_nobody_for_anything(
     save: Callable[[str], Path], open_far_away: Callable[..., Page]
 ) -> None:
@@ -199,6 +251,7 @@ def test_where_a_page_may_not_copy_the_text_stands_in_a_box(
     expect(area).to_have_value(re.compile("TradingEnvironment"))
     chosen = area.evaluate("each => each.value.slice(each.selectionStart, each.selectionEnd)")
     assert chosen == area.input_value()
+    assert violations(page) == []
     page.keyboard.press("Escape")
     expect(box).to_have_count(0)
     expect(page.locator("#copy-report")).to_be_focused()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from tests.browser.hostile_labels import LABELS
 
 from leakline.report.markup import bullets, code, escape, one_line, table
 
@@ -31,6 +32,7 @@ HOSTILE = (
     "\u202eturned round\u202c",
     "$x$ and <https://evil.example>",
     "[label]: https://evil.example",
+    *LABELS,
 )
 PLAIN = (
     "evaluate_population keeps 16 TradingEnvironment per generation: 6.88 GiB since generation 1",
