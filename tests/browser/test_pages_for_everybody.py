@@ -69,6 +69,7 @@ def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     open_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.evaluate("window.scrollTo(0, 0)")
     # All pages are found without scrolling the bar.
     expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
 
