@@ -270,7 +270,7 @@ def test_the_menu_works_without_scripts_and_closes_as_menus_do(
     plain = open_page(RUN, java_script_enabled=False)
     expect(plain.get_by_role("button", name="Copy report")).to_have_count(0)
     plain.locator("#share").click()
-    for words in ("HTML", "Markdown", "JSON"):
+    for words in ("HTML", "Markdown", "Text", "JSON"):
         expect(plain.locator(".menu a", has_text=words).first).to_be_visible()
     page = open_page(RUN)
     page.locator("#share").click()

@@ -331,7 +331,7 @@ def test_a_page_offers_its_reports(leaking: TestClient) -> None:
     ):
         found = Reader(leaking.get(page).text)
         assert found.values("data-copy") == [f"{base}report.txt{asked}"]
-        for name in ("report.html", "report.md"):
+        for name in OF_RUN:
             address = f"{base}{name}{asked}"
             assert address in found.values("href")
             assert leaking.get(address).status_code == 200
