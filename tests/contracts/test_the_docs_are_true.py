@@ -30,7 +30,9 @@ def test_a_path_named_in_a_document_exists(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_link_to_a_file_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
+    text = document.read_text()
+    pictures = re.findall(r"\s(?:src|srcset)=\"([^\":]+)\"", text)
+    for target in pictures + re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
