@@ -250,6 +250,28 @@ def test_two_who_delete_the_same_run_at_once_both_find_it_deleted(
         other.dispose()
 
 
+def test_its_leaks_are_among_the_incidents_only_while_it_is_there(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    for run_id in ("r1", "r2"):
+        run = make_run(id=run_id, instance=run_id, leak_bytes=2**27)
+        run.create(api)
+        run.send(api, 0, 90)
+
+    def seen_in() -> list[str]:
+        groups = api.get("/api/v1/incidents?status=open").json()["items"]
+        return sorted({seen["run"] for group in groups for seen in group["runs"]})
+
+    eventually(lambda: seen_in() == ["r1", "r2"])
+    delete(api, "r1")
+    assert seen_in() == ["r2"]
+    assert "/runs/r1" not in api.get("/incidents").text
+    delete(api, "r2")
+    assert seen_in() == []
+    api.post("/deletions/undo", data={"run": ["r1", "r2"]})
+    assert seen_in() == ["r1", "r2"]
+
+
 def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: Any) -> None:
     server = serve()
     run = make_run()

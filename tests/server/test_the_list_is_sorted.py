@@ -234,6 +234,21 @@ def test_the_address_says_how_the_list_is_sorted_and_each_head_how_it_would_be(
     assert 'aria-sort="descending"><a href="/?sort=-seen">' in read_list()
 
 
+def test_the_api_has_the_same_orders(api: TestClient) -> None:
+    for number, name in enumerate(["b", "c", "a"]):
+        create(api, id=name, name=name, started_at=1.76e9 + number)
+
+    def asked(query: str) -> Any:
+        return api.get(f"/api/v1/runs?{query}").json()
+
+    assert [item["id"] for item in asked("")["items"]] == ["a", "c", "b"]
+    first = asked("sort=-name&limit=2")
+    assert [item["id"] for item in first["items"]] == ["c", "b"]
+    assert [item["id"] for item in asked(f"sort=-name&cursor={first['next']}")["items"]] == ["a"]
+    assert asked(f"cursor={first['next']}")["error"]["details"]["field"] == "cursor"
+    assert asked("sort=size")["error"]["details"]["field"] == "sort"
+
+
 def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient, read_list: Any) -> None:
     create(api, id="a", project="vision", tags=["big", "my tag"])
     create(api, id="b", project="speech", tags=["big"])
