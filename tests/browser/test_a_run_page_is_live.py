@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.conftest import OwnServer
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
 
@@ -113,6 +114,18 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
     hide(page, hidden=False)
     expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     wait_for_points(page, 3)
+
+
+def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -> None:
+    training = MadeTraining(own_server.address, "left-alone")
+    training.start()
+    training.run_generations(2)
+    page = open_page("/runs/left-alone", address=own_server.address, expect_failed_requests=True)
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    own_server.stop()
+    expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
+    expect(mark).to_have_text("Disconnected")
 
 
 def test_a_run_that_ended_is_not_streamed(train: Train, open_page: Open) -> None:

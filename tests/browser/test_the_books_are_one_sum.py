@@ -103,3 +103,22 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
     until(page, are_there)
     assert any("learning rate drop" in text for text in texts)
     assert any("cleanup" in text and "freed nothing" in text for text in texts)
+
+
+def test_what_somebody_types_is_not_taken_away_by_an_update(train: Train, open_page: Open) -> None:
+    training = train("typing", 20)
+    page = open_page("/runs/typing")
+    field = page.locator("#calculator").get_by_label("bytes per item")
+    expect(field).to_be_visible(timeout=PATIENCE_MS)
+    field.fill("12 Mi")
+    training.run_generations(2)
+    expect(page.locator("#waterfall [data-part$=note] .note")).to_contain_text(
+        "Generation 21", timeout=PATIENCE_MS
+    )
+    expect(field).to_have_value("12 Mi")
+    expect(field).to_be_focused()
+    field.press("End")
+    field.press_sequentially("B")
+    field.press("Enter")
+    expect(page.locator("#calculator [data-part$=note] .note")).to_contain_text("16 × 12.00 MiB")
+    expect(field).to_be_focused()

@@ -240,11 +240,13 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
 
 
 def test_the_fragments_are_the_page_without_its_frame(
-    api: TestClient, make_run: Any, read_page: Any
+    api: TestClient, make_run: Any, read_page: Any, eventually: Any
 ) -> None:
     run = make_run()
     run.create(api)
     run.send(api, 0, 36)
+    # What has been found has sections of its own.
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
     whole, fragments = read_page("/runs/r1"), read_page("/runs/r1/fragments")
     parts = re.compile(r'data-part="([^"]+)"')
     assert "<html" not in fragments

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from leakline_server.chart_parts import Axis, Mark, Points
+from leakline_server.web import inventory
 from leakline_server.web.accounted import accounted
-from leakline_server.web.annotations import MAX_MARKS, Clock, marks
+from leakline_server.web.annotations import MAX_MARKS, Clock, fix_effects, marks
 from leakline_server.web.notes_view import Note
+from leakline_server.web.run_view import progress
 
 MIB, GIB = 2**20, 2**30
 RUN: dict[str, Any] = {
@@ -86,6 +88,20 @@ def test_a_fix_tells_the_growth_on_both_sides_and_what_it_promised() -> None:
     ]
 
 
+def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
+    commit, place = "1f0c9a2b" * 5, "training/trainer.py:281"
+    fix = {**event("fix", "detach", generation=10, location=place), "phase": None}
+    effects = fix_effects(made(fix, ends=ENDS))
+    environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
+    section = inventory.events([fix], "generation", environment, effects)
+    assert section is not None and section.table is not None
+    cell = section.table.rows[0].cells[-1]
+    assert cell.text == f"{place}; growth per generation: before +10.00 MiB, after +1.00 MiB"
+    assert (
+        cell.outside and cell.href is not None and cell.href.endswith("/training/trainer.py#L281")
+    )
+
+
 def test_a_fix_with_too_little_on_one_side_says_so() -> None:
     (found,) = made(event("fix", "detach", generation=2), ends=ENDS)
     assert "before not known, after +" in found.text
@@ -128,3 +144,14 @@ def test_a_census_tells_of_arrays_where_no_look_has_counted_them() -> None:
 
 def test_more_than_all_is_said_to_overlap() -> None:
     assert "more than the 1.00 GiB" in accounted(GIB, {"arrays.bytes": 2.0 * GIB}, None)
+
+
+def test_a_plan_that_was_left_behind_is_no_progress() -> None:
+    run = {"total": None, "generations": 12, "unit": "epoch"}
+    bands = {"bands": [{"last": 5}, {"last": None}], "fixes": []}
+    assert progress(run, None) == "12 epochs"
+    assert progress(run, bands) == "12 epochs"
+    assert progress({**run, "generations": 3}, bands) == "3 of 5 epochs"
+    promised = {**bands, "fixes": [{"claim": "generations", "promised": 25.0}]}
+    assert progress(run, promised) == "12 of 25 epochs"
+    assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"

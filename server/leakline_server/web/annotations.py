@@ -102,6 +102,12 @@ def marks(
     return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
 
 
+def fix_effects(found: Sequence[Mark]) -> dict[str, str]:
+    """Fix -> what its mark tells of it, for those who cannot point at one."""
+    told = {mark.label: mark.text.split("\n")[1:] for mark in found if mark.kind == "fix"}
+    return {name: "; ".join(lines) for name, lines in told.items() if lines}
+
+
 def _newest(
     found: Sequence[tuple[float | None, str, str, str]], most: int
 ) -> list[tuple[float, str, str, str]]:

@@ -69,33 +69,45 @@ _SHOWN_EVENTS: Final = (
 _COUNTS_SHOWN: Final = 3
 
 
-def events(found: Sequence[Json], unit: str, environment: Json | None = None) -> Section | None:
-    """``environment``: what the run was started from, for links to its code."""
+def events(
+    found: Sequence[Json], unit: str, environment: Json | None = None, effects: Mapping[str, str] | None = None,
+) -> Section | None:  # fmt: skip
+    """``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix."""
     told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
     if not told:
         return None
-    rows = [_event_row(each, environment or {}) for each in told[: -MAX_ROWS - 1 : -1]]
+    rows = [
+        _event_row(each, environment or {}, effects or {}) for each in told[: -MAX_ROWS - 1 : -1]
+    ]
     heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
     how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
     found_table = table(heads, rows, caption=shown(len(rows), len(told), "event"))
     return Section("events", "Events and cleanups", how, table=found_table, short="Events")
 
 
-def _event_row(event: Json, environment: Json) -> list[Field]:
+def _event_row(event: Json, environment: Json, effects: Mapping[str, str]) -> list[Field]:
     write = _WRITTEN.get(event["kind"], _other_event)
-    code_at = (
-        code_link(environment, event["data"].get("location")) if event["kind"] == "fix" else None
-    )
+    happened = write(event["data"])
+    if event["kind"] == "fix":
+        happened = _fix(event, happened, environment, effects)
     return [
         place(event["generation"]),
         at(event["time"]),
         event["kind"],
         event["name"],
         event.get("phase") or "–",
-        replace(write(event["data"]), href=code_at, outside=True)
-        if code_at
-        else write(event["data"]),
+        happened,
     ]
+
+
+def _fix(event: Json, told: Cell, environment: Json, effects: Mapping[str, str]) -> Cell:
+    """Its effect behind what it says itself, which leads to its code where that is known."""
+    code_at, effect = (
+        code_link(environment, event["data"].get("location")),
+        effects.get(event["name"]),
+    )
+    text = "; ".join(filter(None, (told.text if told.text != "–" else "", effect)))
+    return replace(told, text=text or "–", href=code_at, outside=code_at is not None)
 
 
 def _other_event(data: Json) -> Cell:

@@ -18,7 +18,7 @@ from ..chart_parts import Axis, Chart, Line, Palette, Points, add_up
 from ..store.runs import unix
 from . import ending_view, formats, inventory, sections
 from .accounted import SOURCES, accounted
-from .annotations import NO_CLOCK, Clock, marks
+from .annotations import NO_CLOCK, Clock, fix_effects, marks
 from .calculator import calculator
 from .checklist import ticks
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
@@ -111,8 +111,11 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     promised = [c["promised"] for c in told.get("fixes") or () if c["claim"] == GENERATIONS]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
     planned_for = [check["last"] for check in told.get("bands") or () if check["last"] is not None]
-    found = run["total"] or max((int(p) for p in promised if p), default=0)
-    return found or max(planned_for, default=0) or None
+    if run["total"]:
+        return int(run["total"])
+    found = max((int(p) for p in promised if p), default=0) or max(planned_for, default=0)
+    # A plan that the run has left behind says nothing of its end.
+    return found if found >= run["generations"] and found else None
 
 
 def _head(data: RunData) -> RunHead:
@@ -189,8 +192,9 @@ def _sections(data: RunData) -> list[Section | None]:
     # A run that was uploaded later was last seen long after its end.
     wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
     client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
+    trend = trend_chart(data, palette)
     return [
-        sections.trend(trend_chart(data, palette), unit, trend_note(data)),
+        sections.trend(trend, unit, trend_note(data)),
         ending_view.end(run, data.snapshots),
         promises((data.verdict or {}).get("fixes", ()), unit),
         planned(data.verdict, unit),
@@ -226,7 +230,7 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.gauges(_gauge_chart(axis, read_end, end), unit),
         inventory.expectations(data.expectations),
         notes(notes_of(run, data.events), unit),
-        inventory.events(data.events, unit, run["environment"]),
+        inventory.events(data.events, unit, run["environment"], fix_effects(trend.marks)),
         sections.seconds(charts.seconds_chart(axis, palette, data.books), unit)
         if by_phase
         else None,
