@@ -15,10 +15,13 @@ from starlette.responses import Response
 from ..chart_parts import Band, Chart, Group, Level, Line
 from . import formats, tables
 from .contexts import (
+    Ask,
+    AskField,
     Cell,
     Choice,
     Figure,
     FindingView,
+    ProcessChoice,
     Section,
     Status,
     SuspectView,
@@ -66,6 +69,7 @@ class PatternsPage:
     tiles: tuple[Tile, ...]
     ticks: tuple[Tick, ...]
     finding: FindingView
+    ask: Ask
     figure: Section
     empty: Section
     moment: str
@@ -92,6 +96,7 @@ def patterns_page() -> PatternsPage:
         tiles=_tiles(),
         ticks=_ticks(),
         finding=_finding(),
+        ask=_ask(),
         figure=_figure(),
         empty=_empty(),
         moment=moment,
@@ -191,6 +196,12 @@ def _finding() -> FindingView:
         advice=("Keep the scores of old populations, not the populations.",),
         search="",
     )  # fmt: skip
+
+
+def _ask() -> Ask:
+    links = (ProcessChoice("newest", "#forms", True), ProcessChoice("largest", "#forms", False))
+    fields = (AskField("generation", "Generation", "12", "number"),)
+    return Ask("generation", links, fields, (), "Show")
 
 
 def _empty() -> Section:
