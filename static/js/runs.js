@@ -5,8 +5,9 @@ import { takeParts } from "./parts.js";
 
 const form = document.getElementById("picked");
 const search = document.getElementById("search");
+const overlay = document.getElementById("overlay-button");
+const unpicked = document.getElementById("picked-hint")?.textContent ?? "";
 const REFRESH_MS = 4000;
-const MOST_LAID_OVER = 10;
 const MOST_NAMED = 3;
 
 // Id -> name, in the order they were picked: of two, the first is "before". A run stays picked when the list moves on.
@@ -19,9 +20,9 @@ function show() {
   for (const box of boxes()) box.checked = picked.has(box.value);
   const number = picked.size;
   form.dataset.picked = String(number);
-  document.getElementById("compare-button").disabled = number !== 2;
-  document.getElementById("overlay-button").disabled = number < 2 || number > MOST_LAID_OVER;
-  document.getElementById("delete-button").disabled = number === 0;
+  for (const button of form.querySelectorAll("button[data-least]")) {
+    button.disabled = number < Number(button.dataset.least) || number > Number(button.dataset.most ?? Infinity);
+  }
   document.getElementById("clear-button").hidden = number === 0;
   const hint = document.getElementById("picked-hint");
   // Set only when it changes: it is read out.
@@ -30,11 +31,11 @@ function show() {
 
 function words(number) {
   const names = [...picked.values()];
-  if (number === 0) return "Pick two runs to compare, two to ten to lay over each other.";
-  if (number === 1) return `${names[0]} is picked. Pick another to compare.`;
-  if (number === 2) return `${names[0]} → ${names[1]}`;
+  if (number === 0) return unpicked;
+  if (number === 1) return `${names[0]} is picked.`;
+  if (number === 2 && overlay) return `${names[0]} → ${names[1]}`;
   const rest = number > MOST_NAMED ? ` and ${number - MOST_NAMED} more` : "";
-  const most = number > MOST_LAID_OVER ? ` An overlay takes up to ${MOST_LAID_OVER}.` : "";
+  const most = number > Number(overlay?.dataset.most ?? Infinity) ? ` An overlay takes up to ${overlay.dataset.most}.` : "";
   return `${number} runs: ${names.slice(0, MOST_NAMED).join(", ")}${rest}.${most}`;
 }
 
@@ -53,7 +54,8 @@ function fill({ formData }) {
   } else {
     for (const id of ids) formData.append("pick", id);
   }
-  if (sentBy?.id !== "delete-button") formData.delete("view");
+  // Where a change leads back to; in an address it would say nothing.
+  if (sentBy?.formMethod !== "post") formData.delete("view");
 }
 
 async function refresh() {

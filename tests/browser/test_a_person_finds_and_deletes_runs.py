@@ -167,6 +167,27 @@ def test_two_runs_are_deleted_and_brought_back(
     assert set(NAMES) <= set(in_api(server))
 
 
+def test_what_is_deleted_is_found_again_and_brought_back(
+    tries: str, open_page: Open, server: str
+) -> None:
+    page = open_page(LIST)
+    check(page, "try-one", "try-two", "try-three")
+    button(page, "Delete").click()
+    page.get_by_role("link", name="can still be brought back").click()
+    for name in ("Compare", "Overlay", "Delete"):
+        expect(button(page, name)).to_have_count(0)
+    expect(button(page, "Bring back")).to_be_disabled()
+    check(page, "try-one", "try-three")
+    button(page, "Bring back").click()
+    expect(page.get_by_label("Pick try-two", exact=True)).to_be_visible()
+    expect(page.get_by_label("Pick try-one", exact=True)).to_have_count(0)
+    assert "try-one" in in_api(server) and "try-two" not in in_api(server)
+    check(page, "try-two")
+    button(page, "Bring back").click()
+    expect(page.get_by_text("No run matches this search.")).to_be_visible()
+    assert set(NAMES) <= set(in_api(server))
+
+
 def test_a_run_is_deleted_from_its_page(tries: str, open_page: Open, server: str) -> None:
     page = open_page("/runs/try-one")
     delete = page.get_by_role("button", name="Delete this run")

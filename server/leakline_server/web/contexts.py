@@ -264,6 +264,7 @@ class RunsPage:
     heads: tuple[ListHead, ...]
     groups: tuple[RunGroup, ...]
     view: str
+    shows_deleted: bool
     deleted: JustDeleted | None
     deleted_href: str | None
     deleted_note: str

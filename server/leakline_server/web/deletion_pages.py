@@ -53,16 +53,18 @@ def delete(form: Boxes, use: Use) -> Response:
 
 @router.post("/deletions/undo")
 def undo(form: Boxes, use: Use) -> Response:
-    """``run``: these runs, or ``deleted``: those deleted at that moment."""
-    picked = form.get("run", [])
-    known = picked or [each.run_id for each in deleting.at(use.engine, _moment(form))]
+    """``run`` or ``pick``: these runs, or ``deleted``: those deleted at that moment. ``view`` as above."""
+    alone, picked = form.get("run", []), form.get("pick", [])
+    if not (alone or picked or "deleted" in form):
+        raise InvalidField("pick", None, "pick at least one run in the list")
+    known = alone or picked or [each.run_id for each in deleting.at(use.engine, _moment(form))]
     if not deleting.undo(use.engine, known):
         raise NotFound(
             "deletion_is_over",
             f"{deleting.GRACE_SECONDS / 60:.0f} minutes are over, or somebody else has brought them back: see the list",
         )
-    if len(picked) == 1:
-        return RedirectResponse(f"/runs/{quote(picked[0], safe='')}", 303)
+    if len(alone) == 1:
+        return RedirectResponse(f"/runs/{quote(alone[0], safe='')}", 303)
     return RedirectResponse(shown_again(_one(form, "view")).href(), 303)
 
 

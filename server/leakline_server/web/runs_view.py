@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from ..store.deleting import Deleted
 from ..store.run_order import LAST_SEEN, ORDERS, By, Order, order_of
+from ..store.runs import DELETED
 from . import formats
 from .contexts import (
     Filter,
@@ -95,6 +96,7 @@ def runs_page(
         heads=_heads(shown),
         groups=_grouped(items, shown),
         view=urlencode(shown.fields),
+        shows_deleted=_shows_deleted(shown),
         deleted=_just_deleted(just_deleted),
         deleted_href=_deleted_href(shown) if deleted else None,
         deleted_note=f"{_number(deleted)} can still be brought back." if deleted else "",
@@ -118,9 +120,12 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
     return JustDeleted(f"Deleted {what}.", until, formats.clock(until), repr(found[0].deleted_at))
 
 
+def _shows_deleted(shown: Shown) -> bool:
+    return parse_query(shown.query).get("status") == DELETED
+
+
 def _deleted_href(shown: Shown) -> str | None:
-    asked = parse_query(shown.query).get("status") == "deleted"
-    return None if asked else replace(shown, query="status:deleted").href()
+    return None if _shows_deleted(shown) else replace(shown, query=f"status:{DELETED}").href()
 
 
 def _filters(shown: Shown) -> tuple[Filter, ...]:
