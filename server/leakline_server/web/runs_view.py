@@ -66,7 +66,8 @@ class Shown:
 
 def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
     """What an address asks for; what it does not know is as it is by itself."""
-    grouping = next((each for each in GROUPINGS if each == group), "project")
+    usual: Grouping = "project"
+    grouping = next((each for each in GROUPINGS if each == group), usual)
     return Shown(query, grouping, order_of(sort or "") or LAST_SEEN)
 
 
