@@ -1,4 +1,4 @@
-"""What is known of a run, or of two -> what their reports in Markdown are made of; `leakline.report` writes them. Pure."""
+"""What is known of a run, or of two -> what their reports in Markdown are made of (`leakline.report`). Pure."""
 
 from __future__ import annotations
 
