@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, Route, expect
-from tests.browser.patience import until
+from tests.browser.patience import eventually, until
 from tests.browser.training import MadeTraining, post
 
 from leakline.snapshot import (
@@ -53,7 +54,17 @@ def long_run(server: str) -> str:
     for first in range(0, GENERATIONS, BATCH):
         rows = tuple(snapshot(g) for g in range(first, min(first + BATCH, GENERATIONS)))
         post(f"{server}/api/v1/runs/long/batches", batch_to_wire(Batch(who, rows)))
+    # What is worked out of so many generations is kept as long as the run stays as it is: no test waits for it.
+    read(f"{server}/runs/long")
+    eventually(lambda: f'"generations":{GENERATIONS}' in read(f"{server}/api/v1/runs/long/verdict"))
+    read(f"{server}/runs/long")
     return "/runs/long"
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=PATIENCE_MS / 1000) as answer:
+        text: str = answer.read().decode().replace(": ", ":")
+        return text
 
 
 def drawn(page: Page, chart: str = "trend") -> list[dict[str, Any]]:
@@ -159,6 +170,22 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
     assert first - 1 <= min(line(page)) and max(line(page)) <= last + 1
     # The browser itself gave up the older question.
     assert waiting[0].request.failure == "net::ERR_ABORTED"
+
+
+def test_both_runs_of_a_comparison_are_read_anew(
+    long_run: str, train: Callable[..., MadeTraining], open_page: Open
+) -> None:
+    train("short", 8)
+    stretch = f"x={SPIKE_AT - 5}..{SPIKE_AT + 5}"
+    page = open_page(f"/compare?before=long&after=short&{stretch}")
+    expect(page.locator("#chart-overlay")).to_have_attribute(
+        "data-of", "stretch", timeout=PATIENCE_MS
+    )
+    before = next(trace for trace in drawn(page, "overlay") if trace["name"] == "before")
+    assert dict(zip(before["x"], before["y"], strict=True))[SPIKE_AT] == pytest.approx(SPIKE / GIB)
+    page.keyboard.press("r")
+    expect(page.locator("#chart-overlay")).to_have_attribute("data-of", "all")
+    assert urlsplit(page.url).query == "before=long&after=short"
 
 
 def test_what_was_seen_comes_back_with_a_copied_link(

@@ -30,7 +30,6 @@ _EDGE: Final = 0.03
 class Steps:
     """``begin`` is None where no level is known: the sum then begins at zero."""
 
-    title: str
     begin: float | None
     changes: tuple[tuple[str, float], ...]
 
@@ -59,13 +58,12 @@ def steps_of(books: Books, generation: int, end: float | None) -> Steps:
     at = books.generations.index(generation)
     changes = [(line.name, line.bytes[at]) for line in books.lines]
     begin = None if end is None else end - books.total[at]
-    return Steps(f"{generation:,}", begin, _joined(changes))
+    return Steps(begin, _joined(changes))
 
 
 def mean_steps(books: Books) -> Steps:
-    number = len(books.generations)
-    changes = [(line.name, sum(line.bytes) / number) for line in books.lines]
-    return Steps("the mean", None, _joined(changes))
+    changes = [(line.name, sum(line.bytes) / books.count()) for line in books.lines]
+    return Steps(None, _joined(changes))
 
 
 def _joined(changes: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -89,11 +87,7 @@ def waterfall(
         return None
     generation = chosen(books, wanted)
     steps = mean_steps(books) if generation is None else steps_of(books, generation, end)
-    what = (
-        f"the mean of {len(books.generations):,} {unit}s"
-        if generation is None
-        else f"{unit} {generation:,}"
-    )
+    what = _what(books, generation, unit)
     how = (
         f"One {unit} as a sum, from top to bottom: the memory it began with, what each phase kept (to the right) or "
         "gave back (to the left), and the memory at its end. Nothing is left over: what no phase was open for is "
@@ -105,6 +99,14 @@ def waterfall(
         steps_table(steps), note=_note(steps, unit, what), short="Sum",
         ask=_ask(books, generation, wanted, unit, address),
     )  # fmt: skip
+
+
+def _what(books: Books, generation: int | None, unit: str) -> str:
+    if generation is None:
+        return f"the mean of {books.count():,} {unit}s"
+    span = books.span(books.generations.index(generation))
+    # Of very long runs, older ones are told together.
+    return f"{unit} {generation:,}" if span == 1 else f"{span} {unit}s up to {generation:,}"
 
 
 def _note(steps: Steps, unit: str, what: str) -> str:
