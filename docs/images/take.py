@@ -34,7 +34,7 @@ CHROMIUM = (
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DESKTOP = {"width": 1280, "height": 1160}
 PHONE = {"width": 390, "height": 844}
-# Of a palette, by which a picture becomes a third as large. It is chosen to cover what colours there are: one by how much
+# Of a palette, by which a picture becomes a third as large. It is chosen to cover what colours there are: one by the
 # area they have makes the mark of a warning as red as that of a leak.
 COLOURS, COVERING = 256, Image.Quantize.MAXCOVERAGE
 # All of them together, so that a checkout stays small.
