@@ -180,19 +180,26 @@ def books_chart(
     x = [_mean(part) for part in _chunks(books.generations, step)]
     bars = [
         palette.paint(
-            Line(line.name, x, [_mean(part) for part in _chunks(line.bytes, step)], draw="bar"),
+            Line(line.name, x, _per_generation(line.bytes, books, step), draw="bar"),
             line.name,
         )
         for line in books.lines
         if any(line.bytes)
     ]
     total = Line(
-        name="sum", x=x, y=[_mean(p) for p in _chunks(books.total, step)], draw="points", colour=0
+        name="sum", x=x, y=_per_generation(books.total, books, step), draw="points", colour=0
     )
     return Chart(
         id=chart_id, unit="bytes", y_title=f"growth per {axis.title}", x_title=axis.title,
         lines=(*bars, total),
     )  # fmt: skip
+
+
+def _per_generation(values: Sequence[float], books: Books, step: int) -> list[float]:
+    """The means of so many entries at a time, each of which may stand for several generations."""
+    spans = [books.span(i) for i in range(len(values))]
+    parts = zip(_chunks(values, step), _chunks(spans, step), strict=True)
+    return [sum(amounts) / sum(counts) for amounts, counts in parts]
 
 
 def books_within(books: Books, first: float, last: float) -> Books:
@@ -203,16 +210,16 @@ def books_within(books: Books, first: float, last: float) -> Books:
         BookLine(line.name, line.bytes[at], line.seconds[at], line.executions[at])
         for line in books.lines
     )
-    return Books(books.generations[at], lines, books.total[at])
+    return Books(books.generations[at], lines, books.total[at], books.spans[at])
 
 
 def same_scale(books: Sequence[Books]) -> tuple[float, float]:
     """Highest and lowest stack over several books, with some air."""
     highs, lows = [0.0], [0.0]
     for each in books:
-        for column in zip(*(line.bytes for line in each.lines), strict=True):
-            highs.append(sum(value for value in column if value > 0))
-            lows.append(sum(value for value in column if value < 0))
+        for i, column in enumerate(zip(*(line.bytes for line in each.lines), strict=True)):
+            highs.append(sum(value for value in column if value > 0) / each.span(i))
+            lows.append(sum(value for value in column if value < 0) / each.span(i))
     return 1.05 * min(lows), 1.05 * max(highs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 from leakline import analysis
 from leakline.analysis.results import to_json
 from leakline_server.store import history
+from leakline_server.web import derived
 
 
 @pytest.fixture
@@ -18,11 +20,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     load = history.load_history_at
 
-    def counted(engine: Any, run_id: str) -> Any:
+    def counted(engine: Any, run_id: str, **how: Any) -> Any:
         seen.append(run_id)
-        return load(engine, run_id)
+        return load(engine, run_id, **how)
 
-    monkeypatch.setattr("leakline_server.web.derived.history.load_history_at", counted)
+    monkeypatch.setattr("leakline_server.store.history.load_history_at", counted)
     return seen
 
 
@@ -62,3 +64,78 @@ def test_a_run_that_rests_is_read_once(
 def test_a_run_that_is_not_there_is_never_kept(api: TestClient) -> None:
     for path in ("/api/v1/runs/nobody/books", "/api/v1/compare?before=nobody&after=nobody"):
         assert api.get(path).status_code == 404
+
+
+GENERATIONS = 1_500
+
+
+@pytest.fixture(scope="module")
+def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
+    """Of every generation each phase keeps another amount, and one of the middle a great deal."""
+    run = make_run(
+        extra={
+            "phase.evaluate.bytes": lambda i: 10**9 if i == 3 * 700 + 2 else i % 7 * 1024 if i % 3 == 2 else None,
+            "phase.between.bytes": lambda i: 512 if i % 3 == 2 and i % 2 else None,
+            "phase.evaluate.executions": lambda i: 2 if i % 3 == 2 else None,
+        }
+    )  # fmt: skip
+    run.create(shared_api)
+    run.send(shared_api, 0, 3 * GENERATIONS)
+    return shared_api
+
+
+def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generations(
+    long_run: TestClient,
+) -> None:
+    engine = long_run.app.state.services.engine  # type: ignore[attr-defined]
+    whole = analysis.books(history.load_history(engine, "r1"))
+    shown = analysis.books(history.load_for_pages(engine, "r1")[0])
+    assert len(shown.generations) < 800
+    assert len(whole.generations) == whole.count() == shown.count() == GENERATIONS
+    assert sum(shown.total) == sum(whole.total)
+    for line, all_of_it in zip(shown.lines, whole.lines, strict=True):
+        assert line.name == all_of_it.name
+        assert sum(line.bytes) == sum(all_of_it.bytes)
+        assert sum(line.executions) == sum(all_of_it.executions)
+    # Each entry is of the generations since the one before it.
+    at = 0
+    for i, span in enumerate(shown.spans):
+        assert shown.total[i] == sum(whole.total[at : at + span])
+        assert shown.generations[i] == whole.generations[at + span - 1]
+        at += span
+
+
+def test_the_page_of_a_run_that_is_read_in_part_tells_of_the_whole(long_run: TestClient) -> None:
+    page = long_run.get("/runs/r1?g=mean").text
+    assert f"mean of {GENERATIONS:,} generations" in page
+    told = long_run.get("/api/v1/runs/r1/books").json()
+    assert sum(told["spans"]) == GENERATIONS
+    assert f"{sum(told['lines'][0]['executions']):,}" in page
+
+
+def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_shown(
+    api: TestClient, make_run: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 30)
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(derived, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(derived, "REST_FACTOR", 0.0)
+    derivations = derived.Derivations(api.app.state.services.engine, waiting.append)  # type: ignore[attr-defined]
+    assert derivations.of("r1").books.count() == 10
+    run.send(api, 30, 30)
+    for _ in range(3):
+        assert derivations.of("r1").books.count() == 10
+    (work,) = waiting
+    work()
+    loads.clear()
+    assert derivations.of("r1").books.count() == 20
+    assert not loads
+    run.send(api, 60, 3)
+    derivations.of("r1")
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    assert api.delete("/api/v1/runs/r1").status_code == 204
+    waiting[-1]()
+    with pytest.raises(history.NoSuchRun):
+        derivations.of("r1")

@@ -4,8 +4,9 @@ in that time, or to ourselves.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from .history import RunHistory, Value
@@ -111,7 +112,11 @@ def phase_executions(lane: Lane) -> dict[str, int]:
 
 
 def books(history: RunHistory) -> Books:
-    """The books of a run; several processes are added up, generation by generation."""
+    """The books of a run; several processes are added up, generation by generation.
+
+    Of a history that was read in part, what was booked in generations that were left out is expected with the next one
+    that was not.
+    """
     lanes = with_its_generations(lanes_of(history))
     generations = tuple(sorted({g for lane in lanes for g in lane.generations}))
     at = {g: i for i, g in enumerate(generations)}
@@ -137,7 +142,16 @@ def books(history: RunHistory) -> Books:
         for name in order
     )
     total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
-    return Books(generations, lines, total)
+    left_out = frozenset().union(*(lane.left_out.generations for lane in lanes)) - set(generations)
+    return Books(generations, lines, total, _spans(generations, sorted(left_out)))
+
+
+def _spans(generations: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
+    """How many generations each of these stands for: itself, and those left out before it."""
+    if not left_out:
+        return ()
+    upto = [bisect(left_out, generation) for generation in generations]
+    return tuple(1 + now - before for before, now in pairwise((0, *upto)))
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -231,12 +231,22 @@ class BookLine:
 class Books:
     """Every byte between two generation ends. Per generation, the lines sum to ``total``.
 
-    What no phase was open for is on ``between``; what Leakline's own measuring cost is on ``leakline``.
+    What no phase was open for is on ``between``; what Leakline's own measuring cost is on ``leakline``. Of very long
+    runs older generations are told together: ``spans`` says how many end with each of ``generations``; empty: one
+    each. ``seconds`` are those of the generation that is named.
     """
 
     generations: tuple[int, ...]
     lines: tuple[BookLine, ...]
     total: tuple[float, ...]
+    spans: tuple[int, ...] = ()
+
+    def count(self) -> int:
+        """How many generations these are the books of."""
+        return sum(self.spans) if self.spans else len(self.generations)
+
+    def span(self, position: int) -> int:
+        return self.spans[position] if self.spans else 1
 
 
 @dataclass(frozen=True, slots=True)

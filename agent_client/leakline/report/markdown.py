@@ -145,21 +145,21 @@ def _finding(number: int, finding: Json, unit: str) -> Iterator[str]:
 
 def _books(books: Json, unit: str) -> Iterator[str]:
     """Growth booked to phases, in the order given."""
-    count, whole = len(books["generations"]), sum(books["total"])
+    count, whole = sum(books["spans"]) or len(books["generations"]), sum(books["total"])
     if not count:
         return
     yield from ("## The books", "", f"Private memory kept by each phase, over {count} {unit}s.", "")
     rows = [
-        _book_row(code(line["name"]), line["bytes"], whole)
+        _book_row(code(line["name"]), line["bytes"], whole, count)
         for line in books["lines"][:BOOK_LINES_SHOWN]
     ]
-    rows.append(_book_row("sum", books["total"], whole))
+    rows.append(_book_row("sum", books["total"], whole, count))
     yield from table(("phase", f"#mean per {unit}", "#whole run", "#share", f"#last {unit}"), rows)
 
 
-def _book_row(name: str, kept: Sequence[float], whole: float) -> tuple[str, ...]:
+def _book_row(name: str, kept: Sequence[float], whole: float, count: int) -> tuple[str, ...]:
     share = _percent(sum(kept) / whole) if whole > 0 else NOTHING
-    mean = format_change(sum(kept) / len(kept))
+    mean = format_change(sum(kept) / count)
     return name, mean, format_change(sum(kept)), share, format_change(kept[-1])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ from leakline.analysis.history import (
 )
 from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_read
 
+from .codec import Array, Numbers
 from .columns import (
     COLUMNS,
     GENERATION,
@@ -68,8 +71,16 @@ def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     return load_history_at(engine, run_id, in_part=True)
 
 
+def load_for_pages(engine: Engine, run_id: str, whole: int = WHOLE) -> tuple[RunHistory, int]:
+    """As an examination reads it; what was booked in generations that are left out stands with the next that is not.
+
+    ``whole``: processes of so many snapshots are read whole. Raises NoSuchRun.
+    """
+    return load_history_at(engine, run_id, in_part=True, whole=whole, summed=True)
+
+
 def load_history_at(
-    engine: Engine, run_id: str, *, in_part: bool = False
+    engine: Engine, run_id: str, *, in_part: bool = False, whole: int = WHOLE, summed: bool = False
 ) -> tuple[RunHistory, int]:
     """The history, and the revision of the run that it shows. Raises NoSuchRun."""
     with reading(engine) as connection:
@@ -83,7 +94,9 @@ def load_history_at(
             .order_by(processes.c.rank, processes.c.attempt, processes.c.id)
         ).all()
         events = load_events(connection, run_id)
-        in_part = in_part and not any(event.kind in PLANS for event in events)
+        # A plan holds every generation to something; the books of a page do not.
+        in_part = in_part and (summed or not any(event.kind in PLANS for event in events))
+        part = _Part(whole, summed) if in_part else None
         history = RunHistory(
             run=run_id,
             unit=run.unit,
@@ -91,7 +104,7 @@ def load_history_at(
             phases=tuple(msgspec.json.decode(run.phases)),
             # A process that has said hello and no more has no history.
             processes=tuple(
-                found for row in rows if len(found := _process(connection, row, numbered, in_part))
+                found for row in rows if len(found := _process(connection, row, numbered, part))
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
@@ -103,17 +116,25 @@ def load_history_at(
     return history, int(run.revision)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """How processes of more than ``whole`` snapshots are read."""
+
+    whole: int
+    summed: bool
+
+
 def _process(
-    connection: Connection, row: Row[Any], numbered: dict[str, int], in_part: bool
+    connection: Connection, row: Row[Any], numbered: dict[str, int], part: _Part | None
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
     key = Key(row.run_id, row.id)
     stored = stretches(connection, key)
-    if in_part and sum(stretch.count for stretch in stored) > WHOLE:
+    if part is not None and sum(stretch.count for stretch in stored) > part.whole:
         fixed = read(connection, key, COLUMNS, names, stored)
         found = _rows_to_read(fixed)
         if found is not None:
-            return _in_part(connection, row, names, stored, fixed, found)
+            return _in_part(connection, row, names, stored, fixed, found, summed=part.summed)
     block = read(connection, key, (*COLUMNS, *names), names, stored)
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
@@ -126,7 +147,7 @@ def _rows_to_read(fixed: Block) -> Thinned | None:
 
 def _in_part(
     connection: Connection, row: Row[Any], names: Mapping[int, str], stored: Sequence[Stretch],
-    fixed: Block, found: Thinned,
+    fixed: Block, found: Thinned, *, summed: bool,
 ) -> ProcessHistory:  # fmt: skip
     """A few series at a time: all of them whole may be more than this server should hold for one run."""
     key = Key(row.run_id, row.id)
@@ -134,7 +155,10 @@ def _in_part(
     numbers, series = list(names), dict[str, Any]()
     for first in range(0, len(numbers), SERIES_AT_ONCE):
         some = {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
-        series |= _series(read(connection, key, some, names, stored).take(rows), some)
+        block = read(connection, key, some, names, stored)
+        if summed:
+            block = _with_sums(block, some, fixed, rows)
+        series |= _series(block.take(rows), some)
     return ProcessHistory(
         *_identity(row), **_fixed(fixed.take(rows)), series=series, left_out=found.left_out
     )
@@ -153,6 +177,36 @@ def _fixed(block: Block) -> dict[str, Any]:
     found: dict[str, Any] = {name: block.columns[n].to_list() for name, n in named.items()}
     found["label"] = [label or "" for label in block.columns[LABEL].to_list()]
     return found
+
+
+def _with_sums(block: Block, names: Mapping[int, str], fixed: Block, rows: Array) -> Block:
+    """What the books say of generations whose ends are not among ``rows``, added to the next end that is."""
+    booked = [number for number, name in names.items() if _BOOKED.fullmatch(name)]
+    if not booked:
+        return block
+    kinds, generation = fixed.texts(KIND), fixed.numbers(GENERATION)
+    is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
+    ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)
+    kept = np.flatnonzero(np.isin(ends, rows))
+    if not len(kept):
+        return block
+    columns = {number: _summed(block.numbers(number), ends, kept) for number in booked}
+    return replace(block, columns={**block.columns, **columns})
+
+
+def _summed(column: Numbers, ends: Array, kept: Array) -> Numbers:
+    """``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums."""
+    there = np.ones(len(column), bool) if column.present is None else column.present.copy()
+    values, at = column.values.copy(), ends[kept]
+    before = np.cumsum(np.where(there[ends], values[ends], 0))[kept]
+    counts = np.cumsum(there[ends])[kept]
+    values[at] = np.diff(before, prepend=0)
+    there[at] = np.diff(counts, prepend=0) > 0
+    return Numbers(values, there)
+
+
+_END: Final = "generation_end"
+_BOOKED: Final = re.compile(r"phase\..+\.(bytes|executions)", re.DOTALL)
 
 
 def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from sqlalchemy import Connection, bindparam, select
@@ -188,7 +188,8 @@ class Stored:
         known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in apart)
         asked = [number for number in numbers if number != SEQUENCE or not known]
         found: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
-        for number, first, pieces in _PIECES(self._connection, self._key, asked, firsts):
+        rows: Any = _PIECES(self._connection, self._key, asked, firsts)
+        for number, first, pieces in rows:
             found[number][first] = pieces
         return found
 

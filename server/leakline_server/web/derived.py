@@ -1,14 +1,17 @@
 """What the analysis derives from a run, kept for as long as the run stays as it is.
 
 Reading a history takes long for a long run, and every viewer of a page asks for the same. A run changes only with its
-revision, so (run, revision) names an answer; what is kept are the answers, never the histories.
+revision, which names an answer; what is kept are the answers, never the histories. Where an answer takes long, the one
+before it is given at once, and the next is worked out meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -17,16 +20,24 @@ from leakline.analysis.history import RunHistory
 from leakline.analysis.results import Books, Comparison, ExpectationRow, StoreFill, TypeGrowth
 
 from ..store import history
-from ..store.engine import Engine
+from ..store.codec import CorruptChunk
+from ..store.engine import DATABASE_ERRORS, Engine
 from .annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
+# What takes longer than this is not waited for again, and takes at most a tenth of a core.
+SLOW_SECONDS: Final = 0.25
+REST_FACTOR: Final = 9
+# Compared, processes of so many snapshots are read whole: of two that are read in part, fewer generations are in both.
+COMPARED_WHOLE: Final = 40_000
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 # A run at one of its revisions.
 Version = tuple[str, int]
+
+log = logging.getLogger("leakline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +49,88 @@ class Derived:
     clock: Clock
 
 
-class Derivations:
-    """For any thread. Every method raises NoSuchRun."""
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """``took``, ``at``: how many seconds, and when by ``time.monotonic`` it was done."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._runs: _Newest[Version, Derived] = _Newest(MAX_RUNS)
+    revision: int
+    derived: Derived
+    took: float
+    at: float
+
+    @property
+    def is_slow(self) -> bool:
+        return self.took > SLOW_SECONDS
+
+    @property
+    def may_be_renewed(self) -> bool:
+        return time.monotonic() - self.at > REST_FACTOR * self.took
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="leakline-derive", daemon=True).start()
+
+
+class Derivations:
+    """For any thread. Every method raises NoSuchRun. ``beside`` does work that nobody waits for."""
+
+    def __init__(
+        self, engine: Engine, beside: Callable[[Callable[[], None]], None] = _in_background
+    ) -> None:
+        self._engine, self._beside = engine, beside
+        self._runs: _Newest[str, _Of] = _Newest(MAX_RUNS)
         self._comparisons: _Newest[tuple[Version, Version], Comparison] = _Newest(MAX_COMPARISONS)
+        self._lock = threading.Lock()
+        self._renewing: set[str] = set()
 
     def of(self, run_id: str) -> Derived:
-        found = self._runs.get(self._version(run_id))
-        if found is None:
-            past, revision = history.load_history_at(self._engine, run_id)
-            found = self._runs.put((run_id, revision), _derive(past))
-        return found
+        """Of the run as it is; of a very long one, perhaps as it was a while ago."""
+        known, revision = self._runs.get(run_id), history.revision(self._engine, run_id)
+        if known is None or (known.revision != revision and not known.is_slow):
+            return self._derive(run_id).derived
+        if known.revision != revision and known.may_be_renewed:
+            self._renew(run_id)
+        return known.derived
 
     def compare(self, before: str, after: str) -> Comparison:
         found = self._comparisons.get((self._version(before), self._version(after)))
         if found is None:
-            older, older_revision = history.load_history_at(self._engine, before)
-            newer, newer_revision = history.load_history_at(self._engine, after)
+            older, older_revision = history.load_for_pages(self._engine, before, COMPARED_WHOLE)
+            newer, newer_revision = history.load_for_pages(self._engine, after, COMPARED_WHOLE)
             key = ((before, older_revision), (after, newer_revision))
             found = self._comparisons.put(key, analysis.compare(older, newer))
         return found
+
+    def _derive(self, run_id: str) -> _Of:
+        began = time.monotonic()
+        past, revision = history.load_for_pages(self._engine, run_id)
+        derived = _derived(past)
+        now = time.monotonic()
+        return self._runs.put(run_id, _Of(revision, derived, now - began, now))
+
+    def _renew(self, run_id: str) -> None:
+        """One at a time of each run."""
+        with self._lock:
+            if run_id in self._renewing:
+                return
+            self._renewing.add(run_id)
+
+        def work() -> None:
+            try:
+                self._derive(run_id)
+            except (history.NoSuchRun, *DATABASE_ERRORS, CorruptChunk) as error:
+                log.info("could not derive anew what run %s shows: %s", run_id, error)
+            finally:
+                with self._lock:
+                    self._renewing.discard(run_id)
+
+        self._beside(work)
 
     def _version(self, run_id: str) -> Version:
         return run_id, history.revision(self._engine, run_id)
 
 
-def _derive(past: RunHistory) -> Derived:
+def _derived(past: RunHistory) -> Derived:
     return Derived(
         analysis.books(past),
         tuple(analysis.type_growth(past)),
@@ -92,6 +156,7 @@ class _Newest(Generic[Key, Answer]):
     def put(self, key: Key, answer: Answer) -> Answer:
         with self._lock:
             self._kept[key] = answer
+            self._kept.move_to_end(key)
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return answer

@@ -79,7 +79,7 @@ def books(chart: Chart | None, found: Books, unit: str) -> Section:
 
 
 def _books_table(found: Books, unit: str) -> Table:
-    whole, generations = sum(found.total), len(found.generations)
+    whole, generations = sum(found.total), found.count()
     heads = (
         "phase",
         f"#mean per {unit}",
@@ -91,14 +91,15 @@ def _books_table(found: Books, unit: str) -> Table:
     )
     sums = ("sum", formats.change(whole / generations), formats.change(whole), "100 %" if whole > 0 else "–",
             formats.change(found.total[-1]), "", "")  # fmt: skip
-    return table(heads, [_book_row(line, whole) for line in found.lines], tall=False, sums=sums)
+    rows = [_book_row(line, whole, generations) for line in found.lines]
+    return table(heads, rows, tall=False, sums=sums)
 
 
-def _book_row(line: BookLine, whole: float) -> list[Field]:
+def _book_row(line: BookLine, whole: float, generations: int) -> list[Field]:
     kept = sum(line.bytes)
     seconds = [each for each in line.seconds if each is not None]
     return [
-        code(line.name), formats.change(_mean(line.bytes)), formats.change(kept),
+        code(line.name), formats.change(kept / generations), formats.change(kept),
         formats.percent(kept / whole) if whole > 0 else "–", formats.change(line.bytes[-1]),
         formats.seconds(_mean(seconds)), f"{sum(line.executions):,}",
     ]  # fmt: skip
