@@ -135,6 +135,7 @@ export class Charts {
     const chart = this.#shown(entry);
     const view = {
       range: this.range ?? fullRange(this.charts()),
+      zoomed: this.range !== null,
       group: this.groups.get(chart.id),
       lines: this.lines.get(chart.id),
       narrow: matchMedia("(max-width: 44rem)").matches,

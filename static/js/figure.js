@@ -10,8 +10,8 @@ import { waterfall } from "./waterfall.js";
  * @param chart  what charts.py wrote: lines, bands, levels, cone, marks
  * @param theme  static/plotly-theme.json
  * @param colour name of a css variable -> colour
- * @param view   {range: [first, last], group: string | null, narrow: boolean, lines: Map of line name -> whether the
- *               viewer wants it shown, or nothing}
+ * @param view   {range: [first, last], zoomed: whether that is less than everything, group: string | null, narrow:
+ *               boolean, lines: Map of line name -> whether the viewer wants it shown, or nothing}
  */
 export function figure(chart, theme, colour, view) {
   const chosen = (line) => view.lines?.get(line.name);
@@ -25,7 +25,15 @@ export function figure(chart, theme, colour, view) {
     ...(inView(chart.cone, view) ? cone(chart, scale, colour) : []),
     ...markTraces(chart.marks, colour),
   ];
-  return { data, layout: layout(chart, theme, colour, view, scale) };
+  return { data, layout: layout({ ...chart, levels: nearLevels(chart.levels, lines, view) }, theme, colour, view, scale) };
+}
+
+/** A limit far above a stretch that was zoomed into would press its lines flat; the whole keeps it. */
+function nearLevels(levels, lines, view) {
+  if (!view.zoomed) return levels;
+  const shown = lines.filter((line) => !line.hidden).flatMap((line) => line.high ?? line.y);
+  const top = shown.reduce((most, y) => Math.max(most, y ?? 0), 0);
+  return levels.filter((level) => level.value <= 1.25 * top);
 }
 
 /** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. */

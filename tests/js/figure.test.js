@@ -86,3 +86,21 @@ test("every colour of the theme is a variable of the style sheet", () => {
   resolve(theme, (name) => assert.ok(css.includes(`${name}:`), name));
   assert.equal(faded("rgb(1, 2, 3)", 0.5), "rgba(1, 2, 3, 0.5)");
 });
+
+test("a limit far above a stretch does not press its lines flat, and one that is near stays", () => {
+  const levels = (zoomed, value) => figure(chart({ levels: [{ value, label: "limit", tone: "confirmed" }] }), theme, colour, { ...view, zoomed }).layout.shapes.length;
+  assert.deepEqual([levels(false, 2 ** 40), levels(true, 2 ** 40), levels(true, 3.5 * 2 ** 30)], [1, 0, 1]);
+});
+
+test("what the viewer hid or brought in wins over what the server proposes, on a phone too", () => {
+  const lines = [line({ low: [1, 1], high: [2, 2] }), line({ name: "nested", hidden: true })];
+  const wanted = new Map([["after train", false], ["nested", true]]);
+  const { data } = figure(chart({ lines }), theme, colour, { ...view, narrow: true, lines: wanted });
+  assert.deepEqual(data.map((trace) => [trace.name, trace.visible]), [["after train", "legendonly"], ["nested", undefined]]);
+});
+
+test("a forecast beside a zoom does not set its height", () => {
+  const cone = { label: "forecast", x: [5, 9], low: [1, 1], estimate: [2, 2], high: [9, 9] };
+  assert.equal(figure(chart({ cone }), theme, colour, view).data.length, 1);
+  assert.equal(figure(chart({ cone }), theme, colour, { ...view, range: [0, 6] }).data.length, 4);
+});

@@ -99,6 +99,16 @@ def test_two_sums_have_one_scale_with_room_on_both_sides() -> None:
     assert low < -20 * MIB and high > 6 * MIB
 
 
+def test_generations_that_are_told_together_are_one_step_and_count_as_what_they_are() -> None:
+    together = Books((3, 4, 9), (line("train", 2.0, 2.0, 8.0),), (2.0, 2.0, 8.0), (1, 1, 4))
+    assert mean_steps(together).levels[-1] == 12.0 / 6
+    assert chosen(together, "6") == 9
+    section = waterfall(together, Palette(), "epoch", "9", 100.0, {})
+    assert section is not None and section.note == "4 epochs up to 9: 92 B +8 B = 100 B."
+    mean = waterfall(together, Palette(), "epoch", "mean", None, {})
+    assert mean is not None and mean.note.startswith("The mean of 6 epochs")
+
+
 def chart_in(page: str, chart_id: str) -> dict[str, Any]:
     charts = [json.loads(text) for text in re.findall(r"data-chart>(.*?)</script>", page)]
     (found,) = [chart for chart in charts if chart["id"] == chart_id]

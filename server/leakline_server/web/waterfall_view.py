@@ -5,6 +5,7 @@ Of one generation, or of the mean of all, which has no level of its own and begi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -43,14 +44,15 @@ class Steps:
 
 
 def chosen(books: Books, wanted: str) -> int | None:
-    """The generation asked for, the nearest there is, or the newest; None for the mean of all."""
+    """The generation asked for, the next that has books, or the newest; None for the mean of all."""
     if wanted == MEAN or not books.generations:
         return None
     try:
         asked = int(wanted)
     except ValueError:
         return books.generations[-1]
-    return min(books.generations, key=lambda generation: abs(generation - asked))
+    # What is told together stands with the last of it.
+    return books.generations[min(bisect_left(books.generations, asked), len(books.generations) - 1)]
 
 
 def steps_of(books: Books, generation: int, end: float | None) -> Steps:
