@@ -122,3 +122,18 @@ def test_what_somebody_types_is_not_taken_away_by_an_update(train: Train, open_p
     field.press("Enter")
     expect(page.locator("#calculator [data-part$=note] .note")).to_contain_text("16 × 12.00 MiB")
     expect(field).to_be_focused()
+
+
+def test_the_keyboard_keeps_its_place_from_choice_to_choice(train: Train, open_page: Open) -> None:
+    train("by-keyboard", 8)
+    page = open_page("/runs/by-keyboard")
+    until(page, lambda: page.locator("#live").get_attribute("data-live") == "live")
+    mean = page.get_by_role("link", name="mean of all")
+    mean.focus()
+    page.keyboard.press("Enter")
+    expect(mean).to_have_attribute("aria-current", "true")
+    expect(mean).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="newest")).to_have_attribute("aria-current", "true")
+    assert "g=" not in page.url
