@@ -106,7 +106,7 @@ def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
 ) -> None:
     page = open_page(long_run)
     trend = page.locator("#chart-trend")
-    expect(trend).to_have_attribute("data-points", "2000", timeout=PATIENCE_MS)
+    expect(trend).to_have_attribute("data-points", "1000", timeout=PATIENCE_MS)
     bands = [trace for trace in drawn(page) if trace["fill"] == "tonexty"]
     assert max(max(band["y"]) for band in bands) == pytest.approx(SPIKE / GIB)
     assert max(line(page).values()) < SPIKE / GIB / 2
@@ -134,7 +134,7 @@ def test_a_link_to_a_stretch_shows_its_points_at_once(long_run: str, open_page: 
 def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
-        "data-points", "2000", timeout=PATIENCE_MS
+        "data-points", "1000", timeout=PATIENCE_MS
     )
     before = [page.locator(each).inner_text() for each in (".tiles", "#verdict-sentence")]
     rows = page.locator("#trend table").inner_html()
@@ -146,7 +146,7 @@ def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
     page.keyboard.press("r")
     expect(page.locator("#chart-trend")).to_have_attribute("data-of", "all")
     assert "x=" not in page.url
-    assert len(line(page)) == 2_000
+    assert len(line(page)) == 1_000
 
 
 def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
@@ -154,7 +154,7 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
 ) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
-        "data-points", "2000", timeout=PATIENCE_MS
+        "data-points", "1000", timeout=PATIENCE_MS
     )
     waiting: list[Route] = []
     page.route("**/lines?*", lambda route: waiting.append(route))
