@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -34,9 +35,11 @@ CHROMIUM = (
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DESKTOP = {"width": 1280, "height": 1160}
 PHONE = {"width": 390, "height": 844}
-# Of a palette, by which a picture becomes a third as large. It is chosen to cover what colours there are: one by the
-# area they have makes the mark of a warning as red as that of a leak.
-COLOURS, COVERING = 256, Image.Quantize.MAXCOVERAGE
+# What lies lower shows where the trainings were started, which is of this machine.
+SHORTER = {"overlay": 1000}
+# Of a palette, by which a picture becomes a third as large: the colours with the largest area as they are, and others
+# chosen to cover what there is. One by area alone makes the mark of a warning as red as that of a leak.
+EXACT, COVERING = 96, 160
 # All of them together, so that a checkout stays small.
 MAX_BYTES = 2_500_000
 
@@ -120,7 +123,8 @@ def shoot(browser: Browser, server: str) -> None:
     wanted = pages(runs["before-fix"], runs["after-fix"])
     for theme in ("light", "dark"):
         for name, path in wanted.items():
-            with _opened(browser, f"{server}{path}", DESKTOP, theme) as page:
+            size = {**DESKTOP, "height": SHORTER.get(name, DESKTOP["height"])}
+            with _opened(browser, f"{server}{path}", size, theme) as page:
                 _save(page, f"{name}-{theme}.png")
         with _opened(browser, f"{server}{wanted['run']}", PHONE, theme) as page:
             _save(page, f"run-phone-{theme}.png")
@@ -146,9 +150,23 @@ def _save(page: Page, name: str) -> None:
     path = FOLDER / name
     page.screenshot(path=path)
     with Image.open(path) as taken:
-        small = taken.convert("RGB").quantize(COLOURS, COVERING, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+        _with_few_colours(taken.convert("RGB")).save(path, optimize=True)
     print(f"{name}: {path.stat().st_size:,} bytes")
+
+
+def _with_few_colours(taken: Image.Image) -> Image.Image:
+    """By hand, because pillow looks a colour up in a given palette by its highest bits."""
+    pixels = np.asarray(taken).astype(np.int32)
+    packed = pixels @ np.array([1 << 16, 1 << 8, 1])
+    found, where, area = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
+    largest = colours[np.argsort(-area)[:EXACT]]
+    covering = taken.quantize(COVERING, Image.Quantize.MAXCOVERAGE).getpalette("RGB")
+    palette = np.concatenate([largest, np.array(covering).reshape(-1, 3)])
+    nearest = np.abs(colours[:, None] - palette[None]).sum(axis=2).argmin(axis=1)
+    small = Image.fromarray(nearest[where].reshape(packed.shape).astype(np.uint8), mode="P")
+    small.putpalette(palette.astype(np.uint8).tobytes())
+    return small
 
 
 def main(arguments: list[str]) -> None:
