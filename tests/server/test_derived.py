@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from leakline import analysis
 from leakline.analysis.results import to_json
+from leakline.analysis.thinning import thinned
 from leakline_server.store import history
 from leakline_server.web import derived
 
@@ -139,3 +140,12 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
     waiting[-1]()
     with pytest.raises(history.NoSuchRun):
         derivations.of("r1")
+
+
+def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
+    long_run: TestClient,
+) -> None:
+    engine = long_run.app.state.services.engine  # type: ignore[attr-defined]
+    read = history.load_for_examination(engine, "r1")[0]
+    assert read.processes[0].left_out.generations
+    assert to_json(thinned(history.load_history(engine, "r1")).processes) == to_json(read.processes)

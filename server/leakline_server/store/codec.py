@@ -30,6 +30,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, cast
 
@@ -243,7 +244,25 @@ def integer_chunk(
 
 
 def decode(chunk: Chunk) -> Column:
-    """The column that was encoded. Raises CorruptChunk."""
+    """The column that was encoded; nobody may change it. Raises CorruptChunk."""
+    if chunk.width == WIDTH_TEXT and len(chunk.blob) <= _REPEATED_BYTES:
+        return _decoded_often(chunk)
+    return _decoded(chunk)
+
+
+# Phases and kinds come in the same order again and again, and so do their chunks; labels are longer.
+_REPEATED_BYTES: Final = 512
+
+
+@lru_cache(maxsize=128)
+def _decoded_often(chunk: Chunk) -> Column:
+    found = _decoded(chunk)
+    assert isinstance(found, Texts)
+    found.index.flags.writeable = False
+    return found
+
+
+def _decoded(chunk: Chunk) -> Column:
     payload = decompress(chunk.blob[4:]) if len(chunk.blob) > 4 else b""
     stats = (chunk.first, chunk.last, chunk.min, chunk.max)
     if chunk.blob[:4] != _checksum(chunk.count, stats, chunk.width, payload):

@@ -40,6 +40,7 @@ from .codec import (
     concatenate_texts,
     decode,
     numbers,
+    only_used,
     texts,
 )
 from .packed import Body, unpack
@@ -196,10 +197,18 @@ def read(
     wanted: Collection[int],
     names: Mapping[int, str],
     among: Sequence[Stretch],
+    only: Array | None = None,
 ) -> Block:
-    """The wanted columns (SEQUENCE always) of the given stretches. ``names``: series id -> series name."""
+    """The wanted columns (SEQUENCE always) of the given stretches. ``names``: series id -> series name.
+
+    ``only``: the snapshots with these ascending sequence numbers, which costs less than to take them from all.
+    """
+    if only is not None:
+        low = np.searchsorted(only, [stretch.first for stretch in among])
+        high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
+        among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
     stored = _chunks(connection, key, {SEQUENCE, *wanted}, among)
-    return assemble(connection, key, wanted, names, among, stored)
+    return assemble(connection, key, wanted, names, among, stored, only)
 
 
 def assemble(
@@ -209,6 +218,7 @@ def assemble(
     names: Mapping[int, str],
     among: Sequence[Stretch],
     stored: Mapping[tuple[int, int], Chunk],
+    only: Array | None = None,
 ) -> Block:
     """`read`, of chunks that were read already: (number of the column, first sequence number) -> chunk."""
     numbers_wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -227,12 +237,26 @@ def assemble(
         damaged += [
             damage.Damaged(*key, named.get(n, str(n)), stretch.first, stretch.last) for n in lost
         ]
+        if only is not None and columns:
+            columns = _only(columns, only)
         for number, column in columns.items():
             parts[number].append(column)
     for what in damaged:
         damage.found(connection.engine, what)
     joined = {number: _concatenate(number, parts[number]) for number in numbers_wanted}
     return in_order(Block(joined, damaged))
+
+
+def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
+    """The rows with these sequence numbers, texts without the names of the others."""
+    sequence = columns[SEQUENCE]
+    assert isinstance(sequence, Numbers)
+    # Both are ascending, and few of them lie in one stretch.
+    low, high = np.searchsorted(only, (sequence.values[0], sequence.values[-1] + 1))
+    rows = np.searchsorted(sequence.values, only[low:high])
+    rows = rows[sequence.values[rows] == only[low:high]]
+    taken = {number: take(column, rows) for number, column in columns.items()}
+    return {n: only_used(c) if isinstance(c, Texts) else c for n, c in taken.items()}
 
 
 class _Unreadable(Exception):

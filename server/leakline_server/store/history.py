@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -131,7 +131,8 @@ def _process(
     key = Key(row.run_id, row.id)
     stored = stretches(connection, key)
     if part is not None and sum(stretch.count for stretch in stored) > part.whole:
-        fixed = read(connection, key, COLUMNS, names, stored)
+        # Not the labels, most of which differ.
+        fixed = read(connection, key, set(COLUMNS) - {LABEL}, names, stored)
         found = _rows_to_read(fixed)
         if found is not None:
             return _in_part(connection, row, names, stored, fixed, found, summed=part.summed)
@@ -152,16 +153,21 @@ def _in_part(
     """A few series at a time: all of them whole may be more than this server should hold for one run."""
     key = Key(row.run_id, row.id)
     rows = np.array(found.rows, dtype=np.int64)
-    numbers, series = list(names), dict[str, Any]()
-    for first in range(0, len(numbers), SERIES_AT_ONCE):
-        some = {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
+    only = fixed.numbers(SEQUENCE).values[rows]
+    booked = [n for n, name in names.items() if summed and _BOOKED.fullmatch(name)]
+    series = dict[str, Any]()
+    for some in _some_of(booked, names):
         block = read(connection, key, some, names, stored)
-        if summed:
-            block = _with_sums(block, some, fixed, rows)
-        series |= _series(block.take(rows), some)
-    return ProcessHistory(
-        *_identity(row), **_fixed(fixed.take(rows)), series=series, left_out=found.left_out
-    )
+        series |= _series(_with_sums(block, some, fixed, rows).take(rows), some)
+    for some in _some_of([n for n in names if n not in set(booked)], names):
+        series |= _series(read(connection, key, some, names, stored, only), some)
+    of_each = _fixed(read(connection, key, COLUMNS, names, stored, only))
+    return ProcessHistory(*_identity(row), **of_each, series=series, left_out=found.left_out)
+
+
+def _some_of(numbers: Sequence[int], names: Mapping[int, str]) -> Iterator[dict[int, str]]:
+    for first in range(0, len(numbers), SERIES_AT_ONCE):
+        yield {number: names[number] for number in numbers[first : first + SERIES_AT_ONCE]}
 
 
 def _identity(row: Row[Any]) -> tuple[str, int, str, int]:
@@ -179,11 +185,8 @@ def _fixed(block: Block) -> dict[str, Any]:
     return found
 
 
-def _with_sums(block: Block, names: Mapping[int, str], fixed: Block, rows: Array) -> Block:
+def _with_sums(block: Block, booked: Collection[int], fixed: Block, rows: Array) -> Block:
     """What the books say of generations whose ends are not among ``rows``, added to the next end that is."""
-    booked = [number for number, name in names.items() if _BOOKED.fullmatch(name)]
-    if not booked:
-        return block
     kinds, generation = fixed.texts(KIND), fixed.numbers(GENERATION)
     is_end = kinds.index == (kinds.names.index(_END) if _END in kinds.names else -2)
     ends = np.flatnonzero(is_end if generation.present is None else is_end & generation.present)

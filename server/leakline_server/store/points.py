@@ -174,8 +174,10 @@ def _read_process(
     filters = (*((PHASE,) if query.phase is not None else ()), *((KIND,) if query.kind else ()))
     block = read(connection, key, (span.axis, *filters, *wanted), wanted, stored.stretches())
     found.add_damaged(instance, block.damaged)
+    # What was only needed to choose by is not picked from.
+    shown = Block({number: block.columns[number] for number in (span.axis, *wanted)})
     for phase, rows in _by_phase(block, query):
-        part = block if rows is None else block.take(rows)
+        part = shown if rows is None else shown.take(rows)
         for number, name in wanted.items():
             column, x = part.numbers(number), part.numbers(span.axis)
             keep = _both(column.present, x.present)
