@@ -8,7 +8,7 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 CHECK ?=
 # A change of these makes the editable install again, which compiles the native modules.
-INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c)
+INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
 .PHONY: help demo test test-leaks test-soak test-native lint types format screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages clean

@@ -23,7 +23,7 @@ from leakline.snapshot import WIRE_VERSION, ProcessIdentity
 
 from . import number_columns
 from .errors import InvalidField, Malformed, TooLarge, Unsupported
-from .store import wire
+from .store import compiled, wire
 from .store.batch_columns import NOT_THERE, BatchColumns, Rows, of_lists
 from .store.incoming import DetailKind, Incoming
 from .store.log_lines import LINES_KEPT
@@ -96,7 +96,7 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
         cleaned = _all_without_control(msgspec.to_builtins(_decode(body)))
         body = wire.encode(cleaned)
     # In Python, a number as an object costs less in a few snapshots than looking how its text can be read.
-    try_text = len(body) > SMALL_BODY_BYTES or number_columns.native() is not None
+    try_text = len(body) > SMALL_BODY_BYTES or compiled.native() is not None
     found = _plain(body) if try_text else None
     if found is None:
         whole = _decode(body)

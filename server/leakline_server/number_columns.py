@@ -10,23 +10,18 @@ decoded value by value (floats of more than 64 characters); nothing but speed de
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from .store import compiled
 from .store.batch_columns import NOT_THERE, Rows, no_rows
 from .store.codec import Array
 from .store.wire import MAX_INTEGER, Name
 
-SETTING: Final = "LEAKLINE_NATIVE"
-# The constant of the same name in `columns.c`.
-INTERFACE: Final = 1
 # Below it, looking whether a series stands still costs more than reading it.
 MIN_FOR_CONSTANT: Final = 48
 # Of an integer that is allowed, its sign and its comma; a much longer one is not for `int`.
@@ -59,40 +54,9 @@ class Found(NamedTuple):
     high: float = math.inf
 
 
-def native() -> Any | None:
-    """The module, or None where there is none."""
-    return _loaded()[0]
-
-
-def why_not_native() -> str | None:
-    """One line on why ``native()`` is None; None when it is not."""
-    return _loaded()[1]
-
-
-def forget() -> None:
-    """Look again at the next question; for tests, and after a change of the environment."""
-    _loaded.cache_clear()
-
-
-@lru_cache(maxsize=1)
-def _loaded() -> tuple[Any | None, str | None]:
-    if os.environ.get(SETTING, "1").strip() == "0":
-        return None, f"{SETTING}=0 switches it off"
-    name = f"{__package__}._native"
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        if error.name == name and error.path is None:
-            return None, "it was not built for this interpreter"
-        return None, f"it does not load: {error}"
-    if getattr(module, "interface", None) != INTERFACE:
-        return None, "it was built from other sources than these: install leakline anew"
-    return module, None
-
-
 def read(series: bytes | msgspec.Raw, count: int) -> Found | None:
     """The series of a JSON object of lists of ``count`` numbers; None when anything is not plain."""
-    module = native()
+    module = compiled.native()
     if module is None:
         return read_in_python(bytes(series), count)
     found = module.read_columns(series, count, MIN_FOR_CONSTANT)

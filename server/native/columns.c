@@ -1,10 +1,10 @@
-/* leakline_server._native: the series of a batch, from their JSON to arrays in one pass.
+/* leakline_server._native: the series of a batch, from their JSON to arrays in one pass; and what sealing has of it
+   (tables.c).
 
    CPython 3.11 to 3.14 with the interpreter lock. Only what is plain is read here, as `number_columns.py` says; for
    everything else the answer is None, and the batch is decoded value by value. The text need not be valid JSON. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "tables.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -640,7 +640,7 @@ execute(PyObject *module)
         return -1;
     }
     /* To be raised with every change that the Python side must know of: it may find a module built before. */
-    return PyModule_AddIntConstant(module, "interface", 1);
+    return PyModule_AddIntConstant(module, "interface", 2);
 }
 
 static void
@@ -662,6 +662,19 @@ static PyMethodDef methods[] = {
      "(constant, names and int64 table of whole rows, of rows with holes, names and float64 table of floats, a number "
      "that none is below, one that none is above) of a JSON object of lists of `count` numbers, or None where it is "
      "not plain. Integers that stand still are `constant` from so many on as the third argument says."},
+    {"fill_table", fill_table, METH_VARARGS,
+     "Of a table of rows of eight bytes an entry, with the ascending numbers of its series, from an entry on, so many of "
+     "each: series that stand still and their values; series, their first values, the width of their differences and "
+     "these; series and all their entries. What the table has no row for is left out."},
+    {"encode_table", encode_table, METH_VARARGS,
+     "(first, last, min, max, width, payload, records of the pieces) of every row of an int64 table with rows of so many "
+     "entries, whose pieces begin at these int64 positions; None of one in which an entry is not there."},
+    {"scaled_floats", scaled_floats, METH_VARARGS,
+     "The fewest decimals that all these floats have to the bit, and without their point they are in the second "
+     "argument then; -1 where they have more."},
+    {"number_texts", number_texts, METH_VARARGS,
+     "The number of each text of a list, -1 for None, as int32 in the third argument; new ones are numbered in the "
+     "second, a dict of them alone."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -673,7 +686,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "leakline_server._native",
-    .m_doc = "Reads the numbers of a batch for leakline_server.number_columns where it is compiled.",
+    .m_doc = "Reads the numbers of batches, and seals them, where it is compiled.",
     .m_size = sizeof(native_state),
     .m_methods = methods,
     .m_slots = slots,

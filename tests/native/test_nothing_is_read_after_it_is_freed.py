@@ -18,7 +18,7 @@ from tests.native.soak import FACILITIES
 
 SOAK = Path(__file__).parent / "soak.py"
 CHECK = Path(__file__).parent / "check_native.py"
-CHECK_COLUMNS = Path(__file__).parent / "check_columns.py"
+CHECKS_OF_SERVER = [Path(__file__).parent / f"check_{name}.py" for name in ("columns", "tables")]
 SECONDS = float(os.environ.get("LEAKLINE_SOAK_SECONDS", "10"))
 WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
 OURS = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -118,8 +118,9 @@ def test_the_scan_of_arenas_reads_only_what_is_there(
     _soak(one, folder, *UNDER_PYMALLOC, PYTHONMALLOC="pymalloc", **setting)
 
 
-def test_reading_the_numbers_of_a_batch_stays_within_its_text(
-    sanitized: tuple[Interpreter, Path, dict[str, str]],
+@pytest.mark.parametrize("check", CHECKS_OF_SERVER, ids=lambda path: path.stem)
+def test_reading_and_sealing_the_numbers_of_a_batch_stays_within_them(
+    check: Path, sanitized: tuple[Interpreter, Path, dict[str, str]]
 ) -> None:
     one, folder, setting = sanitized
-    _run(one, CHECK_COLUMNS, folder / "server", PYTHONMALLOC="malloc", **setting)
+    _run(one, check, folder / "server", PYTHONMALLOC="malloc", **setting)

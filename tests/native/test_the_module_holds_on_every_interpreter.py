@@ -50,12 +50,14 @@ def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_the_numbers_of_a_batch_are_read_as_json_reads_them(
+def test_the_numbers_of_a_batch_are_read_as_json_reads_them_and_sealed(
     name: str, compiled: Compiled, tmp_path: Path
 ) -> None:
     one, _ = compiled(name)
-    done = _run(one, HERE / "check_columns.py", one.build(tmp_path, "leakline_server"))
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder = one.build(tmp_path, "leakline_server")
+    for check in ("check_columns.py", "check_tables.py"):
+        done = _run(one, HERE / check, folder)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)

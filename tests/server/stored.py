@@ -29,4 +29,4 @@ def seal(engine: Engine) -> None:
     make_idle(engine)
     while due := sealing.due(engine, LATER):
         for key in due:
-            sealing.seal(engine, key, LATER)
+            sealing.seal_one(engine, key, LATER)

@@ -73,8 +73,12 @@ def seal_all(engine: Engine, run_id: str) -> None:
         idle = update(batches).where(batches.c.run_id == run_id).values(received_at=0.0)
         connection.execute(idle)
     for key in sealing.due(engine, LATER):
-        while key.run_id == run_id and sealing.seal(engine, key, LATER):
-            continue
+        more = key.run_id == run_id
+        while more:
+            snapshots, more = sealing.seal_one(engine, key, LATER)
+            assert snapshots
+        # It was right that there is no more.
+        assert key.run_id != run_id or not sealing.seal_one(engine, key, LATER).snapshots
 
 
 def compact_all(engine: Engine, run_id: str, now: float = LATER) -> int:

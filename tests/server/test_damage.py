@@ -37,7 +37,7 @@ def run(api: TestClient, make_run: Any) -> Any:
 
 def seal_all(engine: Engine) -> None:
     make_idle(engine)
-    while sealing.seal(engine, KEY, LATER):
+    while sealing.seal_one(engine, KEY, LATER).snapshots:
         continue
 
 
@@ -155,7 +155,7 @@ def test_batches_that_are_all_damaged_are_not_tried_for_ever(api: TestClient, ru
         flip(engine, batches, "body", batches.c.first_sequence == first)
     make_idle(engine)
     assert sealing.due(engine, LATER) == [KEY]
-    assert sealing.seal(engine, KEY, LATER) == 0
+    assert sealing.seal_one(engine, KEY, LATER).snapshots == 0
     assert sealing.due(engine, LATER) == []
 
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from leakline_server import ingest, number_columns
 from leakline_server.errors import RequestRefused
-from leakline_server.store import packed, wire
+from leakline_server.store import compiled, packed, wire
 from leakline_server.store.batch_columns import BatchColumns, of_lists
 from leakline_server.store.codec import CorruptChunk, Numbers, compress, decompress
 
 without_native = pytest.mark.skipif(
-    number_columns.native() is None, reason=f"no native module: {number_columns.why_not_native()}"
+    compiled.native() is None, reason=f"no native module: {compiled.why_not_native()}"
 )
 
 
@@ -35,7 +35,7 @@ without_native = pytest.mark.skipif(
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(number_columns, "native", lambda: None)
+            patch.setattr(compiled, "_loaded", lambda: (None, "not now"))
         patch.setattr(ingest, "SMALL_BODY_BYTES", 0)
         yield
 
@@ -361,7 +361,7 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
 
 
 def test_the_module_can_be_switched_off_and_says_so() -> None:
-    code = "from leakline_server.number_columns import *; print(native(), why_not_native())"
+    code = "from leakline_server.store.compiled import *; print(native(), why_not_native())"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
         check=True, capture_output=True, text=True,
@@ -372,13 +372,13 @@ def test_the_module_can_be_switched_off_and_says_so() -> None:
 def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEAKLINE_NATIVE", raising=False)
     monkeypatch.setitem(sys.modules, "leakline_server._native", SimpleNamespace(interface=0))
-    number_columns.forget()
+    compiled.forget()
     try:
-        assert number_columns.native() is None
-        assert "install leakline anew" in str(number_columns.why_not_native())
+        assert compiled.native() is None
+        assert "install leakline anew" in str(compiled.why_not_native())
         assert number_columns.read(b'{"a":[1]}', 1) is not None
     finally:
-        number_columns.forget()
+        compiled.forget()
 
 
 @in_both_ways

@@ -26,7 +26,7 @@ def engine_of_run(api: TestClient, make_run: Any) -> Engine:
     engine: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
     make_idle(engine)
     for key in sealing.due(engine, LATER):
-        sealing.seal(engine, key, LATER)
+        sealing.seal_one(engine, key, LATER)
     run.send(api, 200, 10)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     sizes.measure(engine, LATER)

@@ -15,7 +15,7 @@ from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server.store import compaction, sealing
-from leakline_server.store.codec import Numbers, encode
+from leakline_server.store.codec import Array, Chunk, Numbers, encode
 from leakline_server.store.columns import Key
 from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine, writing
@@ -64,7 +64,7 @@ def seal_everything(engine: Engine) -> int:
     """As if all that waits had been idle for long; returns how many snapshots wait after it."""
     make_idle(engine)
     for key in sealing.due(engine, LATER):
-        while sealing.seal(engine, key, LATER):
+        while sealing.seal_one(engine, key, LATER).snapshots:
             continue
     return count(engine, func.coalesce(func.sum(batches.c.count), 0))
 
@@ -219,7 +219,7 @@ def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, r
     make_idle(engine)
     (key,) = sealing.due(engine, LATER)
     with ThreadPoolExecutor(8) as pool:
-        sealed = list(pool.map(lambda _: sealing.seal(engine, key, LATER), range(8)))
+        sealed = list(pool.map(lambda _: sealing.seal_one(engine, key, LATER).snapshots, range(8)))
     assert sorted(sealed) == [0] * 7 + [400]
     assert count(engine, func.sum(segments.c.count)) == 400
 
@@ -341,10 +341,13 @@ def test_many_columns_at_once_become_the_same_chunks_as_one_by_one() -> None:
     steps = [0, 1, 8 * 4096, 2**20, 2**40, -3]
     rows = [2**30 + step * np.cumsum(random.integers(-50, 50, 600)) for step in steps]
     table = np.array([*rows, np.full(600, -(2**53)), np.arange(600) * 2**43], dtype=np.int64)
-    made = dict(encode_rows(table, range(len(table))))
-    assert [made[i] for i in range(len(table))] == [encode(Numbers(row)) for row in table]
-    single = dict(encode_rows(table[:, :1], range(len(table))))
-    assert [single[i] for i in range(len(table))] == [encode(Numbers(row)) for row in table[:, :1]]
+    assert made_of(table) == [encode(Numbers(row)) for row in table]
+    assert made_of(table[:, :1]) == [encode(Numbers(row)) for row in table[:, :1]]
+
+
+def made_of(table: Array) -> list[Chunk]:
+    made = {row: chunk for row, chunk, _ in encode_rows(table, None)}
+    return [made[row] for row in range(len(table))]
 
 
 def test_one_process_that_cannot_be_sealed_holds_up_no_other(
@@ -355,15 +358,15 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plain, tried = sealing.seal, []
+    plain, tried = sealing.seal_one, []
 
-    def failing(engine: Engine, key: Key, now: float) -> int:
+    def failing(engine: Engine, key: Key, now: float) -> sealing.Sealed:
         if key.process_id == 1:
             tried.append(key)
             raise MemoryError
         return plain(engine, key, now)
 
-    monkeypatch.setattr(sealing, "seal", failing)
+    monkeypatch.setattr(sealing, "seal_one", failing)
     other = make_run(instance="p2", rank=1)
     run.send(api, 0, 4_200, size=200)
     other.send(api, 0, 4_200, size=200)

@@ -90,7 +90,7 @@ def test_a_spike_survives_when_chunks_are_not_opened(
 def store(engine: Engine, how: str) -> None:
     if how != "as it came":
         make_idle(engine)
-        while sealing.seal(engine, Key("r1", 1), LATER):
+        while sealing.seal_one(engine, Key("r1", 1), LATER).snapshots:
             continue
     if how == "compacted":
         while compaction.compact(engine, Key("r1", 1), LATER):

@@ -119,7 +119,7 @@ def seal(engine: Engine, run_id: str, rank: int) -> None:
         with writing(engine) as connection:
             mine = batches.c.run_id == run_id, batches.c.process_id == number
             connection.execute(update(batches).where(*mine).values(received_at=0.0))
-        sealing.seal(engine, Key(run_id, number), LATER)
+        sealing.seal_one(engine, Key(run_id, number), LATER)
 
 
 def process_number(engine: Engine, run_id: str, rank: int) -> int | None:
@@ -455,7 +455,7 @@ def test_of_all_that_waits_only_what_a_segment_takes_is_read_and_held(engine: En
             read_bodies.append(cursor.rowcount)
 
     event.listen(engine, "after_cursor_execute", asked)
-    assert sealing.seal(engine, Key(run_id, 1), 2.0) == 1_280
+    assert sealing.seal_one(engine, Key(run_id, 1), 2.0).snapshots == 1_280
     event.remove(engine, "after_cursor_execute", asked)
     assert read_bodies == [256]
     check(engine, run_id, {0: set(range(2000))})

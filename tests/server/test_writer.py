@@ -19,7 +19,7 @@ from leakline_server.store.inbox import Inbox
 from leakline_server.store.joining import join_run
 from leakline_server.store.tables import batches, runs, segments
 from leakline_server.worker import Worker
-from leakline_server.workers.seal import Sealer
+from leakline_server.workers.seal import LOOK_SECONDS, Sealer
 from leakline_server.writer import MAX_GROUP, Writer
 
 SIZE = 20
@@ -67,7 +67,7 @@ def test_what_came_is_sealed_although_more_always_comes(
         kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
     assert sum(kept) == GROUPS * MAX_GROUP * SIZE
     # And in one go what came while the last of it was sealed, but for less than a segment.
-    while sealing.seal(engine, Key(run.id, 1), time.time()):
+    while sealing.seal_one(engine, Key(run.id, 1), time.time()).snapshots:
         continue
     with engine.connect() as connection:
         assert (connection.scalar(select(func.sum(batches.c.count))) or 0) < 200
@@ -86,6 +86,27 @@ def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, run: 
     assert found == [{Key(run.id, 1): False}, {}]
 
 
+def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Key("r1", 1)
+    found = [sealing.Sealed(4_096, more=True), sealing.Sealed(4_096), sealing.Sealed(512)]
+    looks, told = [], []
+
+    def seal_one(_engine: Engine, looked_at: Key, _now: float) -> sealing.Sealed:
+        looks.append(looked_at)
+        if len(looks) == 2:
+            sealer.want([key])
+        return found[len(looks) - 1]
+
+    monkeypatch.setattr(sealing, "seal_one", seal_one)
+    sealer = Sealer(engine, lambda *sealed: told.append(sealed))
+    sealer.want([key])
+    assert [sealer.once() for _ in range(4)] == [0.0, 0.0, LOOK_SECONDS, LOOK_SECONDS]
+    assert looks == [key] * 3
+    assert told == [(key, 4_096), (key, 4_096), (key, 512)]
+
+
 def test_who_finds_the_batches_gone_seals_nothing(
     engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,12 +118,12 @@ def test_who_finds_the_batches_gone_seals_nothing(
         plan = prepare(*arguments)
         with monkeypatch.context() as patch:
             patch.setattr(sealing, "_prepare", prepare)
-            sealed.append(sealing.seal(engine, Key(run.id, 1), later))
+            sealed.append(sealing.seal_one(engine, Key(run.id, 1), later).snapshots)
         return plan
 
     sealed: list[int] = []
     monkeypatch.setattr(sealing, "_prepare", other_server_first)
-    assert sealing.seal(engine, Key(run.id, 1), later) == 0
+    assert sealing.seal_one(engine, Key(run.id, 1), later).snapshots == 0
     assert sealed == [5 * SIZE]
     with engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(segments)) == 1

@@ -6,7 +6,7 @@ everything else that sealing does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -16,6 +16,7 @@ from .batch_columns import NOT_THERE
 from .codec import Array, Chunk, Column, Numbers, texts
 from .codec import numbers as column_of
 from .columns import GENERATION, KIND, LABEL, MONOTONIC, PHASE, SEQUENCE, TIME
+from .compiled import native
 from .encode_rows import encode_rows
 from .packed import Body
 from .pieces import Cut, pack_column
@@ -35,23 +36,35 @@ def chunks_of(
     cut = Cut(sequence) if compacted else None
     for number, column in ((SEQUENCE, Numbers(sequence)), *_common(bodies)):
         yield number, *pack_column(column, cut)
-    parts = {ids.tobytes(): ids for body in bodies for ids, _ in _series(body) if len(ids)}
-    ids = np.unique(np.concatenate(list(parts.values()))) if parts else np.empty(0, np.int64)
+    ids, floats = _names(bodies)
     for at in range(0, len(ids), SERIES_AT_ONCE):
-        yield from _of_series(_Table(bodies, ids[at : at + SERIES_AT_ONCE]), cut)
+        yield from _of_series(_Table(bodies, ids[at : at + SERIES_AT_ONCE], floats), cut)
+
+
+def _names(bodies: Sequence[Body]) -> tuple[Array, Array]:
+    """The numbers of all series, ascending; and of those of which some batch has floats."""
+    forms = [body.packed for body in bodies]
+    # Most batches have the same series.
+    floats = {form.floats for form in forms}
+    others = {ids for form in forms for ids in (form.constant, form.whole, form.holed)}
+    return _unique(others | floats), _unique(floats)
+
+
+def _unique(packed: Collection[bytes]) -> Array:
+    return np.unique(np.frombuffer(b"".join(packed), "<u4"))
 
 
 def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
-    plain = table.present.all(axis=1) & ~table.is_float
     ids = table.ids.tolist()
-    pieces = [None] * len(ids) if cut is None else cut.pack_rows(table.values)
-    for row, chunk in encode_rows(table.values, np.flatnonzero(plain).tolist()):
-        yield ids[row], chunk, pieces[row]
-    for row in np.flatnonzero(~plain).tolist():
-        chunk, packed = pack_column(table.column(row), cut)
+    others = set(range(len(ids)))
+    for row, chunk, packed in encode_rows(table.values, cut):
+        yield ids[row], chunk, packed
+        others.discard(row)
+    for row in sorted(others):
+        column, packed = pack_column(table.column(row), cut)
         # What holds nothing is left out of a compacted segment.
-        if chunk.present or cut is None:
-            yield ids[row], chunk, packed
+        if column.present or cut is None:
+            yield ids[row], column, packed
 
 
 def _sequence(firsts: Sequence[int], bodies: Sequence[Body]) -> Array:
@@ -71,66 +84,59 @@ def _common(bodies: Sequence[Body]) -> Iterator[tuple[int, Column]]:
 
 
 class _Table:
-    """``values`` and ``present``: one row a series, in the order of ``ids``; ``floats`` beside it where any are.
+    """``values``: one row a series, in the order of ``ids``, NOT_THERE where it has no whole number; beside it one of
+    floats, NaN where it has none, of the series of which there are any.
 
-    ``ids``: ascending, those of the series that are wanted.
+    ``ids``: ascending, those of the series that are wanted; ``floats``: of which there are floats, of all series.
     """
 
-    def __init__(self, bodies: Sequence[Body], ids: Array) -> None:
+    def __init__(self, bodies: Sequence[Body], ids: Array, floats: Array) -> None:
         self.ids = ids
-        # Most batches have the same series: where they lie is looked up once.
-        self._places: dict[bytes, tuple[Array, Array]] = {}
-        shape = len(ids), sum(len(body) for body in bodies)
-        self.values = np.zeros(shape, np.int64)
-        self.present = np.zeros(shape, bool)
-        self.is_float = np.zeros(shape[0], bool)
-        some = any(len(self._place(body.floats[0])[0]) for body in bodies)
-        self.floats = np.zeros(shape if some else (0, 0))
+        self._float_ids = np.intersect1d(ids, floats)
+        count = sum(body.packed.count for body in bodies)
+        self.values = np.full((len(ids), count), NOT_THERE)
+        self._floats = np.full((len(self._float_ids), count), np.nan)
+        fill = _fill_in_numpy if native() is None else _fill
         at = 0
         for body in bodies:
-            self._fill(body, at, at + len(body))
-            at += len(body)
-
-    def _place(self, ids: Array) -> tuple[Array, Array]:
-        """Which of these series are wanted, and their rows."""
-        key = ids.tobytes()
-        if key not in self._places:
-            rows = np.searchsorted(self.ids, ids)
-            rows[rows == len(self.ids)] = 0
-            wanted = np.flatnonzero(self.ids[rows] == ids)
-            self._places[key] = wanted, rows[wanted]
-        return self._places[key]
-
-    def _fill(self, body: Body, start: int, stop: int) -> None:
-        for (ids, of_all), is_constant in zip(
-            _series(body), (True, False, False, False), strict=True
-        ):
-            wanted, rows = self._place(ids)
-            if not len(rows):
-                continue
-            values = of_all if len(rows) == len(ids) else of_all[wanted]
-            if is_constant:
-                self.values[rows, start:stop] = values[:, None]
-                self.present[rows, start:stop] = True
-            elif values.dtype.kind == "f":
-                there = ~np.isnan(values)
-                self.floats[rows, start:stop] = np.where(there, values, 0.0)
-                self.present[rows, start:stop] = there
-                self.is_float[rows] |= there.any(axis=1)
-            else:
-                there = values != NOT_THERE
-                self.values[rows, start:stop] = np.where(there, values, 0)
-                self.present[rows, start:stop] = there
+            fill(self.values, ids, at, body, floats=False)
+            if len(self._floats):
+                fill(self._floats, self._float_ids, at, body, floats=True)
+            at += body.packed.count
 
     def column(self, row: int) -> Numbers:
         values = self.values[row]
-        if self.is_float[row]:
-            # Where a batch had whole numbers of it, this table holds them, and the other one 0; and the reverse. Not
-            # their sum, which would take the sign of -0.0.
-            values = np.where(values != 0, values, self.floats[row])
-        present = self.present[row]
-        return Numbers(values, None if present.all() else present)
+        present = values != NOT_THERE
+        at = np.searchsorted(self._float_ids, self.ids[row])
+        if at < len(self._float_ids) and self._float_ids[at] == self.ids[row]:
+            floats = self._floats[at]
+            there = ~np.isnan(floats)
+            if there.any():
+                # Where one is, the other is not; not their sum, which would take the sign of -0.0.
+                values, present = np.where(present, values, floats), present | there
+        if present.all():
+            return Numbers(values)
+        return Numbers(np.where(present, values, 0), present)
 
 
-def _series(body: Body) -> tuple[tuple[Array, Array], ...]:
-    return body.constant, body.whole, body.holed, body.floats
+def _fill(table: Array, ids: Array, start: int, body: Body, *, floats: bool) -> None:
+    """The entries of a batch into the rows of these series, from ``start`` on."""
+    form, module = body.packed, native()
+    assert module is not None
+    if floats:
+        module.fill_table(
+            table, ids, start, form.count, b"", b"", b"", b"", 1, b"", form.floats, form.float_values
+        )  # fmt: skip
+    else:
+        module.fill_table(
+            table, ids, start, form.count, form.constant, form.constants, form.whole, form.firsts, form.width,
+            form.steps, form.holed, form.holed_values,
+        )  # fmt: skip
+
+
+def _fill_in_numpy(table: Array, ids: Array, start: int, body: Body, *, floats: bool) -> None:
+    for names, values in body.tables[3:] if floats else body.tables[:3]:
+        if len(names):
+            rows = np.minimum(np.searchsorted(ids, names), len(ids) - 1)
+            wanted = ids[rows] == names
+            table[rows[wanted], start : start + len(body)] = values[wanted]

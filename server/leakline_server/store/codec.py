@@ -39,6 +39,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from .compiled import native
+
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
@@ -149,13 +151,18 @@ def numbers(values: Sequence[int | float | None]) -> Numbers:
 
 
 def texts(values: Sequence[str | None]) -> Texts:
-    found = dict.fromkeys(values)
-    found.pop(None, None)
-    distinct = cast(tuple[str, ...], tuple(found))
-    numbered: dict[str | None, int] = dict(zip(distinct, range(len(distinct)), strict=True))
-    numbered[None] = -1
-    index = np.fromiter(map(numbered.__getitem__, values), np.int32, len(values))
-    return Texts(distinct, index)
+    index = np.empty(len(values), np.int32)
+    numbered: dict[str | None, int] = {}
+    module = native()
+    if module is not None:
+        module.number_texts(values, numbered, index)
+    else:
+        found = dict.fromkeys(values)
+        found.pop(None, None)
+        numbered = dict(zip(found, range(len(found)), strict=True))
+        numbered_or_null = numbered | {None: -1}
+        index[:] = np.fromiter(map(numbered_or_null.__getitem__, values), np.int32, len(values))
+    return Texts(cast(tuple[str, ...], tuple(numbered)), index)
 
 
 def absent(count: int) -> Numbers:
@@ -225,21 +232,21 @@ def encode(column: Column, *, tight: bool = False) -> Chunk:
     return _seal(count, len(values), stats, width, _payload(present, shift, data))
 
 
+def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[int, bytes]:
+    """(width, payload) of integers that are all there. ``steps``: the differences, shifted; ``limits``: the smallest
+    and the largest of them.
+    """
+    width = _width(*limits)
+    return width, bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
+
+
 def integer_chunk(
-    stats: tuple[float, float, float, float],
-    count: int,
-    shift: int,
-    limits: tuple[int, int],
-    steps: Array,
+    count: int, stats: tuple[float, float, float, float], width: int, payload: bytes
 ) -> Chunk:
     """The chunk of ``count`` integers that are all there, as `encode` makes it, of what `encode_rows` worked out.
 
-    ``steps``: the differences, shifted; ``limits``: the smallest and the largest of them.
+    ``stats``: first, last, min, max; the payload of those that stand still is empty.
     """
-    if stats[2] == stats[3]:
-        return _seal(count, count, stats, WIDTH_CONSTANT, b"")
-    width = _width(*limits)
-    payload = bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
     return _seal(count, count, stats, width, payload)
 
 
@@ -313,16 +320,10 @@ def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
 def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
     """(width, shift, bytes) of at least one float."""
     if tight:
-        for decimals in range(MAX_DECIMALS + 1):
-            power = 10.0**decimals
-            scaled = np.rint(values * power)
-            if abs(scaled).max() > 2**53:
-                break
-            # To the bit: what is read is what was written, the sign of a zero too.
-            whole = scaled.astype(np.int64)
-            if np.array_equal((whole / power).view(np.int64), values.view(np.int64)):
-                shift, width, data = _differences(whole)
-                return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
+        decimals, scaled = _decimals(values)
+        if scaled is not None:
+            shift, width, data = _differences(scaled)
+            return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
         bits = values.view("<i8")
         # Of one sign, neighbours are neighbours as integers too, and no difference is beyond 64 bits.
         if (bits[0] < 0) == (bits < 0).all() == (bits < 0).any():
@@ -330,6 +331,25 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
             if width < 8:
                 return WIDTH_BITS + width, shift, bits[:1].tobytes() + data
     return WIDTH_FLOAT, 0, values.tobytes()
+
+
+def _decimals(values: Array) -> tuple[int, Array | None]:
+    """How few decimals they have, and the values without their point; (-1, None) where they have more."""
+    module = native()
+    if module is not None:
+        whole = np.empty(len(values), np.int64)
+        decimals = module.scaled_floats(np.ascontiguousarray(values), whole)
+        return decimals, None if decimals < 0 else whole
+    for decimals in range(MAX_DECIMALS + 1):
+        power = 10.0**decimals
+        scaled = np.rint(values * power)
+        if abs(scaled).max() > 2**53:
+            break
+        # To the bit: what is read is what was written, the sign of a zero too.
+        whole = scaled.astype(np.int64)
+        if np.array_equal((whole / power).view(np.int64), values.view(np.int64)):
+            return decimals, whole
+    return -1, None
 
 
 def _differences(values: Array) -> tuple[int, int, bytes]:

@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from .codec import Array, Chunk, integer_chunk
+from .batch_columns import NOT_THERE
+from .codec import Array, Chunk, integer_chunk, integer_payload
+from .compiled import native
+from .pieces import Cut, checked
+
+# first, last, min, max, width, payload, records of the pieces
+_Encoded = tuple[float, float, float, float, int, bytes, bytes]
 
 
-def encode_rows(values: Array, rows: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
-    """(row, chunk) of these rows of int64, in which every entry is there."""
-    count = values.shape[1]
-    lows, highs = values.min(axis=1).tolist(), values.max(axis=1).tolist()
-    moving = []
-    for row in rows:
-        if lows[row] == highs[row]:
-            stats = (float(lows[row]),) * 4
-            yield row, integer_chunk(stats, count, 0, (0, 0), _NOTHING)
-        else:
-            moving.append(row)
-    if not moving:
-        return
+def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
+    """(row, chunk, packed records of its pieces) of the rows of int64 in which no entry is NOT_THERE."""
+    module = native()
+    if module is None:
+        found = in_numpy(values, cut)
+    else:
+        starts = _NOTHING if cut is None else cut.starts
+        found = module.encode_table(np.ascontiguousarray(values), values.shape[1], starts)
+    for row, one in enumerate(found):
+        if one is not None:
+            first, last, low, high, width, payload, records = one
+            chunk = integer_chunk(values.shape[1], (first, last, low, high), width, payload)
+            yield row, chunk, None if cut is None else checked(records)
+
+
+def in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
+    """What `encode_table` of the native module gives."""
+    lows, highs = values.min(axis=1), values.max(axis=1)
+    there = lows != NOT_THERE
+    stands_still = lows.astype(np.float64) == highs.astype(np.float64)
     # A copy of those that move alone: most stand still, and large arrays cost by the page.
-    steps = np.diff(values[moving], axis=1)
+    moving = np.flatnonzero(there & ~stands_still)
+    payloads = dict(zip(moving.tolist(), _payloads(values[moving]), strict=True))
+    records = [b""] * len(values) if cut is None else cut.records_of_rows(values)
+    ends = values[:, 0].tolist(), values[:, -1].tolist()
+    stats = np.array([*ends, lows.tolist(), highs.tolist()], np.float64).T.tolist()
+    return [
+        (*stats[row], *payloads.get(row, (0, b"")), records[row]) if there[row] else None
+        for row in range(len(values))
+    ]
+
+
+def _payloads(values: Array) -> Iterator[tuple[int, bytes]]:
+    if not values.size:
+        return
+    steps = np.diff(values, axis=1)
     common = np.bitwise_or.reduce(steps, axis=1)
     # The lowest bit that is set in any difference, as a number of places.
     shifts = np.log2((common & -common).astype(np.uint64).astype(np.float64)).astype(np.int64)
     steps >>= shifts[:, None]
-    least, most = steps.min(axis=1).tolist(), steps.max(axis=1).tolist()
-    for at, (row, shift) in enumerate(zip(moving, shifts.tolist(), strict=True)):
-        ends = float(values[row, 0]), float(values[row, -1])
-        stats = (*ends, float(lows[row]), float(highs[row]))
-        yield row, integer_chunk(stats, count, shift, (least[at], most[at]), steps[at])
+    limits = zip(steps.min(axis=1).tolist(), steps.max(axis=1).tolist(), strict=True)
+    for row, shift, of_row in zip(steps, shifts.tolist(), limits, strict=True):
+        yield integer_payload(shift, of_row, row)
 
 
 _NOTHING: Final = np.empty(0, np.int64)

@@ -20,14 +20,14 @@ A series is named by its number in the run (table series). Databases of older ve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from . import wire
-from .batch_columns import BatchColumns, Rows, of_lists, with_holes
+from .batch_columns import BatchColumns, of_lists, with_holes
 from .codec import Array, CorruptChunk, Numbers, compress, decompress
 
 VERSION: Final = 1
@@ -61,40 +61,69 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Form).decode
 
 
-@dataclass(frozen=True, slots=True)
 class Body:
-    """A batch as it is read back. ``constant``, ``whole``, ``holed``, ``floats``: series numbers, and their values."""
+    """A batch as it is read back: what every snapshot has, and its series as they are packed or as arrays."""
 
-    time: Array
-    monotonic: Array
-    generation: list[int | None]
-    phase: list[str | None]
-    label: list[str | None]
-    kind: list[wire.Kind]
-    constant: tuple[Array, Array]
-    whole: tuple[Array, Array]
-    holed: tuple[Array, Array]
-    floats: tuple[Array, Array]
+    def __init__(self, form: _Form) -> None:
+        """Raises ValueError where the numbers in it are more or fewer than it has snapshots or series."""
+        if form.version != VERSION:
+            raise ValueError(f"its form is {form.version}, this program reads {VERSION}")
+        self.packed = form
+        self.time = np.frombuffer(form.time, "<f8")
+        self.monotonic = np.frombuffer(form.monotonic, "<f8") if form.monotonic else self.time
+        self.generation, self.phase = form.generation, form.phase
+        self.label, self.kind = form.label, form.kind
+        _check(form)
 
     def __len__(self) -> int:
         return len(self.time)
 
     def series(self, number: int) -> Numbers | None:
         """The series with this number; None when the batch does not have it."""
-        ids, constants = self.constant
-        for at in np.flatnonzero(ids == number):
-            return Numbers(np.full(len(self), constants[at], np.int64))
-        for ids, values in (self.whole, self.holed, self.floats):
+        for ids, values in self.tables:
             for at in np.flatnonzero(ids == number):
+                if values.shape[1] != len(self):
+                    return Numbers(np.full(len(self), values[at, 0], np.int64))
                 return with_holes(values[at])
         return None
+
+    @cached_property
+    def tables(self) -> tuple[tuple[Array, Array], ...]:
+        """(numbers, values) of the series that stand still, in one column; of whole ones, of those with holes, and of
+        floats, in a column a snapshot.
+        """
+        form = self.packed
+        whole = np.frombuffer(form.whole, "<u4")
+        values = np.frombuffer(form.firsts, "<i8").reshape(len(whole), 1)
+        if form.steps:
+            steps = np.frombuffer(form.steps, _STEPS[form.width]).reshape(len(whole), -1)
+            values = np.cumsum(np.concatenate([values, steps], axis=1), axis=1)
+        return (
+            _table(form.constant, form.constants, "<i8", 1),
+            (whole, values),
+            _table(form.holed, form.holed_values, "<i8", form.count),
+            _table(form.floats, form.float_values, "<f8", form.count),
+        )
 
 
 def pack(columns: BatchColumns, numbered: Mapping[str, int]) -> bytes:
     """The body of a batch whose series all have a number."""
+    return compress(_encode(_form(columns, numbered)))
+
+
+def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
+    """A body read back. ``numbered`` (name -> number) is asked for rows of older versions. Raises CorruptChunk."""
+    try:
+        data = decompress(body)
+        return Body(_of_json(data, numbered()) if data[:1] == _JSON else _decode(data))
+    except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise CorruptChunk(f"a stored batch is damaged: {error}") from error
+
+
+def _form(columns: BatchColumns, numbered: Mapping[str, int]) -> _Form:
     firsts, width, steps = _steps(columns.whole.values)
     time, monotonic = columns.time.tobytes(), columns.monotonic.tobytes()
-    form = _Form(
+    return _Form(
         VERSION,
         len(columns),
         time,
@@ -114,18 +143,6 @@ def pack(columns: BatchColumns, numbered: Mapping[str, int]) -> bytes:
         _ids(columns.floats.names, numbered),
         columns.floats.values.tobytes(),
     )
-    return compress(_encode(form))
-
-
-def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
-    """A body read back. ``numbered`` (name -> number) is asked for rows of older versions. Raises CorruptChunk."""
-    try:
-        data = decompress(body)
-        if data[:1] == _JSON:
-            return _of_json(data, numbered())
-        return _of_form(_decode(data))
-    except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise CorruptChunk(f"a stored batch is damaged: {error}") from error
 
 
 def _ids(names: Sequence[str], numbered: Mapping[str, int]) -> bytes:
@@ -146,29 +163,22 @@ def _steps(whole: Array) -> tuple[bytes, int, bytes]:
     return firsts, 8, steps.tobytes()
 
 
-def _of_form(form: _Form) -> Body:
-    if form.version != VERSION:
-        raise ValueError(f"its form is {form.version}, this program reads {VERSION}")
+def _check(form: _Form) -> None:
     count = form.count
-    time = np.frombuffer(form.time, "<f8")
-    whole = np.frombuffer(form.whole, "<u4")
-    firsts = np.frombuffer(form.firsts, "<i8").reshape(len(whole), 1)
-    values = firsts
-    if count > 1 and len(whole):
-        steps = np.frombuffer(form.steps, _STEPS[form.width]).reshape(len(whole), count - 1)
-        values = np.cumsum(np.concatenate([firsts, steps], axis=1), axis=1)
-    return Body(
-        time,
-        np.frombuffer(form.monotonic, "<f8") if form.monotonic else time,
-        form.generation,
-        form.phase,
-        form.label,
-        form.kind,
-        (np.frombuffer(form.constant, "<u4"), np.frombuffer(form.constants, "<i8")),
-        (whole, values),
-        _table(form.holed, form.holed_values, "<i8", count),
-        _table(form.floats, form.float_values, "<f8", count),
-    )
+    # Numbers of series are of four bytes, all others of eight.
+    still, whole, holed, floats = map(len, (form.constant, form.whole, form.holed, form.floats))
+    if (
+        len(form.time) != 8 * count
+        or len(form.monotonic) not in (0, 8 * count)
+        or (still | whole | holed | floats) % 4
+        or len(form.constants) != 2 * still
+        or len(form.firsts) != 2 * whole
+        or form.width not in _STEPS
+        or len(form.steps) != whole // 4 * (count - 1) * form.width
+        or len(form.holed_values) != 2 * holed * count
+        or len(form.float_values) != 2 * floats * count
+    ):
+        raise ValueError("its columns are of other lengths")
 
 
 def _table(ids: bytes, values: bytes, dtype: str, count: int) -> tuple[Array, Array]:
@@ -176,24 +186,7 @@ def _table(ids: bytes, values: bytes, dtype: str, count: int) -> tuple[Array, Ar
     return numbers, np.frombuffer(values, dtype).reshape(len(numbers), count)
 
 
-def _of_json(data: bytes, numbered: Mapping[str, int]) -> Body:
+def _of_json(data: bytes, numbered: Mapping[str, int]) -> _Form:
     columns = wire.decode_stored(data).columns
     columns.series = {n: values for n, values in columns.series.items() if n in numbered}
-    found = of_lists(columns)
-
-    def numbers(rows: Rows) -> tuple[Array, Array]:
-        return np.array([numbered[name] for name in rows.names], "<u4"), rows.values
-
-    none = (np.empty(0, "<u4"), np.empty(0, "<i8"))
-    return Body(
-        found.time,
-        found.monotonic,
-        found.generation,
-        found.phase,
-        found.label,
-        found.kind,
-        none,
-        numbers(found.whole),
-        numbers(found.holed),
-        numbers(found.floats),
-    )
+    return _form(of_lists(columns), numbered)

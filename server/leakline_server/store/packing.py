@@ -12,11 +12,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, delete, insert, select
+from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, literal_column, select
 
 from . import blocks, wire
 from .codec import CorruptChunk, compress
-from .columns import Key
+from .columns import Key, mine
 from .details import unpack
 from .incoming import DetailKind
 from .tables import details
@@ -43,7 +43,8 @@ class Packed:
 
 def plan(connection: Connection, key: Key, low: int, high: int) -> list[Packed]:
     """What to pack of the snapshots from ``low`` to ``high``."""
-    found = [_of_kind(connection, key, kind, low, high) for kind in PACKED]
+    rows = connection.execute(_THESE, key._asdict() | {"low": low, "high": high}).all()
+    found = [_of_kind(kind, [row for row in rows if row.kind == kind]) for kind in PACKED]
     return [packed for packed in found if packed is not None]
 
 
@@ -51,25 +52,20 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
     """Raises Changed, after which the transaction is of no use."""
     d = details.c
     for packed in planned:
-        mine = and_(
+        gone = and_(
             d.run_id == key.run_id, d.kind == packed.kind, d.process_id == key.process_id,
             d.sequence.in_(packed.gone),
         )  # fmt: skip
-        if connection.execute(delete(details).where(mine)).rowcount != len(packed.gone):
+        if connection.execute(delete(details).where(gone)).rowcount != len(packed.gone):
             raise Changed
         connection.execute(insert(details), packed.rows)
 
 
-def _of_kind(
-    connection: Connection, key: Key, kind: DetailKind, low: int, high: int
-) -> Packed | None:
-    d = details.c
-    query = select(details).where(
-        d.run_id == key.run_id, d.kind == kind, d.process_id == key.process_id, d.sequence.between(low, high)
-    ).order_by(d.sequence)  # fmt: skip
+def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
+    """Of all rows of the kind, by sequence."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
-    for row in connection.execute(query):
+    for row in rows:
         try:
             entries += unpack(kind, row.body)
         except CorruptChunk:
@@ -100,3 +96,15 @@ def _row(old: Sequence[Row[Any]], entries: Sequence[Any]) -> dict[str, Any]:
         "sequence": entries[0].sequence,
         "body": compress(wire.encode(entries)),
     }
+
+
+# A question of all kinds costs what one of a single kind does, and most often the answer is that there is nothing.
+_THESE: Final = (
+    select(details)
+    .where(
+        mine(details),
+        details.c.kind.in_([literal_column(f"'{kind}'") for kind in PACKED]),
+        details.c.sequence.between(bindparam("low"), bindparam("high")),
+    )
+    .order_by(details.c.sequence)
+)

@@ -61,21 +61,21 @@ class Cut:
 
     def __init__(self, sequence: Array) -> None:
         """``sequence``: its ascending sequence numbers, of at least one."""
-        self._starts = bounds(sequence)
-        self._ends = np.append(self._starts[1:], len(sequence))
-        self._counts = self._ends - self._starts
+        self.starts = bounds(sequence)
+        self._ends = np.append(self.starts[1:], len(sequence))
+        self._counts = self._ends - self.starts
 
     def pack(self, column: Numbers) -> bytes:
-        return pack(summed(column, self._starts), self._counts)
+        return pack(summed(column, self.starts), self._counts)
 
-    def pack_rows(self, values: Array) -> list[bytes]:
+    def records_of_rows(self, values: Array) -> list[bytes]:
         """Of many columns at once, one a row, in which every entry is there."""
-        found = np.empty((len(values), len(self._starts), NUMBERS))
+        found = np.empty((len(values), len(self.starts), NUMBERS))
         found[:, :, PRESENT] = self._counts
-        found[:, :, FIRST], found[:, :, LAST] = values[:, self._starts], values[:, self._ends - 1]
-        found[:, :, MIN] = np.minimum.reduceat(values, self._starts, axis=1)
-        found[:, :, MAX] = np.maximum.reduceat(values, self._starts, axis=1)
-        return [pack(records, self._counts) for records in found]
+        found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
+        found[:, :, MIN] = np.minimum.reduceat(values, self.starts, axis=1)
+        found[:, :, MAX] = np.maximum.reduceat(values, self.starts, axis=1)
+        return [_bytes(records, self._counts) for records in found]
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
@@ -102,11 +102,19 @@ def joined(records: Array) -> Array:
 
 def pack(records: Array, counts: Array) -> bytes:
     """The bytes of the records of pieces with ``counts`` entries each."""
+    return checked(_bytes(records, counts))
+
+
+def checked(records: bytes) -> bytes:
+    """Records with their checksum."""
+    return zlib.crc32(records).to_bytes(4, "little") + records
+
+
+def _bytes(records: Array, counts: Array) -> bytes:
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
         records = records[:1]
-    data = records.astype("<f8", copy=False).tobytes()
-    return zlib.crc32(data).to_bytes(4, "little") + data
+    return records.astype("<f8", copy=False).tobytes()
 
 
 def unpack(packed: bytes) -> Array:

@@ -13,22 +13,20 @@ import numpy as np
 from sqlalchemy import Connection, Engine, Row, and_, delete, func, insert, select, update
 
 from .codec import Array, CorruptChunk
-from .columns import SEQUENCE, Key, Stretch, of, read, reading, series_ids
+from .columns import SEQUENCE, Key, Stretch, mine, of, read, reading, series_ids
 from .engine import writing
 from .pieces import PRESENT, bounds, concatenate, joined, nothing, pack, spread, summed, unpack
 from .tables import chunks, processes, rollups, segments
 
 SEGMENTS: Final = 64
+_WAITING: Final = select(func.count()).where(mine(segments), segments.c.level == 1)
 
 
 def roll_up(engine: Engine, key: Key) -> int:
     """Make the rows above the next compacted segments. Returns how many segments; 0 when too few wait for it."""
     s = segments.c
     with reading(engine) as connection:
-        waiting = connection.execute(
-            select(func.count()).where(of(segments, key), s.level == 1)
-        ).scalar_one()
-        if waiting < SEGMENTS:
+        if waiting(connection, key) < SEGMENTS:
             return 0
         rows = connection.execute(
             select(segments).where(of(segments, key)).order_by(s.first_sequence)
@@ -55,6 +53,11 @@ def roll_up(engine: Engine, key: Key) -> int:
         connection.execute(insert(rollups), made)
         connection.execute(update(segments).where(these).values(level=2))
     return len(group)
+
+
+def waiting(connection: Connection, key: Key) -> int:
+    """How many compacted segments are under none."""
+    return int(connection.execute(_WAITING, key._asdict()).scalar_one())
 
 
 def dissolve(connection: Connection, key: Key, first: int, last: int) -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     Connection,
@@ -43,6 +43,8 @@ MIN_SNAPSHOTS: Final = 512
 ENOUGH_BATCHES: Final = 256
 MIN_SNAPSHOTS_IDLE: Final = 64
 IDLE_SECONDS: Final = 60.0
+# No batch is empty, so many are enough to make a segment.
+MOST_HEADS: Final = max(MIN_SNAPSHOTS, ENOUGH_BATCHES)
 
 log = logging.getLogger("leakline")
 
@@ -79,21 +81,32 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
 def _is_worth(connection: Connection, key: Key, now: float) -> bool:
     """Not what is damaged: it stays, however much of it there is."""
     damaged = damage.batches_of(connection.engine, *key)
-    return not damaged or bool(_choose(connection, key, now, damaged))
+    return not damaged or bool(_choose(_heads(connection, key, damaged), now))
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The batches to replace, without bodies, and what replaces them."""
+    """The batches to replace, without bodies, and what replaces them. ``rolls_up``: as many as a rollup needs are there
+    then; ``more``: of what waits, another segment can be made.
+    """
 
     taken: Sequence[Row[Any]]
     chunks: Sequence[dict[str, Any]]
     segment: dict[str, Any]
     details: Sequence[packing.Packed]
+    rolls_up: bool
+    more: bool
 
 
-def seal(engine: Engine, key: Key, now: float) -> int:
-    """Seal one segment of this process. Returns how many snapshots; 0 when too few wait that can be read.
+class Sealed(NamedTuple):
+    """How many snapshots were; and whether ``more`` of what waited with them is to be."""
+
+    snapshots: int
+    more: bool = False
+
+
+def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
+    """Seal one segment of this process; none when too few wait that can be read.
 
     Read and packed beside everything else, then put in place in one short transaction, which gives up when another
     server was first. A batch that is damaged is told, and stays where it is. Not durable by itself on SQLite: if the
@@ -102,48 +115,52 @@ def seal(engine: Engine, key: Key, now: float) -> int:
     with reading(engine) as connection:
         plan = _prepare(connection, key, now)
     if plan is None:
-        return 0
+        return Sealed(0)
     try:
         with writing(engine, durable=False) as connection:
             if not _are_still(connection, key, plan.taken):
-                return 0
+                return Sealed(0)
             _replace(connection, key, plan)
     except packing.Changed:
-        return 0
-    if plan.segment["level"]:
+        return Sealed(0)
+    if plan.rolls_up:
         try:
             rollups.roll_up(engine, key)
         except DATABASE_ERRORS as error:
             # The segment is there all the same, and the next one rolls up both.
             log.error("could not sum up the segments of run %s: %s", key.run_id, error)
-    return int(plan.segment["count"])
+    return Sealed(plan.segment["count"], plan.more)
 
 
 def _prepare(connection: Connection, key: Key, now: float) -> _Plan | None:
     numbered = cache(lambda: series_ids(connection, key.run_id))
     damaged = damage.batches_of(connection.engine, *key)
-    while chosen := _choose(connection, key, now, damaged):
+    while chosen := _choose(heads := _heads(connection, key, damaged), now):
         found = [
             (row, _body(connection, key, row, numbered)) for row in _bodies(connection, key, chosen)
         ]
         readable = [(row, body) for row, body in found if body is not None]
         if readable:
-            return _plan(connection, key, readable)
+            more = len(heads) >= MOST_HEADS or bool(_choose(heads[len(chosen) :], now))
+            return _plan(connection, key, readable, more)
         damaged |= {row.first_sequence for row in chosen}
     return None
 
 
-def _choose(connection: Connection, key: Key, now: float, damaged: Collection[int]) -> list[Any]:
-    """Waiting batches in order, without bodies, until they make a segment; empty when they do not.
+def _heads(connection: Connection, key: Key, damaged: Collection[int]) -> list[Row[Any]]:
+    """The first batches that wait, without bodies and in order.
 
     ``damaged``: first sequence numbers of those that are left out.
     """
-    chosen: list[Any] = []
+    rows = connection.execute(_HEADS, key._asdict() | {"most": MOST_HEADS + len(damaged)}).all()
+    return [row for row in rows if row.first_sequence not in damaged]
+
+
+def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
+    """Of these the first ones that make a segment; empty when they do not."""
+    chosen: list[Row[Any]] = []
     total = 0
-    most = {"most": max(MIN_SNAPSHOTS, ENOUGH_BATCHES) + len(damaged)}
-    for row in connection.execute(_HEADS, key._asdict() | most).all():
-        if row.first_sequence in damaged:
-            continue
+    for row in heads:
         if chosen and row.first_sequence >= blocks.edge(chosen[-1].first_sequence):
             # Where a block ends, however few it has: what came late would span all that lies between.
             return chosen
@@ -193,7 +210,9 @@ def _body(
     return None
 
 
-def _plan(connection: Connection, key: Key, found: Sequence[tuple[Row[Any], Body]]) -> _Plan:
+def _plan(
+    connection: Connection, key: Key, found: Sequence[tuple[Row[Any], Body]], more: bool
+) -> _Plan:
     taken = [row for row, _ in found]
     firsts = [row.first_sequence for row in taken]
     count = sum(row.count_ for row in taken)
@@ -211,7 +230,8 @@ def _plan(connection: Connection, key: Key, found: Sequence[tuple[Row[Any], Body
         "revision": max(row.revision for row in taken), "level": int(compacted), "bytes": sum(map(size, rows)),
     }  # fmt: skip
     details = packing.plan(connection, key, first, last) if compacted else ()
-    return _Plan(taken, rows, segment, details)
+    rolls_up = compacted and rollups.waiting(connection, key) + 1 >= rollups.SEGMENTS
+    return _Plan(taken, rows, segment, details, rolls_up, more)
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
@@ -241,7 +261,6 @@ def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
 
 
 _HEAD: Final = select(batches.c.first_sequence, batches.c.count.label("count_"), batches.c.revision)
-# No batch is empty, so that many are enough.
 _HEADS: Final = (
     _HEAD.add_columns(batches.c.received_at)
     .where(mine(batches))

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from leakline.probes.native import why_not_native as why_no_native_client
 
-from ..number_columns import why_not_native
 from ..paths import MIGRATIONS
 from ..store import damage, disk, migrate, overview, removal, sizes, watching
+from ..store.compiled import why_not_native
 from ..writer import MAX_WAITING_BATCHES
 from .metrics import Metrics
 from .services import Services, Use

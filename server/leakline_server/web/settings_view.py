@@ -238,7 +238,7 @@ def _size(project: ProjectSize) -> Cell:
 
 
 def _native(found: Found) -> Section:
-    reads = "reads the numbers of batches; without it the same answers, slower"
+    reads = "reads and seals the numbers of batches; without it the same answers, slower"
     looks = "looks at the heap of trainings on this machine; the page of a run says whether its own had it"
     rows = (
         (code("leakline_server._native"), *_there(found.why_not_native), reads),

@@ -51,8 +51,7 @@ class Sealer:
 
     def once(self) -> float:
         """One segment. Returns how many seconds to rest."""
-        while self._wanted:
-            self._add((self._wanted.popleft(),))
+        self._add(self._newly_wanted())
         if self._due:
             self._seal(next(iter(self._due)))
         if time.monotonic() >= self._next_look:
@@ -60,10 +59,13 @@ class Sealer:
             self._look()
         return 0.0 if self._due or self._wanted else LOOK_SECONDS
 
+    def _newly_wanted(self) -> list[Key]:
+        return [self._wanted.popleft() for _ in range(len(self._wanted))]
+
     def _seal(self, key: Key) -> None:
-        started, count = time.perf_counter(), 0
+        started, count, more = time.perf_counter(), 0, False
         try:
-            count = sealing.seal(self._engine, key, time.time())
+            count, more = sealing.seal_one(self._engine, key, time.time())
         except Exception as error:
             # Whatever it is, it is this process's: the others are sealed.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
@@ -76,10 +78,13 @@ class Sealer:
             self._sealed(key, count)
         self.figures.snapshots += count
         self.figures.seconds += time.perf_counter() - started
-        if count:
+        # What came meanwhile is not among what was looked at.
+        wanted = self._newly_wanted()
+        if count and (more or key in wanted):
             self._due[key] = True
         else:
             del self._due[key]
+        self._add(wanted)
 
     def _add(self, keys: Iterable[Key]) -> None:
         for key in keys:

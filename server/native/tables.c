@@ -1,0 +1,534 @@
+/* Sealing in one pass over each number: the batches of a process into a table of series, and its rows as chunks.
+
+   `store/assembling.py`, `store/encode_rows.py` and `store/codec.py` say what each of these is, and do the same in
+   numpy where this module was not built. Every length is looked at before anything is read or written; numbers are
+   copied, so no buffer needs to be aligned. Differences wrap around as those of numpy do. */
+
+#include "tables.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
+#endif
+
+/* As batch_columns.NOT_THERE; codec.MAX_DECIMALS and codec.MAX_EXACT. */
+#define NOT_THERE INT64_MIN
+#define MAX_EXACT 9007199254740992.0
+
+enum {
+    NUMBER = 8, /* bytes */
+    NAME = 4,   /* bytes of the number of a series */
+    MAX_DECIMALS = 9,
+    /* Of a piece: present, first, last, min, max, as pieces.py has them. */
+    NUMBERS_OF_A_PIECE = 5,
+};
+
+static inline int64_t
+integer_at(const char *at)
+{
+    int64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static inline uint32_t
+name_at(const char *names, Py_ssize_t i)
+{
+    uint32_t name;
+    memcpy(&name, names + i * NAME, sizeof name);
+    return name;
+}
+
+static PyObject *
+wrong(const char *what)
+{
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+}
+
+/* -- filling a table */
+
+/* Rows of eight bytes an entry; `names` of them are ascending. A batch fills `count` entries of each from `start`. */
+typedef struct {
+    char *cells;
+    const char *names;
+    Py_ssize_t rows, length, start, count;
+} table;
+
+/* Where the batch begins in the row of this series; NULL where it is not wanted. */
+static char *
+place_of(const table *to, uint32_t name)
+{
+    Py_ssize_t low = 0, high = to->rows;
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        if (name_at(to->names, middle) < name) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == to->rows || name_at(to->names, low) != name) {
+        return NULL;
+    }
+    return to->cells + (low * to->length + to->start) * NUMBER;
+}
+
+static void
+fill_still(const table *to, const Py_buffer *names, const char *values)
+{
+    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
+        char *place = place_of(to, name_at(names->buf, i));
+        for (Py_ssize_t at = 0; place != NULL && at < to->count; at++) {
+            memcpy(place + at * NUMBER, values + i * NUMBER, NUMBER);
+        }
+    }
+}
+
+static void
+fill_cells(const table *to, const Py_buffer *names, const char *cells)
+{
+    size_t row_bytes = (size_t)to->count * NUMBER;
+    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
+        char *place = place_of(to, name_at(names->buf, i));
+        if (place != NULL) {
+            memcpy(place, cells + (size_t)i * row_bytes, row_bytes);
+        }
+    }
+}
+
+#define SUM_UP(type)                                                                                                   \
+    for (Py_ssize_t at = 0; at < steps; at++) {                                                                        \
+        type step;                                                                                                     \
+        memcpy(&step, from + at * (Py_ssize_t)sizeof step, sizeof step);                                               \
+        value += (uint64_t)(int64_t)step;                                                                              \
+        memcpy(place + (at + 1) * NUMBER, &value, NUMBER);                                                             \
+    }
+
+static void
+fill_moving(const table *to, const Py_buffer *names, const char *firsts, Py_ssize_t width, const char *all_steps)
+{
+    Py_ssize_t steps = to->count - 1;
+    for (Py_ssize_t i = 0; i < names->len / NAME; i++) {
+        char *place = place_of(to, name_at(names->buf, i));
+        if (place == NULL) {
+            continue;
+        }
+        const char *from = all_steps + i * steps * width;
+        uint64_t value = (uint64_t)integer_at(firsts + i * NUMBER);
+        memcpy(place, &value, NUMBER);
+        switch (width) {
+        case 1: SUM_UP(int8_t) break;
+        case 2: SUM_UP(int16_t) break;
+        case 4: SUM_UP(int32_t) break;
+        default: SUM_UP(int64_t) break;
+        }
+    }
+}
+
+/* Whether `data` is `each` bytes for every name. */
+static int
+has_each(const Py_buffer *names, const Py_buffer *data, Py_ssize_t each)
+{
+    return names->len % NAME == 0 && (names->len == 0 ? data->len == 0 : data->len / (names->len / NAME) == each &&
+           data->len % (names->len / NAME) == 0);
+}
+
+static int
+is_table(table *to, const Py_buffer *cells, const Py_buffer *names)
+{
+    to->cells = cells->buf;
+    to->names = names->buf;
+    to->rows = names->len / NAME;
+    if (names->len % NAME || to->rows == 0 || cells->len % (to->rows * NUMBER)) {
+        return 0;
+    }
+    to->length = cells->len / (to->rows * NUMBER);
+    return to->count > 0 && to->start >= 0 && to->count <= to->length && to->start <= to->length - to->count;
+}
+
+/* The count is that of a table, so nothing here is beyond what fits. */
+static int
+is_batch(const table *to, const Py_buffer given[], Py_ssize_t width)
+{
+    return (width == 1 || width == 2 || width == 4 || width == 8) && has_each(&given[0], &given[1], NUMBER) &&
+           has_each(&given[2], &given[3], NUMBER) && has_each(&given[2], &given[4], (to->count - 1) * width) &&
+           has_each(&given[5], &given[6], to->count * NUMBER);
+}
+
+PyObject *
+fill_table(PyObject *module, PyObject *arguments)
+{
+    table to;
+    Py_buffer cells, names, given[7];
+    Py_ssize_t width;
+    if (!PyArg_ParseTuple(
+            arguments, "w*y*nny*y*y*y*ny*y*y*:fill_table", &cells, &names, &to.start, &to.count, &given[0], &given[1],
+            &given[2], &given[3], &width, &given[4], &given[5], &given[6]
+        )) {
+        return NULL;
+    }
+    int fits = is_table(&to, &cells, &names) && is_batch(&to, given, width);
+    if (fits) {
+        fill_still(&to, &given[0], given[1].buf);
+        fill_moving(&to, &given[2], given[3].buf, width, given[4].buf);
+        fill_cells(&to, &given[5], given[6].buf);
+    }
+    PyBuffer_Release(&cells);
+    PyBuffer_Release(&names);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(given); i++) {
+        PyBuffer_Release(&given[i]);
+    }
+    if (!fits) {
+        return wrong("a batch has other lengths than its place in the table");
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- rows as chunks */
+
+typedef struct {
+    int64_t first, last, low, high;
+    /* Of the differences of neighbours. */
+    int64_t least, most;
+    uint64_t common;
+} row_numbers;
+
+/* Entries from `start` to before `stop` of the row, which has at least one. */
+static void
+look_at(const char *row, Py_ssize_t start, Py_ssize_t stop, row_numbers *of)
+{
+    int64_t before = integer_at(row + start * NUMBER), low = before, high = before, least = 0, most = 0;
+    uint64_t common = 0;
+    of->first = before;
+    /* The difference to what lies before is the first of a piece. */
+    if (start > 0) {
+        int64_t step = (int64_t)((uint64_t)before - (uint64_t)integer_at(row + (start - 1) * NUMBER));
+        least = most = step;
+        common = (uint64_t)step;
+    } else if (stop > 1) {
+        least = most = (int64_t)((uint64_t)integer_at(row + NUMBER) - (uint64_t)before);
+    }
+    for (Py_ssize_t at = start + 1; at < stop; at++) {
+        int64_t value = integer_at(row + at * NUMBER);
+        int64_t step = (int64_t)((uint64_t)value - (uint64_t)before);
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+        least = step < least ? step : least;
+        most = step > most ? step : most;
+        common |= (uint64_t)step;
+        before = value;
+    }
+    of->last = before;
+    of->low = low;
+    of->high = high;
+    of->least = least;
+    of->most = most;
+    of->common = common;
+}
+
+static void
+note_piece(double *record, Py_ssize_t entries, const row_numbers *of)
+{
+    record[0] = (double)entries;
+    record[1] = (double)of->first;
+    record[2] = (double)of->last;
+    record[3] = (double)of->low;
+    record[4] = (double)of->high;
+}
+
+/* A piece that follows, joined to those before. */
+static void
+join(row_numbers *all, const row_numbers *next)
+{
+    all->last = next->last;
+    all->low = next->low < all->low ? next->low : all->low;
+    all->high = next->high > all->high ? next->high : all->high;
+    all->least = next->least < all->least ? next->least : all->least;
+    all->most = next->most > all->most ? next->most : all->most;
+    all->common |= next->common;
+}
+
+/* Into `records` where there are any: one where one stands for all. Returns how many. */
+static Py_ssize_t
+look_at_pieces(const char *row, Py_ssize_t length, const Py_buffer *starts, double *records, row_numbers *all)
+{
+    Py_ssize_t pieces = starts->len / NUMBER;
+    if (pieces == 0) {
+        look_at(row, 0, length, all);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < pieces; i++) {
+        Py_ssize_t start = integer_at((char *)starts->buf + i * NUMBER);
+        Py_ssize_t stop = i + 1 < pieces ? integer_at((char *)starts->buf + (i + 1) * NUMBER) : length;
+        row_numbers one;
+        look_at(row, start, stop, &one);
+        note_piece(records + i * NUMBERS_OF_A_PIECE, stop - start, &one);
+        if (i == 0) {
+            *all = one;
+            /* One entry has no difference of its own. */
+            if (stop == 1 && length > 1) {
+                all->least = all->most = (int64_t)((uint64_t)integer_at(row + NUMBER) - (uint64_t)one.first);
+            }
+        } else {
+            join(all, &one);
+        }
+    }
+    return (double)all->low == (double)all->high ? 1 : pieces;
+}
+
+#define WRITE_STEPS(type)                                                                                              \
+    for (Py_ssize_t at = 1; at < length; at++) {                                                                       \
+        int64_t value = integer_at(row + at * NUMBER);                                                                 \
+        type step = (type)((int64_t)((uint64_t)value - (uint64_t)before) >> shift);                                    \
+        memcpy(to + (at - 1) * (Py_ssize_t)sizeof step, &step, sizeof step);                                           \
+        before = value;                                                                                                \
+    }
+
+static int
+width_of(int64_t least, int64_t most)
+{
+    if (least >= INT8_MIN && most <= INT8_MAX) {
+        return 1;
+    }
+    if (least >= INT16_MIN && most <= INT16_MAX) {
+        return 2;
+    }
+    return least >= INT32_MIN && most <= INT32_MAX ? 4 : 8;
+}
+
+/* What codec.py calls the payload, of a row that moves. */
+static PyObject *
+payload_of(const char *row, Py_ssize_t length, const row_numbers *of, int *width)
+{
+    int shift = of->common ? __builtin_ctzll(of->common) : 0;
+    *width = width_of(of->least >> shift, of->most >> shift);
+    if (length > (PY_SSIZE_T_MAX - 2) / NUMBER) {
+        return PyErr_NoMemory();
+    }
+    PyObject *payload = PyBytes_FromStringAndSize(NULL, 2 + (length - 1) * *width);
+    if (payload == NULL) {
+        return NULL;
+    }
+    char *to = PyBytes_AS_STRING(payload);
+    *to++ = 0;
+    *to++ = (char)shift;
+    int64_t before = of->first;
+    switch (*width) {
+    case 1: WRITE_STEPS(int8_t) break;
+    case 2: WRITE_STEPS(int16_t) break;
+    case 4: WRITE_STEPS(int32_t) break;
+    default: WRITE_STEPS(int64_t) break;
+    }
+    return payload;
+}
+
+/* None where an entry is not there. */
+static PyObject *
+encoded_row(const char *row, Py_ssize_t length, const Py_buffer *starts, double *records)
+{
+    row_numbers of;
+    Py_ssize_t pieces = look_at_pieces(row, length, starts, records, &of);
+    if (of.low == NOT_THERE) {
+        Py_RETURN_NONE;
+    }
+    int width = 0;
+    PyObject *payload =
+        (double)of.low == (double)of.high ? PyBytes_FromStringAndSize(NULL, 0) : payload_of(row, length, &of, &width);
+    if (payload == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue(
+        "ddddiNy#", (double)of.first, (double)of.last, (double)of.low, (double)of.high, width, payload,
+        (const char *)records, pieces * NUMBERS_OF_A_PIECE * (Py_ssize_t)sizeof *records
+    );
+}
+
+/* Positions of the row, the first of them 0 and each above the one before. */
+static int
+are_starts(const Py_buffer *starts, Py_ssize_t length)
+{
+    int64_t before = -1;
+    for (Py_ssize_t i = 0; i < starts->len / NUMBER; i++) {
+        int64_t start = integer_at((char *)starts->buf + i * NUMBER);
+        if (start <= before || start >= length || (i == 0 && start != 0)) {
+            return 0;
+        }
+        before = start;
+    }
+    return starts->len % NUMBER == 0;
+}
+
+static PyObject *
+encoded_rows(const Py_buffer *cells, Py_ssize_t length, const Py_buffer *starts)
+{
+    if (length <= 0 || cells->len % NUMBER || cells->len / NUMBER % length || !are_starts(starts, length)) {
+        return wrong("a table has other rows than its pieces are of");
+    }
+    Py_ssize_t rows = cells->len / NUMBER / length;
+    PyObject *found = PyList_New(rows);
+    double *records = PyMem_Calloc((size_t)(starts->len / NUMBER) + 1, NUMBERS_OF_A_PIECE * sizeof *records);
+    if (records == NULL) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; found != NULL && records != NULL && i < rows; i++) {
+        PyObject *one = encoded_row((char *)cells->buf + i * length * NUMBER, length, starts, records);
+        if (one == NULL) {
+            break;
+        }
+        PyList_SET_ITEM(found, i, one);
+    }
+    PyMem_Free(records);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+PyObject *
+encode_table(PyObject *module, PyObject *arguments)
+{
+    Py_buffer cells, starts;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(arguments, "y*ny*:encode_table", &cells, &length, &starts)) {
+        return NULL;
+    }
+    PyObject *found = encoded_rows(&cells, length, &starts);
+    PyBuffer_Release(&cells);
+    PyBuffer_Release(&starts);
+    return found;
+}
+
+/* -- floats of few decimals */
+
+static inline double
+float_at(const char *at)
+{
+    double value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* To the nearest integer, of two that are as near to the even one; the sign of a zero is lost. */
+static inline double
+rounded(double value)
+{
+    const double from_here_on_whole = 4503599627370496.0;
+    double size = fabs(value);
+    if (!(size < from_here_on_whole)) {
+        return value;
+    }
+    size = (size + from_here_on_whole) - from_here_on_whole;
+    return value < 0 ? -size : size;
+}
+
+/* Whether every float is one of so many decimals, to the bit; if so, without their point in `whole`. */
+static int
+have_decimals(const Py_buffer *floats, double power, char *whole)
+{
+    for (Py_ssize_t at = 0; at < floats->len; at += NUMBER) {
+        double value = float_at((char *)floats->buf + at), scaled = rounded(value * power);
+        /* Neither what is not a number is. */
+        if (!(fabs(scaled) <= MAX_EXACT)) {
+            return 0;
+        }
+        int64_t integer = (int64_t)scaled;
+        double read = (double)integer / power;
+        if (memcmp(&read, &value, sizeof read) != 0) {
+            return 0;
+        }
+        memcpy(whole + at, &integer, sizeof integer);
+    }
+    return 1;
+}
+
+PyObject *
+scaled_floats(PyObject *module, PyObject *arguments)
+{
+    static const double powers[MAX_DECIMALS + 1] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
+    Py_buffer floats, whole;
+    if (!PyArg_ParseTuple(arguments, "y*w*:scaled_floats", &floats, &whole)) {
+        return NULL;
+    }
+    int fits = floats.len % NUMBER == 0 && whole.len == floats.len;
+    int decimals = 0;
+    while (fits && decimals <= MAX_DECIMALS && !have_decimals(&floats, powers[decimals], whole.buf)) {
+        decimals++;
+    }
+    PyBuffer_Release(&floats);
+    PyBuffer_Release(&whole);
+    if (!fits) {
+        return wrong("floats have other lengths than their place");
+    }
+    return PyLong_FromLong(decimals <= MAX_DECIMALS ? decimals : -1);
+}
+
+/* -- texts */
+
+/* The number of this text, the next one where it is new; -1 for None, -2 with an exception set. */
+static Py_ssize_t
+number_of(PyObject *numbered, PyObject *text)
+{
+    if (text == Py_None) {
+        return -1;
+    }
+    PyObject *number = PyDict_GetItemWithError(numbered, text);
+    if (number != NULL) {
+        return PyLong_AsSsize_t(number);
+    }
+    if (PyErr_Occurred()) {
+        return -2;
+    }
+    Py_ssize_t next = PyDict_GET_SIZE(numbered);
+    number = PyLong_FromSsize_t(next);
+    int failed = number == NULL || PyDict_SetItem(numbered, text, number) < 0;
+    Py_XDECREF(number);
+    return failed ? -2 : next;
+}
+
+static PyObject *
+numbered_texts(PyObject *const *texts, Py_ssize_t count, PyObject *numbered, const Py_buffer *index)
+{
+    PyObject *before = NULL;
+    Py_ssize_t number = 0;
+    int fits = index->len % (Py_ssize_t)sizeof(int32_t) == 0 && index->len / (Py_ssize_t)sizeof(int32_t) == count;
+    for (Py_ssize_t i = 0; fits && i < count; i++) {
+        if (texts[i] != before) {
+            if (texts[i] != Py_None && !PyUnicode_CheckExact(texts[i])) {
+                fits = 0;
+                break;
+            }
+            number = number_of(numbered, texts[i]);
+            if (number == -2) {
+                return NULL;
+            }
+            before = texts[i];
+        }
+        int32_t entry = (int32_t)number;
+        memcpy((char *)index->buf + i * (Py_ssize_t)sizeof entry, &entry, sizeof entry);
+    }
+    if (!fits) {
+        return wrong("there are other things than texts, or more or fewer of them than there is room");
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+number_texts(PyObject *module, PyObject *arguments)
+{
+    PyObject *given, *numbered;
+    Py_buffer index;
+    if (!PyArg_ParseTuple(arguments, "OO!w*:number_texts", &given, &PyDict_Type, &numbered, &index)) {
+        return NULL;
+    }
+    PyObject *answer = NULL, *texts = PySequence_Fast(given, "texts are in a list");
+    if (texts != NULL) {
+        answer = numbered_texts(PySequence_Fast_ITEMS(texts), PySequence_Fast_GET_SIZE(texts), numbered, &index);
+        Py_DECREF(texts);
+    }
+    PyBuffer_Release(&index);
+    return answer;
+}
