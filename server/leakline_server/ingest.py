@@ -278,6 +278,8 @@ def _check_sizes(name: str, values: Sequence[Any]) -> None:
 
 
 def _details(batch: wire.Envelope, count: int) -> dict[DetailKind, Sequence[Any]]:
+    if not (batch.events or batch.large_objects or batch.census or batch.holders):
+        return {}
     kinds: tuple[tuple[DetailKind, Sequence[Any], int], ...] = (
         ("events", [e for e in batch.events if e.kind != "log"], MAX_EVENTS),
         ("log", [e for e in batch.events if e.kind == "log"], MAX_SNAPSHOTS),

@@ -67,7 +67,8 @@ class BatchColumns:
             return Numbers(np.full(len(self), self.constant[name], np.int64))
         for rows in (self.whole, self.holed, self.floats):
             if name in rows.names:
-                return with_holes(rows.values[list(rows.names).index(name)])
+                values = rows.values[rows.names.index(name)]
+                return Numbers(values) if rows is self.whole else with_holes(values)
         return None
 
     def slice(self, start: int, stop: int) -> BatchColumns:
