@@ -121,6 +121,8 @@ export class Charts {
 
   #seen(observed) {
     const entry = [...this.all.values()].find((each) => each.element === observed.target);
+    // Of a chart that was replaced, a last word may still come.
+    if (!entry) return;
     entry.visible = observed.isIntersecting;
     if (entry.visible && entry.stale) this.#draw(entry);
   }
@@ -155,7 +157,13 @@ export class Charts {
     const { element } = entry;
     if (entry.chart.x_unit === "step") return;
     element.on("plotly_restyle", () => this.#toggled(entry));
-    element.on("plotly_click", (event) => this.heard.picked(entry.chart.id, event.points[0].x));
+    // Not the first click of two, which show everything again.
+    let click = null;
+    element.on("plotly_click", (event) => {
+      clearTimeout(click);
+      click = setTimeout(() => this.heard.picked(entry.chart.id, event.points[0].x), this.theme.config.doubleClickDelay);
+    });
+    element.on("plotly_doubleclick", () => clearTimeout(click));
     element.on("plotly_relayout", (change) => {
       const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] !== undefined) this.zoom([Number(range[0]), Number(range[1])]);

@@ -1,7 +1,11 @@
 // The numbers of a chart as a table with one row per x. Knows no page.
 
+// What a spreadsheet takes for a formula when a text begins with it.
+const FORMULA = /^[=+\-@\t\r]/;
+
 const cell = (value) => {
-  const text = value === null || value === undefined ? "" : String(value);
+  const given = value === null || value === undefined ? "" : String(value);
+  const text = typeof value === "string" && FORMULA.test(given) ? `'${given}` : given;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 

@@ -131,7 +131,7 @@ function layout(chart, theme, colour, view, scale) {
     xaxis: {
       ...resolve(theme.xaxis, colour),
       ...(phone.nticks ? { nticks: phone.nticks } : {}),
-      title: { ...resolve(theme.xaxis.title, colour), text: chart.x_title },
+      title: { ...resolve(theme.xaxis.title, colour), text: escapeHtml(chart.x_title) },
       range: [...view.range],
       tickformat: chart.x_unit === "generation" ? ",d" : ",~g",
       ...(view.range[1] - view.range[0] < 12 && chart.x_unit === "generation" ? { dtick: 1 } : {}),
@@ -140,7 +140,7 @@ function layout(chart, theme, colour, view, scale) {
     yaxis: {
       ...resolve(theme.yaxis, colour),
       ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
-      title: { ...resolve(theme.yaxis.title, colour), text: view.narrow ? "" : chart.y_title },
+      title: { ...resolve(theme.yaxis.title, colour), text: view.narrow ? "" : escapeHtml(chart.y_title) },
       ticksuffix: scale.suffix === "" ? "" : scale.suffix.replace(/^ (?=%)/, "\u202f"),
       tickformat: chart.unit === "count" ? "~s" : ",~g",
     },

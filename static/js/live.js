@@ -99,9 +99,10 @@ export class LiveStream {
     this.looking = true;
     try {
       const answer = await fetch(this.summary);
-      if (!answer.ok || this.beat === null) return;
-      const run = await answer.json();
-      this.handlers.state("live", false);
+      const run = answer.ok ? await answer.json() : null;
+      if (this.beat === null) return;
+      this.handlers.state(run ? "live" : "disconnected", false);
+      if (!run) return;
       if (String(run.revision) !== this.lastId) this.handlers.run(run);
       this.lastId = String(run.revision);
     } catch (error) {

@@ -2,6 +2,7 @@
 
 import { ago } from "./formats.js";
 import { keep } from "./kept.js";
+import { remember } from "./parts.js";
 import { startUnits, switchUnits, unitsNow, useUnits } from "./units.js";
 
 const isDark = () =>
@@ -67,6 +68,7 @@ export function reveal() {
 }
 
 function start() {
+  remember();
   reveal();
   startUnits();
   document.getElementById("theme")?.addEventListener("click", switchTheme);

@@ -4,6 +4,11 @@ const parser = new DOMParser();
 // What the server last wrote for a part. Compared with its next text, because scripts change the page's copy.
 const written = new WeakMap();
 
+/** Before anything of the page is changed: so that a part is exchanged only when the server writes it otherwise. */
+export function remember(root = document) {
+  for (const part of root.querySelectorAll("[data-part]")) written.set(part, part.innerHTML);
+}
+
 /** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
@@ -49,9 +54,13 @@ function isTypedIn(here) {
 function keepPlace(here, exchange) {
   const open = [...here.querySelectorAll("details")].map((each) => each.open);
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
-  const focused = here.contains(document.activeElement) ? document.activeElement.id : null;
+  const { activeElement: focused } = document;
+  const at = here.contains(focused) ? reachable(here).indexOf(focused) : -1;
   exchange();
   here.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   here.querySelectorAll(".scroll").forEach((each, i) => { if (i < scrolled.length) each.scrollTo(...scrolled[i]); });
-  if (focused) document.getElementById(focused)?.focus();
+  // By its id, or where it stood; the page stays where it was scrolled to.
+  if (at >= 0) ((focused.id && document.getElementById(focused.id)) || reachable(here)[at])?.focus({ preventScroll: true });
 }
+
+const reachable = (root) => [...root.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")];

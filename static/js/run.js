@@ -102,8 +102,9 @@ function connected(state, byStream) {
 }
 
 async function refresh() {
-  outdated = paused;
-  if (!paused) await draw();
+  // Of a run that has ended nothing more comes: what it ended with is shown, whatever the viewer looks at.
+  outdated = paused && connection !== "ended";
+  if (!outdated) await draw();
 }
 
 let asked = 0;
@@ -113,6 +114,7 @@ async function draw() {
   const mine = asked;
   try {
     const answer = await fetch(page.dataset.fragments + location.search);
+    if (!answer.ok) connected("disconnected", streamed);
     const html = answer.ok ? await answer.text() : "";
     // What was asked later shows more, and another choice.
     if (html && mine === asked) show(html);

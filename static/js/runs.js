@@ -58,8 +58,12 @@ function fill({ formData }) {
   if (sentBy?.formMethod !== "post") formData.delete("view");
 }
 
+let refreshing = false;
+
 async function refresh() {
-  if (document.hidden) return;
+  // A server that takes long is asked once at a time.
+  if (document.hidden || refreshing) return;
+  refreshing = true;
   try {
     const answer = await fetch(location.href);
     if (!answer.ok) return;
@@ -71,6 +75,8 @@ async function refresh() {
     showTimes();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // the server is away; the next turn tries again
+  } finally {
+    refreshing = false;
   }
 }
 

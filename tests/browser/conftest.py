@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 from tests.browser.training import MadeTraining
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ ARGUMENTS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Of a machine that does other things as well; a server ends within seconds on one that does not.
+EXPECTED_WITHIN_MS = 30_000
+ENDS_WITHIN_SECONDS = 60
+expect.set_options(timeout=EXPECTED_WITHIN_MS)
 # How Chromium tells of one; whatever else a page does wrong begins otherwise.
 FAILED_REQUEST = "Failed to load resource: "
 
@@ -70,9 +74,17 @@ def serving(folder: Path, **settings: str) -> Iterator[tuple[str, subprocess.Pop
             yield found.group(), process
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=10) in (0, 130, -signal.SIGINT)
+            assert _ended(process) in (0, 130, -signal.SIGINT)
         errors.seek(0)
         assert "Traceback" not in errors.read()
+
+
+def _ended(process: subprocess.Popen[str]) -> int:
+    try:
+        return process.wait(timeout=ENDS_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +110,7 @@ class OwnServer:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=10)
+        _ended(self.process)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from tests.browser.conftest import OwnServer
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
 
@@ -234,3 +235,26 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
     many = "&".join(f"run=x{number}" for number in range(11))
     page = open_page(f"/overlay?{many}", expect_failed_requests=True)
     expect(page.get_by_text("an overlay takes up to 10")).to_be_visible()
+
+
+def test_a_refresh_without_news_leaves_everything_where_it_is(
+    own_server: OwnServer, open_page: Open
+) -> None:
+    for number in range(30):
+        training = MadeTraining(own_server.address, f"run-{number}")
+        training.start()
+        training.finish()
+    page = open_page("/", address=own_server.address)
+    link = page.get_by_role("link", name="run-3", exact=True)
+    link.focus()
+    link.evaluate("element => { element.isTheSame = true; }")
+    page.evaluate("scrollTo(0, 0)")
+    for _ in range(2):
+        with page.expect_response(f"{own_server.address}/"):
+            pass
+    # With news it is drawn anew; the keyboard stays where it was, and so does the page.
+    assert link.evaluate("element => element.isTheSame && element === document.activeElement")
+    training = MadeTraining(own_server.address, "newest")
+    training.start()
+    expect(page.get_by_role("link", name="newest", exact=True)).to_be_visible()
+    assert page.evaluate("document.activeElement.matches('a.name') && scrollY === 0")

@@ -89,6 +89,24 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
     assert "x=" not in page.url
 
 
+def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
+    train: Train, open_page: Open
+) -> None:
+    training = train("ends-zoomed", 6)
+    page = open_page("/runs/ends-zoomed")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 6)
+    zoom(page, "trend")
+    expect(mark).to_have_attribute("data-live", "paused", timeout=PATIENCE_MS)
+    training.run_generation()
+    training.finish()
+    expect(mark).to_have_attribute("data-live", "ended", timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_have_text("finished", timeout=PATIENCE_MS)
+    expect(page.locator(".facts").first).to_contain_text("7 of 25", timeout=PATIENCE_MS)
+    assert "x=" in page.url
+
+
 def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     train("linked", 8)
     page = open_page("/runs/linked")

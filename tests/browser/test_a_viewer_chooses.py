@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.browser.conftest import OwnServer
 from tests.browser.everything import MISSING, PAGES, World, open_all
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
@@ -88,11 +89,11 @@ def test_charts_and_what_comes_later_are_decimal_too(world: World, open_page: Op
     until(page, lambda: not BINARY.search(words(page)))
 
 
-def test_names_stay_as_people_wrote_them(world: World, open_page: Open) -> None:
-    training = MadeTraining(world.address, "at-most-2-GiB", project="limit 2 GiB")
+def test_names_stay_as_people_wrote_them(own_server: OwnServer, open_page: Open) -> None:
+    training = MadeTraining(own_server.address, "at-most-2-GiB", project="limit 2 GiB")
     training.start()
     training.run_generations(3)
-    page = open_page("/", address=world.address)
+    page = open_page("/", address=own_server.address)
     page.keyboard.press("u")
     expect(page.get_by_role("link", name="limit 2 GiB")).to_be_visible()
 

@@ -23,8 +23,8 @@ from leakline.snapshot import (
 
 Open = Callable[..., Page]
 PATIENCE_MS = 60_000
-GENERATIONS = 50_000
-SPIKE_AT = 31_337
+GENERATIONS = 12_000
+SPIKE_AT = 7_337
 MIB, GIB = 2**20, 2**30
 SPIKE = 40 * GIB
 # Snapshots that one batch may have.
@@ -47,7 +47,7 @@ def snapshot(generation: int) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def long_run(server: str) -> str:
-    """50,000 generations, one of which was large for a moment."""
+    """12,000 generations, one of which was large for a moment."""
     header = RunHeader("long", "zoom", "long", "generation", GENERATIONS, 1_750_000_000.0)
     post(f"{server}/api/v1/runs", header_to_wire(header))
     who = ProcessIdentity("long-1", 0, 1, "node-7", "main", 1)

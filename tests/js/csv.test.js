@@ -25,3 +25,11 @@ test("a sum is one row for each of its steps", () => {
   const csv = chartToCsv({ ...chart(lines), x_unit: "step", steps: ["at the beginning", "train", "at the end"] });
   assert.equal(csv, "step,after it [bytes],change [bytes]\r\nat the beginning,10,\r\ntrain,12,2\r\nat the end,12,\r\n");
 });
+
+test("a name that a spreadsheet would take for a formula is a text, a negative number stays one", () => {
+  const names = ["=HYPERLINK(1)", "+cmd|' /C calc'!A0", "-2", "@x"];
+  const csv = chartToCsv(chart(names.map((name) => ({ name, x: [0], y: [-5] }))));
+  const [header, row] = csv.split("\r\n");
+  for (const name of names) assert.ok(header.includes(`,'${name} [bytes]`));
+  assert.equal(row, "0,-5,-5,-5,-5");
+});

@@ -104,3 +104,8 @@ test("a forecast beside a zoom does not set its height", () => {
   assert.equal(figure(chart({ cone }), theme, colour, view).data.length, 1);
   assert.equal(figure(chart({ cone }), theme, colour, { ...view, range: [0, 6] }).data.length, 4);
 });
+
+test("a unit called like markup stays text on both axes", () => {
+  const { layout } = figure(chart({ x_title: "<a href='https://x'>epoch</a>", y_title: "growth per <b>epoch</b>" }), theme, colour, view);
+  for (const { text } of [layout.xaxis.title, layout.yaxis.title]) assert.ok(!text.includes("<"), text);
+});

@@ -15,7 +15,7 @@ from tests.server.stored import engine_of
 from leakline_server.store import deleting, removal
 from leakline_server.store.deleting import GRACE_SECONDS
 from leakline_server.store.engine import Engine, open_engine, writing
-from leakline_server.store.tables import batches, chunks, deletions
+from leakline_server.store.tables import alerts, batches, chunks, deletions, runs
 
 # The worker of the application looks at the clock, and finds nothing due while a test goes on.
 NOW = time.time()
@@ -286,3 +286,28 @@ def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: An
     eventually(lambda: server.request("GET", "/api/v1/runs/r1")[0] == 404)
     engine.dispose()
     assert "removed run r1" in server.interrupt()[1]
+
+
+def test_nothing_is_told_of_it(api: TestClient, make_run: Any, eventually: Any) -> None:
+    run = make_run(id="r1", leak_bytes=200 * 2**20)
+    run.create(api)
+    delete(api, "r1")
+    run.send(api, 0, 126)
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["status"] == "confirmed")
+    engine = engine_of(api)
+    with engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(alerts)).scalar_one() == 0
+
+
+def test_one_that_may_only_have_lost_its_network_is_not_removed(two: TestClient) -> None:
+    engine = engine_of(two)
+    delete(two, "r2")
+    heard = NOW + GRACE_SECONDS
+    with writing(engine) as connection:
+        connection.execute(
+            update(runs).where(runs.c.id == "r2").values(state="silent", last_seen_at=heard)
+        )
+    retain(engine, heard + deleting.SILENT_SECONDS - 1)
+    assert deleting.find(engine, "r2")
+    retain(engine, heard + deleting.SILENT_SECONDS + 1)
+    assert two.get("/api/v1/runs/r2").status_code == 404

@@ -127,14 +127,19 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
     assert derivations.of("r1").books.count() == 10
     run.send(api, 30, 30)
     for _ in range(3):
-        assert derivations.of("r1").books.count() == 10
+        assert derivations.of("r1", at_once=True).books.count() == 10
     (work,) = waiting
     work()
     loads.clear()
     assert derivations.of("r1").books.count() == 20
     assert not loads
     run.send(api, 60, 3)
-    derivations.of("r1")
+    derivations.of("r1", at_once=True)
+    # Who asks for the run as it is, waits; and nobody is shown what is old.
+    assert derivations.of("r1").books.count() == 21
+    run.send(api, 63, 3)
+    monkeypatch.setattr(derived, "STALE_SECONDS", 0.0)
+    assert derivations.of("r1", at_once=True).books.count() == 22
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
     assert api.delete("/api/v1/runs/r1").status_code == 204
     waiting[-1]()
@@ -149,3 +154,24 @@ def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
     read = history.load_for_examination(engine, "r1")[0]
     assert read.processes[0].left_out.generations
     assert to_json(thinned(history.load_history(engine, "r1")).processes) == to_json(read.processes)
+
+
+def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make_run: Any) -> None:
+    """Of each, other generations are left out."""
+    amounts = {"phase.evaluate.bytes": lambda i: 1024 + i % 5 if i % 3 == 2 else None}
+    for rank, generations in enumerate((1_152, 1_151, 900)):
+        run = make_run(id="ranks", instance=f"rank-{rank}", rank=rank, extra=amounts)
+        if not rank:
+            run.create(shared_api)
+        run.send(shared_api, 0, 3 * generations)
+    engine = shared_api.app.state.services.engine  # type: ignore[attr-defined]
+    whole = analysis.books(history.load_history(engine, "ranks"))
+    read = history.load_for_pages(engine, "ranks")[0]
+    kept = [set(each.generation) for each in read.processes]
+    assert kept[1] - kept[0]
+    shown = analysis.books(read)
+    assert shown.count() == 1_152
+    at = 0
+    for i, span in enumerate(shown.spans):
+        assert shown.total[i] == sum(whole.total[at : at + span])
+        at += span

@@ -31,6 +31,10 @@ def test_what_is_no_size_is_named(each: str) -> None:
     assert told("16", each).startswith(f"{each} is no size")
 
 
+def test_more_than_there_are_numbers_for_is_no_error() -> None:
+    assert told("1e308", "1 TiB") == "1e308 × 1 TiB is more than any memory."
+
+
 def test_a_factor_of_a_thousand_is_said() -> None:
     assert told("16", "1 KiB") == (
         "Off by a factor of about 1,000: 16 × 1.00 KiB explains 16.00 KiB of 16.00 MiB per generation. "

@@ -4,7 +4,7 @@ in that time, or to ourselves.
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
@@ -115,11 +115,13 @@ def books(history: RunHistory) -> Books:
     """The books of a run; several processes are added up, generation by generation.
 
     Of a history that was read in part, what was booked in generations that were left out is expected with the next one
-    that was not.
+    that was not; here it stands with the next one that no process leaves out.
     """
     lanes = with_its_generations(lanes_of(history))
-    generations = tuple(sorted({g for lane in lanes for g in lane.generations}))
-    at = {g: i for i, g in enumerate(generations)}
+    left_out = {g for lane in lanes for g in lane.left_out.generations}
+    seen = {g for lane in lanes for g in lane.generations} | left_out
+    generations = tuple(sorted(seen - left_out))
+    at = {g: bisect_left(generations, g) for g in seen}
     amounts: dict[str, list[float]] = {}
     seconds: dict[str, list[Value]] = {}
     executions: dict[str, list[int]] = {}
@@ -130,11 +132,12 @@ def books(history: RunHistory) -> Books:
         ):
             position = at[generation]
             for name, change in line.items():
-                amounts.setdefault(name, [0.0] * len(at))[position] += change
-                spent = _reading(lane, f"{_PREFIX}{name}.seconds", lane.end_rows[i])
-                column = seconds.setdefault(name, [None] * len(at))
-                column[position] = _longer(column[position], spent)
-                ran = executions.setdefault(name, [0] * len(at))
+                amounts.setdefault(name, [0.0] * len(generations))[position] += change
+                column = seconds.setdefault(name, [None] * len(generations))
+                if generation not in left_out:
+                    spent = _reading(lane, f"{_PREFIX}{name}.seconds", lane.end_rows[i])
+                    column[position] = _longer(column[position], spent)
+                ran = executions.setdefault(name, [0] * len(generations))
                 ran[position] += counts.get((name, generation), 0)
     order = sorted(amounts, key=_place)
     lines = tuple(
@@ -142,7 +145,6 @@ def books(history: RunHistory) -> Books:
         for name in order
     )
     total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
-    left_out = frozenset().union(*(lane.left_out.generations for lane in lanes)) - set(generations)
     return Books(generations, lines, total, _spans(generations, sorted(left_out)))
 
 

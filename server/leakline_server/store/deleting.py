@@ -18,6 +18,8 @@ from .engine import writing
 from .tables import deletions, runs
 
 GRACE_SECONDS: Final = 600.0
+# A run that says nothing counts as one that does not run any more after this.
+SILENT_SECONDS: Final = 3_600.0
 # In one go; a page of the list has fewer.
 MAX_AT_ONCE: Final = 1_000
 
@@ -80,6 +82,11 @@ def at(engine: Engine, deleted_at: float) -> list[Deleted]:
         return [Deleted(*row) for row in rows]
 
 
+def is_deleted(connection: Connection, run_id: str) -> bool:
+    query = select(deletions.c.run_id).where(deletions.c.run_id == run_id)
+    return connection.execute(query).first() is not None
+
+
 def count(engine: Engine) -> int:
     """Of all that are deleted and not removed."""
     with engine.connect() as connection:
@@ -89,7 +96,9 @@ def count(engine: Engine) -> int:
 def remove_next(engine: Engine, now: float) -> Deleted | None:
     """Remove a run whose time is over. None: there is none at this moment."""
     over = now - GRACE_SECONDS
-    due = _DELETED.where(deletions.c.deleted_at <= over, runs.c.state != "running")
+    # A silent one may have lost its network.
+    quiet = (runs.c.state != "silent") | (runs.c.last_seen_at <= now - SILENT_SECONDS)
+    due = _DELETED.where(deletions.c.deleted_at <= over, runs.c.state != "running", quiet)
     with engine.connect() as connection:
         row = connection.execute(due.limit(1)).first()
     if row is None:

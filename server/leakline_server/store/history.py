@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -71,16 +71,16 @@ def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     return load_history_at(engine, run_id, in_part=True)
 
 
-def load_for_pages(engine: Engine, run_id: str, whole: int = WHOLE) -> tuple[RunHistory, int]:
+def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     """As an examination reads it; what was booked in generations that are left out stands with the next that is not.
 
-    ``whole``: processes of so many snapshots are read whole. Raises NoSuchRun.
+    Raises NoSuchRun.
     """
-    return load_history_at(engine, run_id, in_part=True, whole=whole, summed=True)
+    return load_history_at(engine, run_id, in_part=True, summed=True)
 
 
 def load_history_at(
-    engine: Engine, run_id: str, *, in_part: bool = False, whole: int = WHOLE, summed: bool = False
+    engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False
 ) -> tuple[RunHistory, int]:
     """The history, and the revision of the run that it shows. Raises NoSuchRun."""
     with reading(engine) as connection:
@@ -96,7 +96,6 @@ def load_history_at(
         events = load_events(connection, run_id)
         # A plan holds every generation to something; the books of a page do not.
         in_part = in_part and (summed or not any(event.kind in PLANS for event in events))
-        part = _Part(whole, summed) if in_part else None
         history = RunHistory(
             run=run_id,
             unit=run.unit,
@@ -104,7 +103,9 @@ def load_history_at(
             phases=tuple(msgspec.json.decode(run.phases)),
             # A process that has said hello and no more has no history.
             processes=tuple(
-                found for row in rows if len(found := _process(connection, row, numbered, part))
+                found
+                for row in rows
+                if len(found := _process(connection, row, numbered, in_part, summed))
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
@@ -116,26 +117,18 @@ def load_history_at(
     return history, int(run.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """How processes of more than ``whole`` snapshots are read."""
-
-    whole: int
-    summed: bool
-
-
 def _process(
-    connection: Connection, row: Row[Any], numbered: dict[str, int], part: _Part | None
+    connection: Connection, row: Row[Any], numbered: dict[str, int], in_part: bool, summed: bool
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
     key = Key(row.run_id, row.id)
     stored = stretches(connection, key)
-    if part is not None and sum(stretch.count for stretch in stored) > part.whole:
+    if in_part and sum(stretch.count for stretch in stored) > WHOLE:
         # Not the labels, most of which differ.
         fixed = read(connection, key, set(COLUMNS) - {LABEL}, names, stored)
         found = _rows_to_read(fixed)
         if found is not None:
-            return _in_part(connection, row, names, stored, fixed, found, summed=part.summed)
+            return _in_part(connection, row, names, stored, fixed, found, summed=summed)
     block = read(connection, key, (*COLUMNS, *names), names, stored)
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
@@ -157,7 +150,8 @@ def _in_part(
     booked = [n for n, name in names.items() if summed and _BOOKED.fullmatch(name)]
     series = dict[str, Any]()
     for some in _some_of(booked, names):
-        block = read(connection, key, some, names, stored)
+        # Of the snapshots that the fixed columns are of: a damaged one leaves out others than these series do.
+        block = read(connection, key, some, names, stored, fixed.numbers(SEQUENCE).values)
         series |= _series(_with_sums(block, some, fixed, rows).take(rows), some)
     for some in _some_of([n for n in names if n not in set(booked)], names):
         series |= _series(read(connection, key, some, names, stored, only), some)

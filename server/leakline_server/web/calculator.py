@@ -79,6 +79,8 @@ def result(count_text: str, each_text: str, growth: float, unit: str) -> str:
     except BadArgument:
         return f"{each_text} is no size: give one such as 440 MiB."
     explained = count * each
+    if not math.isfinite(explained):
+        return f"{count_text} × {each_text} is more than any memory."
     sum_text = f"{_number(count)} × {formats.size(each)}"
     of = f"{formats.size(explained)} of {formats.size(growth)} per {unit}"
     if explained <= 0:

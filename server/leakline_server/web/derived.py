@@ -29,8 +29,8 @@ MAX_COMPARISONS: Final = 16
 # What takes longer than this is not waited for again, and takes at most a tenth of a core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
-# Compared, processes of so many snapshots are read whole: of two that are read in part, fewer generations are in both.
-COMPARED_WHOLE: Final = 40_000
+# Older than this, an answer is waited for all the same.
+STALE_SECONDS: Final = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -83,20 +83,26 @@ class Derivations:
         self._lock = threading.Lock()
         self._renewing: set[str] = set()
 
-    def of(self, run_id: str) -> Derived:
-        """Of the run as it is; of a very long one, perhaps as it was a while ago."""
+    def of(self, run_id: str, *, at_once: bool = False) -> Derived:
+        """Of the run as it is; ``at_once``: where that takes long, as it was up to STALE_SECONDS ago."""
         known, revision = self._runs.get(run_id), history.revision(self._engine, run_id)
-        if known is None or (known.revision != revision and not known.is_slow):
+        if known is not None and known.revision == revision:
+            return known.derived
+        # A lower revision is of a run that was removed and begun anew.
+        if known is None or not (at_once and known.is_slow and known.revision < revision):
             return self._derive(run_id).derived
-        if known.revision != revision and known.may_be_renewed:
+        if time.monotonic() - known.at > STALE_SECONDS:
+            return self._derive(run_id).derived
+        if known.may_be_renewed:
             self._renew(run_id)
         return known.derived
 
     def compare(self, before: str, after: str) -> Comparison:
         found = self._comparisons.get((self._version(before), self._version(after)))
         if found is None:
-            older, older_revision = history.load_for_pages(self._engine, before, COMPARED_WHOLE)
-            newer, newer_revision = history.load_for_pages(self._engine, after, COMPARED_WHOLE)
+            # Whole: of two that are read in part, few generations are in both.
+            older, older_revision = history.load_history_at(self._engine, before)
+            newer, newer_revision = history.load_history_at(self._engine, after)
             key = ((before, older_revision), (after, newer_revision))
             found = self._comparisons.put(key, analysis.compare(older, newer))
         return found

@@ -67,7 +67,7 @@ def _run_data(
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
-    derived = use.derived.of(run_id)
+    derived = use.derived.of(run_id, at_once=run["state"] == "running")
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
     chosen = viewed["process"] if viewed.get("process") in labels else next(iter(labels), None)
     instances = [p["instance"] for p in run["processes"] if process_label(p) == chosen]
@@ -87,11 +87,17 @@ def _run_data(
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
         process=chosen,
         incidents=findings.list_incidents(use.engine, run_id),
-        census=details.newest_census(use.engine, run_id),
+        census=_census_of(use, run_id, instances),
         clock=derived.clock,
         asked=viewed,
         end_bytes=_end_bytes(use, run, chosen_generation(derived.books, viewed.get("g", ""))),
     )  # fmt: skip
+
+
+def _census_of(use: Services, run_id: str, instances: Sequence[str]) -> Mapping[str, Any] | None:
+    """The newest census, if it is of the process that is shown."""
+    found = details.newest_census(use.engine, run_id)
+    return found if found and found["process"] in instances else None
 
 
 def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) -> float | None:
@@ -174,7 +180,9 @@ def compare(
     pick: Annotated[list[str] | None, Query(max_length=2)] = None,
 ) -> Response:
     """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before."""
-    if pick and len(pick) == 2:
+    # In more than one group of the list, a run has more than one box.
+    pick = list(dict.fromkeys(pick or ()))
+    if len(pick) == 2:
         before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
     if not (before and after):
         return _pick(use, before, after)

@@ -86,7 +86,11 @@ def _tiles(found: Found) -> tuple[Tile, ...]:
     running = found.overview.states.get("running", 0)
     alive = number(found.overview.live_processes, "process")
     runs, projects = sum(each.runs for each in found.projects), len(found.projects)
-    free = "free space not known" if found.is_postgres else f"{formats.size(found.space.free)} free"
+    free = (
+        "free space not known"
+        if found.is_postgres
+        else f"{formats.size(found.space.free)} of it unused"
+    )
     return (
         Tile("VERSION", found.version, f"at {found.config.address}", "#settings"),
         Tile("DATABASE", kind, name, "#health"),

@@ -29,7 +29,7 @@ STATUSES: Final = {
 
 # Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
 OUTCOMES: Final = {
-    "fixed": ("ok", "Fixed", "The growth of the first run is gone."),
+    "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
     "improved": ("recovered", "Improved", "It grows less, but still grows."),
     "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
     "worse": ("confirmed", "Worse", "The second run grows more."),

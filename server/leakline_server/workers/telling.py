@@ -25,7 +25,7 @@ from ..alerts.lifecycle import (
 from ..alerts.payload import ExaminedRun
 from ..alerts.rule_alerts import Looks, alerts_of_rules
 from ..alerts.rules import alerts_for
-from ..store import acknowledgements, alerts, findings, runs
+from ..store import acknowledgements, alerts, deleting, findings, runs
 from ..store.alerts import Alert, Told
 from ..store.ends import Concluded
 from ..store.engine import Connection
@@ -50,7 +50,12 @@ def alerts_of(
     changes: Sequence[IncidentChange],
     examined: ExaminedRun,
 ) -> list[Alert]:
-    """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them)."""
+    """Of the incidents that changed, of the run itself, and of what people set rules for (``looks`` at them).
+
+    Of a deleted run nothing is told, nor later what it would have been.
+    """
+    if deleting.is_deleted(connection, examined.id):
+        return []
     told = alerts.told(connection, examined.id)
     return [
         *_of_incidents(connection, changes, told, examined),
@@ -61,8 +66,14 @@ def alerts_of(
 
 def alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
     """Of runs that fell silent, or were killed, and of processes that were killed while others go on."""
-    found = [_of_silent_run(connection, run_id, now) for run_id in concluded.runs]
+    found = [
+        _of_silent_run(connection, run_id, now)
+        for run_id in concluded.runs
+        if not deleting.is_deleted(connection, run_id)
+    ]
     for vanished in concluded.processes:
+        if deleting.is_deleted(connection, vanished.run_id):
+            continue
         examined = _examined_last(connection, vanished.run_id, now)
         found.append(vanished_alert(examined, vanished.rank, vanished.reason))
     return [alert for alert in found if alert is not None]
