@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -158,6 +158,17 @@ def to_script(chart: Chart) -> str:
     """JSON that may stand inside a script tag: no ``</script>`` can be spelled in it."""
     text = msgspec.json.encode(chart).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
+    """Of an item as the store gives it, at these x."""
+    last, low, high = item["last"], item["min"], item["max"]
+    # Extremes are drawn only where they differ from the line.
+    banded = low != last or high != last
+    return Points(
+        item["name"], item["process"], item["phase"], x, last,
+        low if banded else None, high if banded else None,
+    )  # fmt: skip
 
 
 def add_up(parts: Sequence[Points]) -> Points:

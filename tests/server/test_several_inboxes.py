@@ -383,19 +383,26 @@ def test_what_is_compacted_while_a_server_loads_the_process_is_still_known(
     check(engine, run_id, {0: sent})
 
 
+def to_be_moved_twice(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, *, sealed: bool
+) -> tuple[str, Inbox]:
+    """A run whose snapshots wait to be sealed and then compacted, or for that alone."""
+    monkeypatch.setattr(sealing, "_is_block", lambda *_: False)
+    run_id, inbox = new_run(engine), Inbox()
+    if sealed:
+        with_gaps(engine, run_id, inbox)
+    else:
+        store(engine, inbox, [batch(run_id, 0, 0, 100)])
+    return run_id, inbox
+
+
 @on_postgres
 @pytest.mark.parametrize("sealed", [False, True])
 def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
     sealed: bool, engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that it is moved twice.
-    monkeypatch.setattr(sealing, "_is_block", lambda *_: False)
-    run_id, inbox = new_run(engine), Inbox()
+    run_id, inbox = to_be_moved_twice(engine, monkeypatch, sealed=sealed)
     key = Key(run_id, 1)
-    if sealed:
-        with_gaps(engine, run_id, inbox)
-    else:
-        store(engine, inbox, [batch(run_id, 0, 0, 100)])
     wrong: Any = batch(run_id, 0, 4, 3)
     wrong.columns.time[:] += 1.0
     moved = []
@@ -417,14 +424,8 @@ def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
 def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
     sealed: bool, engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that it is moved twice.
-    monkeypatch.setattr(sealing, "_is_block", lambda *_: False)
-    run_id, inbox = new_run(engine), Inbox()
+    run_id, _ = to_be_moved_twice(engine, monkeypatch, sealed=sealed)
     key = Key(run_id, 1)
-    if sealed:
-        with_gaps(engine, run_id, inbox)
-    else:
-        store(engine, inbox, [batch(run_id, 0, 0, 100)])
     with engine.connect() as connection:
         process = connection.execute(select(processes).where(processes.c.run_id == run_id)).one()
         expected = last_readings._readings(connection, process)

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
-from ..chart_parts import Axis, Chart, Line, Palette, Points, Unit, add_up, join_attempts
+from ..chart_parts import Axis, Chart, Line, Palette, Points, Unit, add_up, join_attempts, points_of
 from ..charts import PRIVATE
 from . import formats
 from .contexts import Cell, Figure, Section
@@ -107,19 +107,10 @@ def line_of(run: Json, items: Sequence[Json], series: Series) -> Points | None:
     instances = [p["instance"] for p in run["processes"] if process_label(p) == first]
     attempts = []
     for instance in instances:
-        parts = [_points(item) for item in items if item["process"] == instance]
+        parts = [points_of(item, item["x"]) for item in items if item["process"] == instance]
         if parts and (not series.whole or parts[0].name == series.names[0]):
             attempts.append(add_up(parts))
     return join_attempts(attempts) if attempts else None
-
-
-def _points(item: Json) -> Points:
-    last, low, high = item["last"], item["min"], item["max"]
-    banded = low != last or high != last
-    return Points(
-        item["name"], item["process"], item["phase"], item["x"], last,
-        low if banded else None, high if banded else None,
-    )  # fmt: skip
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from leakline.analysis.results import to_json
 
-from ..chart_parts import Axis, Points, join_attempts
+from ..chart_parts import Axis, Points, join_attempts, points_of
 from ..charts import PRIVATE
 from ..errors import run_not_found
 from ..store import details, findings, points, runs, snapshots
@@ -155,21 +155,11 @@ def _reader(
                 tuple(names), phase, kind, instance, axis.unit, start, stop, most
             )
             for item in points.read_series(use.engine, run["id"], query)["items"]:
-                line = _points(item, [on_axis(x) for x in item["x"]])
+                line = points_of(item, [on_axis(x) for x in item["x"]])
                 found.setdefault((line.name, line.phase), []).append(line)
         return [join_attempts(attempts) for attempts in found.values()]
 
     return read
-
-
-def _points(item: Mapping[str, Any], x: list[float]) -> Points:
-    last, low, high = item["last"], item["min"], item["max"]
-    # Extremes are drawn only where they differ from the line.
-    banded = low != last or high != last
-    return Points(
-        item["name"], item["process"], item["phase"], x, last,
-        low if banded else None, high if banded else None,
-    )  # fmt: skip
 
 
 @router.get("/compare")
