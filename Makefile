@@ -1,17 +1,22 @@
 # Two commands matter: `make demo` and `make test`. Both install what they need into .venv.
 SHELL := /bin/bash
 VENV ?= .venv
+INTEGRATIONS ?= .venv-integrations
 PYTHON := $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 CHECK ?=
+AUDIT ?= .venv-audit
+COMPARED_ARGS ?=
+MUTATION_ARGS ?=
+OFFLINE ?=
 # A change of these makes the editable install again, which compiles the native modules.
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks test-soak test-native lint types format screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages clean
+.PHONY: help demo test test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,12 +31,33 @@ test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with 
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
 
 test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; nothing may be corrupt, double or stuck
-	$(PYTHON) -m pytest -m soak tests/soak $(TEST_ARGS)
+	$(PYTHON) -m pytest -m soak $(TEST_ARGS)
+
+test-fuzz: $(VENV)/.test ## schemathesis over every operation and ten thousand hostile bodies, against a real server (BODIES, EXAMPLES, SEED)
+	LEAKLINE_FUZZ_BODIES=$${BODIES:-10000} LEAKLINE_FUZZ_EXAMPLES=$${EXAMPLES:-100} LEAKLINE_FUZZ_SEED=$${SEED:-10} \
+	  $(PYTHON) -m pytest -s -o timeout=3600 tests/server/test_thousands_of_bodies_do_no_harm.py \
+	  tests/server/test_bombs_stop_at_the_bound.py tests/server/test_schemathesis_finds_nothing.py $(TEST_ARGS)
+
+test-integrations: $(INTEGRATIONS)/.integrations ## real trainings of five frameworks and what else needs packages or tools of its own (under 15 minutes)
+	@.ci/bring-tfjs .peers/tfjs
+	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations $(TEST_ARGS)
 
 test-native: $(VENV)/.test ## the native modules in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \
 	LEAKLINE_TEST_PYTHONS="$$LEAKLINE_TEST_PYTHONS:$$(ls -d ~/.pyenv/versions/3.1[1-4].*/bin 2>/dev/null | paste -sd:)" \
 	  $(PYTHON) -m pytest tests/native $(TEST_ARGS)
+
+test-coverage: $(VENV)/.test ## branches of the detector, spool, ingest and webhooks that their tests take; below 90 % fails
+	@.ci/coverage $(PYTHON) $(TEST_ARGS)
+
+test-mutation: $(VENV)/.test ## change the detector and the signatures a bit at a time; tests must notice 80 % (MUTATION_ARGS='--mutants 50 --modules trend' chooses)
+	$(PYTHON) -m tests.mutation $(MUTATION_ARGS)
+
+audit: $(VENV)/.test $(AUDIT)/.tools ## known holes and licences of what the image installs (OFFLINE=1: licences alone; OFFLINE=ok: holes where a network allows)
+	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
+
+lock: $(AUDIT)/.tools ## write requirements/server.txt anew, what the image installs, with hashes
+	@.ci/lock $(AUDIT)
 
 lint: $(VENV)/.test ## ruff
 	$(PYTHON) -m ruff check .
@@ -42,6 +68,9 @@ types: $(VENV)/.test ## mypy --strict over both packages
 
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .
+
+docs: $(VENV)/.test ## write docs/reference anew from the code (series, commands, Python, HTTP)
+	$(PYTHON) docs/reference/generate.py
 
 screenshots: $(VENV)/.test ## train both stories of the demo and take the pictures of the documents anew (a few minutes)
 	$(PYTHON) docs/images/take.py $(SERVER)
@@ -67,11 +96,20 @@ bench-pages: $(VENV)/.test ## what the pages cost in a real browser (CHECK=1 enf
 bench-scale: $(VENV)/.test ## post as thousands of training processes would (BENCH_ARGS=--help)
 	$(PYTHON) -m benchmarks.scale $(BENCH_ARGS)
 
-clean: ## remove the virtual environment and caches (never .leakline, which holds your runs)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+compared: $(VENV)/.test $(if $(findstring --again,$(COMPARED_ARGS)),,bench-peers bench-server-peers) ## measure briefly beside the peers and write the cost table of docs/compared.md (about ten minutes)
+	$(PYTHON) -m benchmarks.compared $(COMPARED_ARGS)
+
+clean: ## remove the virtual environments and caches (never .leakline, which holds your runs)
+	rm -rf $(VENV) $(INTEGRATIONS) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.demo: $(INSTALLED)
 	@.ci/prepare demo && touch $@
 
 $(VENV)/.test: $(INSTALLED)
 	@.ci/prepare test && touch $@
+
+$(AUDIT)/.tools: requirements/tools.txt
+	@python3 -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet --disable-pip-version-check -r requirements/tools.txt && touch $@
+
+$(INTEGRATIONS)/.integrations: $(INSTALLED) requirements/ml.txt requirements/trackers.txt
+	@VENV=$(INTEGRATIONS) .ci/prepare integrations && touch $@

@@ -18,9 +18,11 @@ from .sampler import Sampler
 from .snapshot import Number
 
 TOLD_EVERY_SECONDS: Final = 10.0
-# Ten readings in the time that is left, at the speed of the newest two; but not oftener than this.
+# Ten readings in the time that is left, at the highest speed of late; but not oftener than this.
 READINGS_LEFT: Final = 10
 SHORTEST_SECONDS: Final = 0.02
+# A training that rests for a moment will go on as before: a reading without growth is no reason to look away.
+SPEED_HOLDS_SECONDS: Final = 1.0
 # Told one by one when so little time is left, and so little of the limit: what is allocated and freed again in each
 # generation of a program with room to spare is no approach.
 TOLD_BELOW_SECONDS: Final = 5.0
@@ -40,20 +42,32 @@ class Approach:
     ) -> None:
         self._read, self._clock = read, clock
         self._before: tuple[float, int] | None = None
+        # Bytes a second, and when it was measured.
+        self._speed, self._speed_at = 0.0, clock()
         self._credit, self._credited_at = float(MOST_TOLD), clock()
         self.look()
 
     def look(self) -> tuple[float, bool]:
-        """(seconds until memory runs out, infinite while it does not shrink; whether that is worth a snapshot)."""
+        """(seconds until memory runs out, infinite where it has not shrunk of late; whether to tell of it)."""
         now, room = self._clock(), self._read()
         if room is None:
             return float("inf"), False
-        before, self._before = self._before, (now, room.left)
-        if before is None or now <= before[0] or room.left >= before[1]:
+        shrunk = self._has_shrunk(now, room.left)
+        if now - self._speed_at > SPEED_HOLDS_SECONDS or not self._speed:
             return float("inf"), False
-        seconds = room.left * (now - before[0]) / (before[1] - room.left)
+        seconds = room.left / self._speed
         near = seconds < TOLD_BELOW_SECONDS and room.left < TOLD_BELOW_SHARE * room.limit
-        return seconds, near and self._may_tell(now)
+        return seconds, shrunk and near and self._may_tell(now)
+
+    def _has_shrunk(self, now: float, left: int) -> bool:
+        """Since the look before; then its speed counts, unless it was higher a moment ago."""
+        before, self._before = self._before, (now, left)
+        if before is None or now <= before[0] or left >= before[1]:
+            return False
+        speed = (before[1] - left) / (now - before[0])
+        if speed >= self._speed or now - self._speed_at > SPEED_HOLDS_SECONDS:
+            self._speed, self._speed_at = speed, now
+        return True
 
     def _may_tell(self, now: float) -> bool:
         earned = (now - self._credited_at) / SECONDS_EACH

@@ -89,3 +89,19 @@ def within(
         names = together
     if part:
         yield tuple(part)
+
+
+def split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
+    """In so many parts, two at least."""
+    size = max(1, int(len(snapshots) / max(2.0, parts)))
+    for begin in range(0, len(snapshots), size):
+        yield snapshots[begin : begin + size]
+
+
+def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
+    """Without the snapshots up to this number."""
+    for batch in batches:
+        if not batch.snapshots or batch.first_sequence > sequence:
+            yield batch
+        elif later := tuple(s for s in batch.snapshots if s.sequence > sequence):
+            yield replace(batch, snapshots=later)

@@ -36,6 +36,8 @@ class CensusPlan:
         is_native: Callable[[], bool] = lambda: False,
     ) -> None:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
+        # For a program that calls nothing of ours: it is at work while we look, so in slices or not at all.
+        self.only_beside = False
         self._objects_per_block = OBJECTS_PER_BLOCK
         # In one piece and in slices they differ; None before the first.
         self._seconds_per_block: dict[Way, float] = {}
@@ -60,6 +62,8 @@ class CensusPlan:
 
     def way(self) -> Way | None:
         """How a census could be taken now; None where it would stop the program for too long."""
+        if self.only_beside:
+            return "slices" if self._is_native() else None
         if self._is_native():
             return (
                 "whole" if self._governor.fits_pause(self.expected_seconds("whole")) else "slices"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from .breathing import breathe, rested
+from .descriptor import Descriptor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +147,7 @@ class Connection(HTTPConnection):
         self._through, self._context, self._meter = proxy, context, meter
         super().__init__(*self._target)
         # Of the newest attempt to connect: what a forked child finds open.
-        self._opened: list[socket.socket] = []
+        self._opened: list[tuple[socket.socket, Descriptor | None]] = []
         # What a request to a proxy has and one to a server has not.
         plain = proxy is not None and context is None
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
@@ -157,18 +158,41 @@ class Connection(HTTPConnection):
         if self._through is not None:
             host, port = self._through.host, self._through.port
         self._opened.clear()
-        reached = _reach(host, port, self._meter, self._opened.append)
+        reached = _reach(host, port, self._meter, self._note)
         self.sock: Any = BoundedSocket(reached, self._meter)
         if self._context is not None:
             if self._through is not None:
                 self._open_tunnel(self._through)
-            self.sock = self.sock.secured(self._context, self._target[0], self._opened.append)
+            self.sock = self.sock.secured(self._context, self._target[0], self._note)
 
     def abandon(self) -> None:
         """In a forked child: close its copies. Nothing is sent, so the parent's connection goes on."""
-        for sock in self._opened:
+        self._give_up_lost()
+        for sock, _ in self._opened:
             if sock.fileno() >= 0:
                 os.close(sock.detach())
+
+    def putrequest(self, *args: Any, **kwargs: Any) -> None:
+        self._give_up_lost()
+        super().putrequest(*args, **kwargs)
+
+    def close(self) -> None:
+        self._give_up_lost()
+        super().close()
+
+    def _note(self, sock: socket.socket) -> None:
+        try:
+            number = Descriptor(sock.fileno())
+        except OSError:
+            # Not every system has one number for sockets and files.
+            number = None
+        self._opened.append((sock, number))
+
+    def _give_up_lost(self) -> None:
+        """What the program has closed is neither written to nor closed: the number may be that of a file of its own."""
+        for sock, number in self._opened:
+            if number is not None and sock.fileno() == number and not number.is_ours:
+                sock.detach()
 
     def _open_tunnel(self, proxy: Proxy) -> None:
         host, port = self._target

@@ -25,6 +25,8 @@ class Ending(Protocol):
     def _outlived_signal(self) -> None: ...
     def _finish_at_exit(self) -> None: ...
     @property
+    def _hears_signals(self) -> bool: ...
+    @property
     def _is_ending(self) -> bool: ...
     def _forget(self) -> None: ...
 
@@ -70,7 +72,7 @@ class Once:
 
 
 def watch(run: Ending) -> None:
-    """Tell ``run`` about the end of this process. In the main thread only, SIGTERM as well."""
+    """Tell ``run`` about the end of this process. In the main thread only, SIGTERM as well, if it hears of signals."""
     global _installed
     _runs.add(run)
     if not _installed:
@@ -80,7 +82,8 @@ def watch(run: Ending) -> None:
             before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
         )
     _chain_excepthook()
-    _chain_sigterm()
+    if run._hears_signals:
+        _chain_sigterm()
 
 
 def unwatch(run: Ending) -> None:
@@ -158,8 +161,12 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         if callable(previous):
             # It may save a checkpoint and go on for minutes; the run ends when the process does.
             previous(number, frame)
-            for run in list(_runs):
-                run._outlived_signal()
+            _outlived()
+            return
+        if signal.getsignal(number) is not handler:
+            # Called by one that has taken our place since, and took us for the program's: whether the process ends is
+            # for that one to say. Lightning ends a fit so, with all its callbacks.
+            _outlived()
             return
         for run in list(_runs):
             run._finish_at_exit()
@@ -172,6 +179,11 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
 
     handler._leakline_previous = previous  # type: ignore[attr-defined]
     return handler
+
+
+def _outlived() -> None:
+    for run in list(_runs):
+        run._outlived_signal()
 
 
 def _end_by(number: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,9 @@ from .probes.cgroup import read_cgroup
 
 PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
+# As JSON, of the packages and of the arguments: a server refuses a header that tells more than 64 KiB.
+LISTED_BYTES: Final = 24 * 1024
+TEXT_LIMIT: Final = 300
 # `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
@@ -39,15 +43,15 @@ def read_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": installed_packages(sys.path),
         "command_line": command_line(sys.orig_argv),
-        "notebook": os.environ.get("JPY_SESSION_NAME"),
+        "notebook": os.environ.get("JPY_SESSION_NAME", "")[:TEXT_LIMIT],
         "host": socket.gethostname(),
         "cpu_count": os.cpu_count(),
         "memory_bytes": _memory_bytes(),
         "memory_limit_bytes": read_cgroup().get("cgroup.limit_bytes"),
         "platform": platform.platform(),
         "gpus": _gpus(),
-        "world_size": os.environ.get("WORLD_SIZE"),
-        "job": os.environ.get("SLURM_JOB_ID"),
+        "world_size": os.environ.get("WORLD_SIZE", "")[:TEXT_LIMIT],
+        "job": os.environ.get("SLURM_JOB_ID", "")[:TEXT_LIMIT],
         **_code_version(_code_folders()),
     }
     return {name: value for name, value in found.items() if value or value is False}
@@ -65,9 +69,20 @@ def command_line(arguments: Sequence[str]) -> list[str]:
         elif secret and separator and value:
             shown.append(f"{name}=***")
         else:
-            shown.append(masked(argument[:300]))
+            shown.append(masked(argument[:TEXT_LIMIT]))
         hide_next = secret and not separator
-    return shown
+    return list(_within(shown))
+
+
+def _within(texts: Iterable[str]) -> Iterator[str]:
+    """The first of them, as many as may be told."""
+    room = LISTED_BYTES
+    for text in texts:
+        # Two for what stands between them.
+        room -= len(json.dumps(text)) + 2
+        if room < 0:
+            return
+        yield text
 
 
 def masked(text: str) -> str:
@@ -95,7 +110,9 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
             if dash and folder.endswith(".dist-info") and len(found) < PACKAGES_LIMIT:
                 # The first folder on the path is the one that is imported.
                 found.setdefault(name.lower().replace("_", "-"), version)
-    return dict(sorted(found.items()))
+    told = sorted(found.items())
+    # As many as may be told.
+    return dict(pair for pair, _ in zip(told, _within(map(": ".join, told)), strict=False))
 
 
 def _memory_bytes() -> int | None:

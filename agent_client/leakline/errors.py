@@ -2,6 +2,7 @@
 
 LeaklineError            anything we tell a person in one line
 +-- BadArgument          a wrong argument or environment value; carries its name, value and source
++-- MissingPackage       a framework that a callback is for is not installed; carries its name
 +-- SpoolError           a spool cannot be read; carries the path
 +-- ServerUnreachable    no answer; carries the address
 +-- ServerRefused        an error answer; carries its status and code
@@ -24,6 +25,12 @@ class BadArgument(LeaklineError, ValueError):
     def __init__(self, name: str, value: object, why: str, source: str = "argument") -> None:
         super().__init__(f"{source} {name}={value!r}: {why}")
         self.name, self.value, self.source = name, value, source
+
+
+class MissingPackage(LeaklineError, ImportError):
+    def __init__(self, module: str, package: str, extra: str) -> None:
+        super().__init__(f"{module} needs {package}; install it with: pip install '{extra}'")
+        self.package = package
 
 
 class SpoolError(LeaklineError):

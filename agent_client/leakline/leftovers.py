@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from . import descriptor
 from .breathing import breathe
 from .delivery import Delivery
+from .descriptor import Descriptor
 from .errors import ServerRefused, ServerUnreachable, SpoolError
 from .kills import FRESH_SECONDS, killed_for_memory, last_readings
 from .probes.cgroup import memory_group, read_cgroup
@@ -55,15 +57,14 @@ class _Claim:
     """A descriptor that forked children let go of: else the spool would look alive for as long as one of them is."""
 
     def __init__(self) -> None:
-        self.fd = -1
+        self.fd = descriptor.NONE
         _claims.add(self)
 
     def let_go(self) -> None:
         # First out of our hands: a number that is closed belongs to whoever opens a file next.
-        fd, self.fd = self.fd, -1
+        fd, self.fd = self.fd, descriptor.NONE
         _claims.discard(self)
-        if fd >= 0:
-            os.close(fd)
+        fd.close()
 
 
 _claims: Final[set[_Claim]] = set()
@@ -79,7 +80,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[int | None]:
+def claimed(path: Path) -> Iterator[Descriptor | None]:
     """The spool, opened and locked, where nobody writes it any more; else None. Raises SpoolError.
 
     The ranks of a job start at the same moment in the same folder: what was left is sent by one of them.
@@ -88,7 +89,7 @@ def claimed(path: Path) -> Iterator[int | None]:
     try:
         # Where it may not be written, there is no telling how it ended.
         with suppress(OSError):
-            claim.fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            claim.fd = descriptor.opened(path, os.O_RDWR | os.O_APPEND)
         ours = claim.fd >= 0 and lock(claim.fd) is True
         # Not one that its process, alive, has put a shorter one in the place of before we had the lock.
         yield claim.fd if ours and is_in_place(claim.fd, path) and _is_abandoned(path) else None
@@ -110,20 +111,25 @@ def _stat(path: Path) -> os.stat_result:
         raise SpoolError(path, f"cannot be read ({error.strerror})") from error
 
 
-def settle(path: Path) -> None:
-    """Note how a process ended that is gone and did not say so. Raises SpoolError."""
+def settle(path: Path, known: tuple[str, str] | None = None) -> None:
+    """Note how a process ended that is gone and did not say so. Raises SpoolError.
+
+    ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
+    """
     with claimed(path) as fd:
         if fd is not None:
-            _note_end(path, fd)
+            _note_end(path, fd, known)
 
 
-def _note_end(path: Path, fd: int) -> None:
+def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) -> None:
     if read_open_end(fd, path) is not None:
         return
     end = _end_of(path)
+    if known is not None and end["state"] == "silent":
+        end = {**end, "state": known[0], "reason": known[1]}
     # Where nothing can be written, it stays as it was: without an end.
     with suppress(OSError):
-        os.write(fd, encode_record(END, end))
+        fd.write(encode_record(END, end))
 
 
 def _end_of(path: Path) -> dict[str, Any]:
@@ -218,7 +224,7 @@ class Leftovers:
             if brought == SPOOLS_LIMIT:
                 return
 
-    def _send_of(self, path: Path, fd: int) -> Iterator[Uploaded]:
+    def _send_of(self, path: Path, fd: Descriptor) -> Iterator[Uploaded]:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:

@@ -38,11 +38,16 @@ from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
-from .snapshot import Census, Holder, LargeObject, Number
+from .snapshot import (
+    LARGE_OBJECTS,
+    LARGE_OBJECTS_AT_LEAST_BYTES,
+    Census,
+    Holder,
+    LargeObject,
+    Number,
+)
 
 TYPES_IN_CENSUS: Final = 48
-LARGE_OBJECTS: Final = 20
-LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
 # CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
@@ -117,8 +122,15 @@ class Looks:
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
         # Objects out of the collector's sight when types were counted first.
         self._frozen = 0
+        # Of how many single objects a census tells, and from which size on.
+        self.large_objects = LARGE_OBJECTS
+        self.large_from_bytes = LARGE_OBJECTS_AT_LEAST_BYTES
         # Asked for, and under way beside the training thread.
         self._asked: Request | None = None
+
+    def stay_beside(self) -> None:
+        """The program is at work whenever we measure: nothing that refers to what is its own, but in slices."""
+        self.plan.only_beside = True
 
     @property
     def bytes_beside(self) -> int:
@@ -157,7 +169,8 @@ class Looks:
         else:
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
-            self._find_containers()
+            if not self.plan.only_beside:
+                self._find_containers()
             self._take_sample()
             if rising:
                 self._look_at_tensors(measured)
@@ -262,12 +275,12 @@ class Looks:
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
         measured.census = result.to_census(0, TYPES_IN_CENSUS)
-        measured.large_objects = result.large_objects(
-            0, LARGE_OBJECTS, LARGE_OBJECTS_AT_LEAST_BYTES
-        )
+        measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
 
     def _look_at_tensors(self, measured: Measured) -> None:
         """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
+        if self.plan.only_beside:
+            return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         expected = self._governor.expects("tensors", unknown)
         if native() is not None and not self._governor.fits_pause(expected):
@@ -286,7 +299,7 @@ class Looks:
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         )
         fits = native() is not None and self._governor.fits_pause(expected)
-        if not (fits and self._sees_the_same_heap()):
+        if not (fits and self._sees_the_same_heap()) or self.plan.only_beside:
             return
         if self.plan.is_young or self._governor.allows("recount", expected):
             with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):
@@ -392,7 +405,8 @@ class Looks:
     def _must_search_beside(self) -> bool:
         """One may be named near the program's roots at once, and the next take several looks through the heap."""
         dearest = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
-        return native() is not None and not self._governor.fits_pause(dearest)
+        beside = self.plan.only_beside or not self._governor.fits_pause(dearest)
+        return native() is not None and beside
 
     def _search_beside(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))

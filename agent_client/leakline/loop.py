@@ -136,6 +136,16 @@ class Loop:
                 self._hand_over("generation_end", label, measured, books)
             self._book_own_work()
 
+    def end_interval(self, label: str) -> None:
+        """For a program that declares no generations: the snapshot of one interval of time, on a thread of ours."""
+        with self._lock:
+            if self._over or self.generation is not None or not self.governor.allows("generation"):
+                return
+            with self.governor.measuring("generation"):
+                measured = self.sampler.measure("generation_end")
+                self.generations_ended += 1
+                self._hand_over("generation_end", label, measured)
+
     def enter_phase(self, name: str) -> Frame | None:
         """None: the run has ended meanwhile."""
         with self._lock:

@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from .batches import SNAPSHOTS_PER_RECORD
+from .descriptor import Descriptor
 from .snapshot import Batch, Snapshot, batch_from_wire, sequences_of
-from .spool import BATCH, MAGIC, Record, encode_batch, read_open
+from .spool import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 
 STAYS, THINNED, DROPPED = 0, 1, 2
 FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
@@ -44,6 +47,8 @@ TRIED_STRETCHES: Final = 8
 # A millisecond, about.
 STEP_SNAPSHOTS: Final = 5000
 GROUPS_LIMIT: Final = 1000
+# A file that another process is about to lock is younger.
+LEFTOVER_SECONDS: Final = 60.0
 
 
 class Contents:
@@ -232,7 +237,7 @@ class ShorterFile:
     them would repeat every name, and the copy of a thinned file would be larger than the file.
     """
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: Descriptor) -> None:
         self.path, self.fd, self.size = path, fd, 0
         self._waiting = bytearray(MAGIC)
         self._together: list[Snapshot] = []
@@ -298,7 +303,7 @@ class ShorterFile:
     def flush(self) -> None:
         # A short write is a full disk: the next one says so.
         while self._waiting:
-            written = os.write(self.fd, self._waiting)
+            written = self.fd.write(self._waiting)
             self.size += written
             del self._waiting[:written]
 
@@ -306,3 +311,12 @@ class ShorterFile:
         self._waiting += data
         if len(self._waiting) >= WRITE_BYTES:
             self.flush()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed were rewriting; their spools are whole."""
+    with suppress(OSError):
+        for leftover in folder.glob("*.rewrite"):
+            age_seconds = time.time() - leftover.stat().st_mtime
+            if age_seconds > LEFTOVER_SECONDS and is_live(leftover) is False:
+                leftover.unlink()

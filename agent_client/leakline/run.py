@@ -19,6 +19,7 @@ from .loop import Loop
 from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
 from .starting import Chain
+from .subject import OF_ITS_OWN, Subject
 
 _active: Run | None = None
 
@@ -39,6 +40,8 @@ def init(
     directory: str | os.PathLike[str] | None = None,
     exact_peaks: bool | None = None,
     log_lines: bool | None = None,
+    log_every: int | None = None,
+    allocations: bool | None = None,
 ) -> Run:
     """Start a run; a run that is still active in this process is finished first.
 
@@ -46,28 +49,41 @@ def init(
     ``total``: planned units. ``directory``: where the spool goes (``LEAKLINE_DIR``, default ``.leakline``).
     ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
     process after each reading, so that no peak is too short to be seen. ``log_lines``: the newest 50 lines that this
-    process prints and logs go with its snapshots, for when it dies. Arguments win over ``LEAKLINE_*`` variables.
+    process prints and logs go with its snapshots, for when it dies. ``log_every``: after every so many generations a
+    line on stderr with memory and the counts of ``watch``. ``allocations``: once a leak is suspected, the lines that
+    allocate what is kept are traced for a generation, which slows the program meanwhile. Arguments win over
+    ``LEAKLINE_*`` variables.
 
     Raises BadArgument, with the name, the value and where it came from; after init only calls that declare
     something raise it.
     """
-    global _active
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
-        log_lines=log_lines,
+        log_lines=log_lines, log_every=log_every, allocations=allocations,
     )  # fmt: skip
     # The list of classes the caller made for this call would be counted as a reference to each of them, and
     # instances are counted by references.
     del watch
+    return start(settings)
+
+
+def start(settings: Settings) -> Run:
+    """What `init` does with settings; the callbacks of frameworks know some of theirs better."""
+    global _active
     if _active is not None:
-        _active.finish()
-    if settings.mode == "disabled" or in_worker():
-        return Run()
+        settings = _active._make_way(settings)
     run = Run()
-    with run._guard:
-        run._start(settings)
+    if settings.mode == "disabled":
+        if _active is not None:
+            # Whoever has started the program wants to see it, and it calls nothing that would take time.
+            return run
+        # The program has said that there is to be none, so no callback may start another.
         _active = run
+    elif not in_worker():
+        with run._guard:
+            run._start(settings)
+            _active = run
     return run
 
 
@@ -76,8 +92,26 @@ def current() -> Run:
     return _active if _active is not None else _NOTHING
 
 
+def observe(run: Run, settings: Settings, subject: Subject) -> None:
+    """Begin a run beside a program that knows nothing of us; no server hears of it before it is let go."""
+    global _active
+    with run._guard:
+        run._start(settings, subject, held=True)
+        _active = run
+
+
+def active() -> Run | None:
+    """The run that the program has started, also one that does nothing because it is disabled; None: it has not."""
+    return None if _active is None or _active._is_of_others else _active
+
+
 class Run:
     """One process's part of a run. Made by `init`."""
+
+    # Not started by the program: it makes way for the one that is.
+    _is_of_others = False
+    # Whether it is told of SIGTERM by a handler, which Python calls when it has its turn.
+    _hears_signals = True
 
     def __init__(self) -> None:
         self._guard = Guard("measuring")
@@ -396,16 +430,26 @@ class Run:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def _start(self, settings: Settings) -> None:
+    def _make_way(self, settings: Settings) -> Settings:
+        """For the run that the program starts now, with these settings."""
+        self.finish()
+        return settings
+
+    def _start(
+        self, settings: Settings, subject: Subject = OF_ITS_OWN, *, held: bool = False
+    ) -> None:
         notices.set_up()
-        self._chain = chain = Chain(settings)
+        self._chain = chain = Chain(settings, subject)
         self._settings, self._loop = settings, chain.loop
         announce(settings.run_id, chain.process.attempt)
         endings.watch(self)
-        chain.start()
+        chain.start(held=held)
 
     def _finish(self, end: tuple[str, str]) -> None:
         """Once. A second thread that asks waits until the first is done: the process may end after it."""
+        global _active
+        if self._settings is None and _active is self:
+            _active = None
         if self._settings is None or self._forgotten or not self._finishing.begin():
             return
         try:

@@ -111,10 +111,18 @@ class Sampler:
         """Let go of what the program gave: after the end nothing of ours keeps it alive."""
         self._tracked.clear()
 
+    def tell_large(self, most: int, from_bytes: int) -> None:
+        """Of how many single objects a census tells, and from which size on."""
+        self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
+
     @property
     def exact_peaks(self) -> bool:
         """Whether each snapshot's peak is exact: asked for, and allowed here."""
         return self._memory.exact
+
+    def stay_beside(self) -> None:
+        """Measure on a thread of ours, for a program that calls nothing of us."""
+        self._looks.stay_beside()
 
     def take_collections(self) -> list[Collection]:
         """The full collections since the last call."""

@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 
 from .errors import BadArgument
 from .sizes import size_bytes
-from .snapshot import LARGEST_INTEGER
+from .snapshot import (
+    LARGE_OBJECTS,
+    LARGE_OBJECTS_AT_LEAST_BYTES,
+    LARGE_OBJECTS_LIMIT,
+    LARGEST_INTEGER,
+    SMALLEST_LARGE_OBJECT_BYTES,
+)
 
 UNITS: Final = ("generation", "episode", "epoch", "step")
 MODES: Final = ("online", "offline", "disabled")
@@ -47,7 +53,8 @@ class Settings:
     """Everything decided before a run starts. ``watch`` holds names of classes, never the classes themselves."""
 
     run_id: str
-    project: str = "default"
+    # Empty: nobody named one, and the server takes that of the token, else `DEFAULT_PROJECT`.
+    project: str = ""
     # None: a readable name is made from the run id.
     name: str | None = None
     unit: str = "generation"
@@ -74,6 +81,13 @@ class Settings:
     exact_peaks: bool = False
     # Keep the newest lines that the program prints and logs (`output.py`): they may hold anything, so only when asked.
     log_lines: bool = False
+    # Trace which lines allocate, for a generation, once a leak is suspected (`allocations.py`): it slows the program.
+    allocations: bool = False
+    # Of how many single objects a census tells, and from which size on.
+    large_objects: int = LARGE_OBJECTS
+    large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
+    # A line on stderr after every so many generations; 0: none.
+    log_every: int = 0
     # Look when the server asks for it (`requests.py`).
     requests: bool = True
     rank: int = 0
@@ -101,13 +115,13 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
     server, server_source = env.choose(arguments, "server", "LEAKLINE_SERVER", DEFAULT_SERVER)
     mode, mode_source = env.choose(arguments, "mode", "LEAKLINE_MODE", "online")
     name, name_source = env.choose(arguments, "name", "LEAKLINE_RUN_NAME", None)
-    project, project_source = env.choose(arguments, "project", "LEAKLINE_PROJECT", "default")
+    project, project_source = env.choose(arguments, "project", "LEAKLINE_PROJECT", None)
     directory, directory_source = env.choose(
         arguments, "directory", "LEAKLINE_DIR", DEFAULT_DIRECTORY
     )
     return Settings(
         run_id=run_id,
-        project=checked_name(project, "project", project_source),
+        project="" if project is None else checked_name(project, "project", project_source),
         name=None if name is None else checked_name(name, "name", name_source),
         unit=_one_of(arguments.get("unit") or "generation", UNITS, "unit", "argument"),
         total=_total(arguments.get("total")),
@@ -127,6 +141,10 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         sample_seconds=env.sample_interval(),
         exact_peaks=_flag(env, arguments, "exact_peaks", "LEAKLINE_EXACT_PEAKS"),
         log_lines=_flag(env, arguments, "log_lines", "LEAKLINE_LOG_LINES"),
+        allocations=_flag(env, arguments, "allocations", "LEAKLINE_ALLOCATIONS"),
+        large_objects=env.large_objects(),
+        large_from_bytes=_large_from(env.get("LEAKLINE_LARGE_FROM")),
+        log_every=_log_every(env, arguments.get("log_every")),
         requests=env.flag("LEAKLINE_REQUESTS", "1"),
         rank=rank,
         world_size=world_size,
@@ -181,6 +199,12 @@ class _Environment:
         return self._number(
             name, default, lambda seconds: seconds == 0 or shortest <= seconds <= 3600, why
         )
+
+    def large_objects(self) -> int:
+        name, found = "LEAKLINE_LARGE_OBJECTS", self.count("LEAKLINE_LARGE_OBJECTS", LARGE_OBJECTS)
+        if found > LARGE_OBJECTS_LIMIT:
+            raise BadArgument(name, found, f"must be at most {LARGE_OBJECTS_LIMIT}", "environment")
+        return found
 
     def _number(self, name: str, default: float, fits: Callable[[float], bool], why: str) -> float:
         value = self.get(name)
@@ -330,6 +354,24 @@ def _spool_limit(value: str | None) -> int:
     if limit < smallest:
         raise BadArgument(name, value, f"must be at least {smallest // 1024} KiB", "environment")
     return limit
+
+
+def _large_from(value: str | None) -> int:
+    if value is None:
+        return LARGE_OBJECTS_AT_LEAST_BYTES
+    size = size_bytes(value, "LEAKLINE_LARGE_FROM", "environment")
+    if size < SMALLEST_LARGE_OBJECT_BYTES:
+        # What is smaller is not remembered by name.
+        raise BadArgument("LEAKLINE_LARGE_FROM", value, "must be at least 1 MiB", "environment")
+    return size
+
+
+def _log_every(env: _Environment, given: object) -> int:
+    if given is None:
+        return env.count("LEAKLINE_LOG_EVERY", 0)
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise BadArgument("log_every", given, "must be a whole number, zero or more")
+    return given
 
 
 def _config(value: object) -> dict[str, Any]:

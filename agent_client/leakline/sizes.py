@@ -13,7 +13,7 @@ _UNITS: Final = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_BINARY: Final = ("KiB", "MiB", "GiB", "TiB")
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -30,13 +30,13 @@ def size_bytes(value: object, name: str, source: str = "argument") -> int:
 
 
 def format_bytes(value: float) -> str:
-    """``7.10 GiB``, ``-3.20 MiB``, ``96 B``."""
-    size = abs(value)
-    sign = "-" if value < 0 else ""
-    if size < 1024:
-        return f"{sign}{size:.0f} B"
-    for unit in _BINARY:
-        size /= 1024
-        if size < 1024 or unit == _BINARY[-1]:
-            break
-    return f"{sign}{size:.2f} {unit}"
+    """``7.10 GiB``, ``-3.20 MiB``, ``1,009.40 KiB``, ``96 B``."""
+    amount, unit = abs(value), 0
+    # 1023.995 would be printed as 1024.00 of the smaller unit.
+    while unit < len(_BINARY) - 1 and amount >= (1023.995 if unit else 1023.5):
+        amount /= 1024
+        unit += 1
+    # Half up, as in JavaScript; Python's own rounding goes to the even neighbour.
+    text = f"{amount:,.2f}" if unit else f"{math.floor(amount + 0.5):,}"
+    sign = "-" if value < 0 and text.strip("0.") else ""
+    return f"{sign}{text} {_BINARY[unit]}"

@@ -35,10 +35,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 WIRE_VERSION: Final = 1
+# Of runs that nobody named a project for.
+DEFAULT_PROJECT: Final = "default"
 # Exact in every language that reads the format; servers refuse larger ones.
 LARGEST_INTEGER: Final = 2**53
 # Of what is no integer: squares and sums of it still have digits to spare.
 LARGEST_FLOAT: Final = 1e15
+# Single objects that a census tells of, and from which size on.
+LARGE_OBJECTS: Final = 20
+LARGE_OBJECTS_LIMIT: Final = 64
+LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
+SMALLEST_LARGE_OBJECT_BYTES: Final = 2**20
 
 # What a snapshot stands for. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")
@@ -154,7 +161,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What is known of a run when a process joins it: the body of ``POST /api/v1/runs``."""
+    """What is known of a run when a process joins it: the body of ``POST /api/v1/runs``.
+
+    ``project`` is empty where nobody named one, and does not travel then: it is that of the token, or DEFAULT_PROJECT.
+    """
 
     id: str
     project: str
@@ -272,11 +282,15 @@ def sequences_of(wire: Mapping[str, Any]) -> Sequence[int]:
 
 
 def header_to_wire(header: RunHeader) -> dict[str, Any]:
-    return _fields(header)
+    wire = _fields(header)
+    if not header.project:
+        del wire["project"]
+    return wire
 
 
 def header_from_wire(wire: Mapping[str, Any]) -> RunHeader:
     known = {name: wire[name] for name in RunHeader.__dataclass_fields__ if name in wire}
+    known.setdefault("project", "")
     known["phases"] = tuple(known.get("phases", ()))
     known["tags"] = tuple(known.get("tags", ()))
     return RunHeader(**known)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from . import breathing
-from .batches import SNAPSHOTS_PER_BATCH
+from . import breathing, descriptor
+from .batches import SNAPSHOTS_PER_BATCH, after, split
 from .errors import SpoolError
-from .rewriting import DROPPED, THINNED, Choice, Contents, ShorterFile
+from .rewriting import DROPPED, THINNED, Choice, Contents, ShorterFile, sweep
 from .settings import DEFAULT_SPOOL_LIMIT_BYTES
-from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from .snapshot import Batch, ProcessIdentity, RunHeader
 from .spool import (
     END,
     MAGIC,
@@ -33,7 +33,6 @@ from .spool import (
     encode_batch,
     encode_header,
     encode_record,
-    is_live,
     lock,
     read_open,
     write_ack,
@@ -53,8 +52,6 @@ SPLIT_SHARE: Final = 0.9
 TRIES: Final = 4
 # At the end of a process, for the lock: whoever has it may wait for the disk, for as long as that takes.
 CLOSE_SECONDS: Final = 1.0
-# A file that another process is about to lock is younger.
-LEFTOVER_SECONDS: Final = 60.0
 REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
 
 
@@ -91,13 +88,13 @@ class SpoolFile:
         self._rewriting: Iterator[int] | None = None
         # Bytes of work for each byte that is appended.
         self._pace = 0.0
-        self._fresh_fd = -1
+        self._fresh_fd = descriptor.NONE
         path.parent.mkdir(parents=True, exist_ok=True)
         # Exclusively, so that two processes can never write into one file.
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._fd = descriptor.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._locked = lock(self._fd)
         _close_in_children(self)
-        _sweep(path.parent)
+        sweep(path.parent)
         self._size = 0
         try:
             self._write(MAGIC + encode_header(header, process, server, memory_group))
@@ -119,13 +116,13 @@ class SpoolFile:
         """A batch without snapshots only tells its losses."""
         record = encode_batch(batch)
         if len(record) > self._largest and len(batch.snapshots) > 1:
-            for part in _split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
+            for part in split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
                 self.append(replace(batch, snapshots=part))
             return
         if len(record) <= self._largest:
             self._make_room(len(record))
         with self._lock:
-            if os.fstat(self._fd).st_nlink == 0:
+            if self._hold().st_nlink == 0:
                 raise OSError(errno.ENOENT, "the spool was deleted", str(self.path))
             if self._locked is False:
                 self._locked = lock(self._fd)
@@ -138,6 +135,7 @@ class SpoolFile:
 
     def append_end(self, end: Mapping[str, Any]) -> None:
         with self._lock:
+            self._hold()
             self._write(encode_record(END, end))
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
@@ -146,9 +144,13 @@ class SpoolFile:
             self._take_back_offer()
             if self._sent >= self._snapshots_end:
                 return [], 0
+            try:
+                self._hold()
+            except OSError as error:
+                raise SpoolError(self.path, f"cannot be read ({error.strerror})") from error
             records = read_open(self._fd, self._sent, self.path)
             batches, end = collect(records, self._sent, limit)
-            batches = list(_after(self._already, batches))
+            batches = list(after(self._already, batches))
             if end <= self._sent:
                 # Somebody has cut the file off, or written into it.
                 self._sent = self._snapshots_end
@@ -206,11 +208,26 @@ class SpoolFile:
 
     def let_go(self) -> None:
         """In a forked child, where nobody else lives: the files, and the locks on them, are the parent's."""
-        for name in ("_fd", "_fresh_fd"):
-            fd = getattr(self, name)
-            setattr(self, name, -1)
-            if fd >= 0:
-                os.close(fd)
+        held = self._fd, self._fresh_fd
+        self._fd = self._fresh_fd = descriptor.NONE
+        for fd in held:
+            fd.close()
+
+    def _hold(self) -> os.stat_result:
+        """Before it is read or written: opened anew where the program has closed it. Raises OSError."""
+        try:
+            return self._fd.stat()
+        except OSError:
+            # Let go of, and the parent's where this is a forked child.
+            if self._fd < 0:
+                raise
+        self._stop_rewriting()
+        self._fd = self._fd.anew(self.path)
+        self._locked = lock(self._fd)
+        found = self._fd.stat()
+        # Whoever found it without its lock may have noted an end.
+        self._size = found.st_size
+        return found
 
     def _write(self, data: bytes) -> None:
         """One write to the operating system; a half-written record is taken back."""
@@ -220,6 +237,7 @@ class SpoolFile:
         except OSError:
             # Where that fails as well, a torn record stands at the end, which readers skip.
             with suppress(OSError):
+                self._fd.stat()
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
@@ -271,6 +289,7 @@ class SpoolFile:
 
     def _step(self) -> int:
         """The work it was, in bytes of the file."""
+        self._hold()
         if self._rewriting is None:
             self._stop_rewriting()
             free = max(self._limit - self._size, self._limit // 100)
@@ -289,13 +308,15 @@ class SpoolFile:
             contents.add(record, sent=record.end <= self._sent)
             yield record.end - record.start
         fresh = self.path.with_suffix(".rewrite")
-        self._fresh_fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._fresh_fd = descriptor.opened(fresh, flags)
         locked = lock(self._fresh_fd)
         room = wanted = int(self._limit * ROOM)
         for _ in range(TRIES):
             choice = Choice(contents, room)
             for _ in choice.steps():
                 yield CHOICE_BYTES
+            self._fresh_fd.stat()
             os.ftruncate(self._fresh_fd, 0)
             shorter = ShorterFile(fresh, self._fresh_fd)
             yield from shorter.copy(self._fd, contents, choice.fates)
@@ -322,8 +343,9 @@ class SpoolFile:
         ack_path(self.path).unlink(missing_ok=True)
         shorter.path.replace(self.path)
         # Ours no more before it is closed: in a child that is forked in between, its number may be another's file.
-        old, self._fd, self._fresh_fd, self._locked = self._fd, shorter.fd, -1, locked
-        os.close(old)
+        old, self._fd, self._fresh_fd = self._fd, shorter.fd, descriptor.NONE
+        self._locked = locked
+        old.close()
         self._size = self._snapshots_end = shorter.size
         self._full = max(int(self._limit * FULL), (self._size + self._limit) // 2)
         self._sent, self._already = sent, self._sent_sequence
@@ -349,35 +371,10 @@ class SpoolFile:
     def _stop_rewriting(self) -> None:
         self._rewriting = None
         if self._fresh_fd >= 0:
-            fresh, self._fresh_fd = self._fresh_fd, -1
-            os.close(fresh)
+            fresh, self._fresh_fd = self._fresh_fd, descriptor.NONE
+            fresh.close()
             with suppress(OSError):
                 self.path.with_suffix(".rewrite").unlink()
-
-
-def _split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
-    """In so many parts, two at least."""
-    size = max(1, int(len(snapshots) / max(2.0, parts)))
-    for begin in range(0, len(snapshots), size):
-        yield snapshots[begin : begin + size]
-
-
-def _after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
-    """Without the snapshots up to this number."""
-    for batch in batches:
-        if not batch.snapshots or batch.first_sequence > sequence:
-            yield batch
-        elif later := tuple(s for s in batch.snapshots if s.sequence > sequence):
-            yield replace(batch, snapshots=later)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed were rewriting; their spools are whole."""
-    with suppress(OSError):
-        for leftover in folder.glob("*.rewrite"):
-            age_seconds = time.time() - leftover.stat().st_mtime
-            if age_seconds > LEFTOVER_SECONDS and is_live(leftover) is False:
-                leftover.unlink()
 
 
 _open_files: Final[weakref.WeakSet[SpoolFile]] = weakref.WeakSet()

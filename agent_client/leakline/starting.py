@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -32,9 +33,12 @@ from .settings import Settings
 from .snapshot import ProcessIdentity, RunHeader, Snapshot
 from .spool import read_batches
 from .spool_file import SpoolFile
+from .subject import OF_ITS_OWN, Subject
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .allocations import Allocations
 
 # All that an exit may take, with a little less than two seconds to be on the right side of them.
 EXIT_SECONDS: Final = 1.8
@@ -52,12 +56,14 @@ ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 class Chain:
     """One process's way from the loop to the server: loop -> recorder -> spool -> sender. Made once, started once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, subject: Subject = OF_ITS_OWN) -> None:
         self._settings = settings
-        self.process = process = identity(settings)
+        self.process = process = subject.identified(identity(settings))
         # One process of a run talks.
         self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
+        # Whoever has started the program says where it goes and how it went.
+        self._is_told_of = self._quiet or subject.is_told_of
         losses = Losses()
         governor = Governor(
             settings.max_overhead,
@@ -65,9 +71,11 @@ class Chain:
             deep_credit_seconds=None if native() is None else NATIVE_DEEP_CREDIT_SECONDS,
         )
         self.requests = RequestBox(refuse=_refusal(settings))
-        sampler = Sampler(governor, exact_peaks=settings.exact_peaks, requests=self.requests)
-        self.header = _header(settings, sampler)
+        sampler = subject.sampler(governor, settings.exact_peaks, self.requests)
+        sampler.tell_large(settings.large_objects, settings.large_from_bytes)
+        self.header = subject.described(_header(settings, sampler))
         self.spool_path: Path | None = None
+        self.is_held, self._letting_go = True, threading.Lock()
         self._exit_until = 0.0
         # Whether the server has everything.
         self._arrived = False
@@ -88,24 +96,58 @@ class Chain:
             self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
         )
         self.loop.listeners += [self.verdicts.see, self.cleanups.see]
+        self._traced: Allocations | None = None
+        if settings.allocations:
+            from .allocations import Allocations
+
+            self._traced = Allocations(
+                self.loop.note, lambda: self.verdicts.status, note_cpu=governor.note_thread
+            )
+            self.loop.listeners.append(self._traced.see)
+        if settings.log_every:
+            from .status_line import StatusLine
+
+            line = StatusLine(self._notices, settings.log_every, settings.watch)
+            self.loop.listeners.append(line.see)
         self.output = OutputTail() if settings.log_lines else None
         self.loop.output = self.output
         if settings.sample_seconds:
             fold = BackgroundFold(
-                sampler, self.loop.background, settings.sample_seconds, self.loop.has_output
-            )
+                sampler, self.loop.background, settings.sample_seconds, self.loop.has_output,
+                subject.approach(),
+            )  # fmt: skip
         self.loop.watch(settings.watch)
 
-    def start(self) -> None:
-        """1. say so  2. threads  3. the baseline."""
-        self._say_hello()
+    def start(self, *, held: bool = False) -> None:
+        """1. say so  2. threads  3. the baseline. ``held``: no server hears of the run before `let_go`."""
+        if not self._is_told_of:
+            self._say_hello()
         if self.output is not None:
             self.output.start()
+        if self._traced is not None:
+            self.verdicts.follow()
         self.loop.sampler.start()
         self.recorder.start()
-        if self.sender is not None:
-            self.sender.start()
+        if not held:
+            self.let_go()
         self.loop.baseline()
+
+    def let_go(self) -> None:
+        """From here on the server hears of it. Twice is once, from any thread."""
+        with self._letting_go:
+            was_held, self.is_held = self.is_held, False
+        if was_held and self.sender is not None:
+            self.sender.start()
+
+    def discard(self) -> None:
+        """End what is held as if it had never begun."""
+        self.stop_listening()
+        self.loop.sampler.stop()
+        self.recorder.close({}, EXIT_SECONDS / 2)
+        self.outbox.close(LEAST_SECONDS)
+        if self.spool_path is not None:
+            self.spool_path.unlink(missing_ok=True)
+        self.forget()
 
     def flush(self) -> None:
         """Wait, not for long, until what was taken is recorded."""
@@ -122,15 +164,21 @@ class Chain:
         """Record the end and send what is left, within the time."""
         deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
         self.stop_listening()
+        with self._letting_go:
+            # Whoever has started the program uploads it: every short program of a script would pay for a mute server.
+            stays = self.is_held and self.spool_path is not None
+            was_held, self.is_held = self.is_held, False
+        if was_held and not stays and self.sender is not None:
+            self.sender.start()
         state, reason = end
         left = {"state": state, "ended_at": time.time(), "reason": reason}
         self.loop.sampler.stop()
         self.recorder.close(left, EXIT_SECONDS / 2)
-        if self.sender is not None:
+        if self.sender is not None and not stays:
             reachable = self.sender.failures == 0
             seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE
             self._arrived = self.sender.close(left, max(LEAST_SECONDS, seconds))
-            if not self._arrived and self.spool_path is not None:
+            if not (self._arrived or self._is_told_of) and self.spool_path is not None:
                 where = self.spool_path.parent
                 self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
         self.outbox.close(max(LEAST_SECONDS, deadline - time.monotonic()))
@@ -138,15 +186,17 @@ class Chain:
     def _ask_for_verdict(self, delivery: Delivery) -> None:
         """On the sender's thread, when the server has heard of the end."""
         self._goodbye_until = time.monotonic() + GOODBYE_SECONDS
-        if not self._quiet:
+        if not self._is_told_of:
             self._verdict = verdict_of_server(
                 delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
             )
 
     def stop_listening(self) -> None:
-        """Leave what the program prints alone from here on."""
+        """Leave alone from here on what the program prints and allocates."""
         if self.output is not None:
             self.output.stop()
+        if self._traced is not None:
+            self._traced.stop()
 
     def abandon(self) -> None:
         """In a forked child: let go of what it has inherited. Without a lock: another thread may have held it."""
@@ -180,7 +230,7 @@ class Chain:
         self.cleanups.forget()
 
     def say_goodbye(self) -> None:
-        if self._quiet or self.spool_path is None:
+        if self._is_told_of or self.spool_path is None:
             return
         until, where = self._exit_until, f"leakline report {self.spool_path.parent}"
         if self._arrived:

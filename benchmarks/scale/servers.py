@@ -43,10 +43,15 @@ class Servers:
             return sum(_metric(text, name) for text in texts)
 
         return Reading(
-            total("process_cpu_seconds_total"),
+            total("process_cpu_seconds_total")
+            + total("leakline_analysis_process_cpu_seconds_total"),
             total("leakline_examine_cpu_seconds_total"),
             self._database_cpu(),
-            total("process_resident_memory_bytes") / 2**20,
+            (
+                total("process_resident_memory_bytes")
+                + total("leakline_analysis_process_resident_memory_bytes")
+            )
+            / 2**20,
             self._disk(),
             total("leakline_snapshots_sealed_total"),
         )

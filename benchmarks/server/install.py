@@ -15,7 +15,7 @@ from typing import Final
 from .subjects import PEERS, PEERS_PYTHON
 
 DEBIAN: Final = ("victoria-metrics", "prometheus", "influxdb")
-PYTHON: Final = ("cramjam", "trackio", "mlflow", "aim")
+PYTHON: Final = ("cramjam", "trackio", "mlflow", "aim", "wandb")
 
 
 def main() -> int:

@@ -1,54 +1,65 @@
-"""Aim, which is no server: what its ``track`` costs the trainer itself."""
+"""What logging a snapshot costs the trainer itself, through each tracker's own client, without a server."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import tempfile
+from dataclasses import replace
 from typing import Final
 
-from .feeding import full_or_short
+from .feeding import full_or_short, tell
 from .machine import on_server_core
 from .rows import Line, Part
 from .samples import SAMPLES
-from .subjects import Absent, peers_python
+from .subjects import ROOT, Absent, peers_python
 
 SNAPSHOTS: Final = full_or_short(150, 30)
-_TRACK: Final = """
-import json, sys, time
-from aim import Run
-names, snapshots = int(sys.argv[1]), int(sys.argv[2])
-run = Run(repo=sys.argv[3], system_tracking_interval=None, capture_terminal_logs=False, log_system_params=False)
-began, wall = time.process_time(), time.perf_counter()
-for step in range(snapshots):
-    for name in range(names):
-        run.track(step * name, name=f"series_{name}", step=step)
-run.close()
-print(json.dumps([time.process_time() - began, time.perf_counter() - wall]))
-"""
+OURS: Final = "Leakline, offline"
+# How each is called in the table, and its module.
+LOGGERS: Final = {
+    OURS: "leakline", "W&B, offline": "wandb", "MLflow, SQLite": "mlflow", "trackio, local": "trackio",
+    "Aim, local": "aim",
+}  # fmt: skip
 
 
 def measure() -> list[Part]:
-    title = "loggers without a server: CPU of the trainer"
+    lines = [_measured(name, module) for name, module in LOGGERS.items()]
+    ours = lines[0].figures.get("cpu_per_million")
+    title = (
+        f"loggers without a server: CPU of the trainer, {SNAPSHOTS} snapshots of {SAMPLES} numbers"
+    )
+    return [Part(title, [_beside(line, ours) for line in lines])]
+
+
+def _measured(name: str, module: str) -> Line:
     try:
-        command = [peers_python("aim"), "-c", _TRACK, str(SAMPLES), str(SNAPSHOTS)]
+        python = sys.executable if name == OURS else peers_python(module)
     except Absent as error:
-        return [Part(title, [Line("Aim, local", missing=str(error))])]
-    with tempfile.TemporaryDirectory(prefix="leakline-bench-") as folder:
+        return Line(name, missing=str(error))
+    tell(f"logging through {name}")
+    with tempfile.TemporaryDirectory(
+        prefix="leakline-bench-", ignore_cleanup_errors=True
+    ) as folder:
+        command = [python, "-m", "benchmarks.server.tracked", module, str(SAMPLES), str(SNAPSHOTS)]
         ended = subprocess.run(
-            on_server_core([*command, folder]),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            on_server_core([*command, folder]), cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
     if ended.returncode:
-        why = (ended.stderr.strip().splitlines() or ["it failed"])[-1]
-        return [Part(title, [Line("Aim, local", missing=why)])]
+        return Line(name, missing=(ended.stderr.strip().splitlines() or ["it failed"])[-1])
     cpu, wall = json.loads(ended.stdout.splitlines()[-1])
     figures = {
         "cpu_per_million": cpu / (SNAPSHOTS * SAMPLES) * 1e6,
-        "snapshots_per_cpu_second": SNAPSHOTS / cpu,
+        "us_per_snapshot": cpu / SNAPSHOTS * 1e6,
         "per_second": SNAPSHOTS / wall,
     }
-    return [Part(title, [Line("Aim, local", figures)])]
+    return Line(name, figures)
+
+
+def _beside(line: Line, ours: float | None) -> Line:
+    if line.name == OURS or ours is None or not line.figures:
+        return line
+    return replace(line, figures={**line.figures, "ratio": line.figures["cpu_per_million"] / ours})

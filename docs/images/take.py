@@ -103,7 +103,7 @@ def serving(environment: dict[str, str]) -> Iterator[str]:
 
 
 def _set_up(address: str) -> None:
-    limit = {"series": "process.rss_bytes", "above": "700 MiB"}
+    limit = {"series": "process.rss_bytes", "above": "500 MiB"}
     rule = {"name": "Much memory", "advice": "Look at the leak.", **limit}
     _ask(f"{address}/api/v1/rules", rule)
     _ask(f"{address}/api/v1/webhooks", {"url": "http://127.0.0.1:9/hook", "name": "team chat"})

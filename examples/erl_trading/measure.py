@@ -23,22 +23,22 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from .leaks import RIGHT_ANSWERS, SWITCHES, Leaks, RightAnswer
+from .leaks import RIGHT_ANSWERS, Leaks, RightAnswer
 from .plots import open_figures
 
 MIB: Final = 2**20
 COARSE_BYTES: Final = 3 * MIB // 2
 NOISE_BYTES: Final = MIB // 2
 TOLERANCE: Final = 0.10
-COUNTED: Final = ("DDPGAgent", "TradingEnvironment", "Tensor")
-CONTAINERS: Final = ("losses", "environments", "past_populations", "best_agents")
+GRAPHS: Final = "tensors with a graph"
 
 Counts = dict[str, int]
 
@@ -70,7 +70,19 @@ def memory() -> tuple[int, int, int]:
 
 
 class Meter:
-    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments."""
+    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments.
+
+    ``counted``: classes by name. ``containers``: the trainer's own, as paths of attributes. ``walked``: of these the
+    ones whose bytes are counted thing by thing, for leaks that are too small for procfs; counting millions of things
+    leaves traces of its own there.
+    """
+
+    counted: tuple[str, ...] = ("DDPGAgent", "TradingEnvironment", "Tensor")
+    containers: tuple[str, ...] = (
+        "losses", "environments", "past_populations", "best_agents"
+    )  # fmt: skip
+
+    walked = containers
 
     def __init__(self) -> None:
         self.readings: list[Reading] = []
@@ -101,30 +113,32 @@ class Meter:
         pass
 
     def read(self) -> None:
-        held = held_bytes([getattr(self.trainer, name) for name in CONTAINERS])
+        held = held_bytes([attrgetter(name)(self.trainer) for name in self.walked])
         self.readings.append(
             Reading(*memory(), held, self._counts(), self._phase_bytes, self._phase_counts)
         )
         self._phase_bytes, self._phase_counts = {}, {}
 
     def _counts(self) -> Counts:
-        counts = live_objects()
-        counts.update((name, len(getattr(self.trainer, name))) for name in CONTAINERS)
-        counts["episode_observations"] = sum(
-            len(environment.episode_observations) for environment in self.trainer.environments
-        )
+        counts = live_objects(self.counted)
+        counts.update((name, len(attrgetter(name)(self.trainer))) for name in self.containers)
+        counts.update(self._more_counts())
         return counts
 
+    def _more_counts(self) -> Counts:
+        histories = (each.episode_observations for each in self.trainer.environments)
+        return {"episode_observations": sum(map(len, histories))}
 
-def live_objects() -> Counts:
+
+def live_objects(counted: Sequence[str]) -> Counts:
     """Instances by class name, the tensors that hold a graph, and the figures pyplot keeps open."""
-    counts = dict.fromkeys((*COUNTED, "tensors with a graph"), 0)
+    counts = dict.fromkeys((*counted, GRAPHS), 0)
     for thing in gc.get_objects():
         name = type(thing).__name__
         if name in counts:
             counts[name] += 1
             if name == "Tensor" and thing.grad_fn is not None:
-                counts["tensors with a graph"] += 1
+                counts[GRAPHS] += 1
     counts["figures"] = open_figures()
     return counts
 
@@ -164,8 +178,8 @@ def train_and_read(switches: Sequence[str], generations: int) -> list[Reading]:
     return meter.readings
 
 
-def in_a_process(switches: Sequence[str], generations: int) -> list[Reading]:
-    command = [sys.executable, "-m", __spec__.name, "--child", "--generations", str(generations)]
+def in_a_process(module: str, switches: Sequence[str], generations: int) -> list[Reading]:
+    command = [sys.executable, "-m", module, "--child", "--generations", str(generations)]
     done = subprocess.run([*command, *switches], check=True, stdout=subprocess.PIPE, text=True)
     return [Reading(**row) for row in json.loads(done.stdout)]
 
@@ -243,9 +257,9 @@ def agrees(m: Measured, right: RightAnswer) -> bool:
     )
 
 
-def tell(m: Measured) -> bool:
+def tell(m: Measured, answer: RightAnswer) -> bool:
     """Print one switch; is the table right about it?"""
-    right = agrees(m, RIGHT_ANSWERS[m.switch])
+    right = agrees(m, answer)
     growing = ", ".join(f"{name} {count:+.2f}" for name, count in m.growing.items())
     print(
         f"{m.switch}: {m.private_bytes / MIB:.2f} MiB per generation ({m.share_of_resident:.2%} of resident),"
@@ -256,27 +270,33 @@ def tell(m: Measured) -> bool:
     return right
 
 
-def main() -> int:
+def main(
+    module: str,
+    answers: Mapping[str, RightAnswer],
+    read: Callable[[Sequence[str], int], list[Reading]],
+    generations: int = 16,
+) -> int:
+    """``module``: the one that was run, and is run again in each child. ``read``: one training in this process."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("switches", nargs="*", metavar="SWITCH", help=", ".join(SWITCHES))
-    parser.add_argument("--generations", type=int, default=16)
+    parser.add_argument("switches", nargs="*", metavar="SWITCH", help=", ".join(answers))
+    parser.add_argument("--generations", type=int, default=generations)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        readings = train_and_read(options.switches, options.generations)
+        readings = read(options.switches, options.generations)
         json.dump([asdict(reading) for reading in readings], sys.stdout)
         return 0
-    without = in_a_process([], options.generations)
+    without = in_a_process(module, [], options.generations)
     end = without[-1]
     print(f"no switch: {end.resident_bytes / MIB:.0f} MiB resident at the end, {end.counts}")
     for path in without[-1].phase_bytes:
         print(f"  {path}: {[round(r.phase_bytes.get(path, 0) / MIB, 1) for r in without]} MiB")
     right = True
-    for switch in options.switches or SWITCHES:
-        with_leak = in_a_process([switch], options.generations)
-        right &= tell(difference(switch, with_leak, without))
+    for switch in options.switches or answers:
+        with_leak = in_a_process(module, [switch], options.generations)
+        right &= tell(difference(switch, with_leak, without), answers[switch])
     return 0 if right else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__spec__.name, RIGHT_ANSWERS, train_and_read))

@@ -13,13 +13,15 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from . import logs
 from .config import Config
+from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk
+from .store import disk, logins
 from .store.columns import Key
 from .store.engine import Engine, open_engine
 from .store.migrate import upgrade
@@ -27,6 +29,7 @@ from .store.rules import take_file
 from .web import (
     alert_pages,
     deletion_pages,
+    document_pages,
     errors,
     export_api,
     incident_pages,
@@ -34,6 +37,7 @@ from .web import (
     keeping_api,
     metrics,
     openapi,
+    otlp_api,
     overlay_pages,
     pages,
     patterns_page,
@@ -44,19 +48,28 @@ from .web import (
     runs_pages,
     series_api,
     settings_pages,
+    sign_in_pages,
     stream,
+    token_pages,
+    tokens_api,
     webhooks_api,
 )
+from .web.callers import Callers
 from .web.derived import Derivations
+from .web.door import Door
 from .web.guard import Guard
+from .web.headers import completing
 from .web.ingest_api import PATH, Hot, IngestRoute
 from .web.metrics import Metrics
+from .web.otlp_streams import Streams
 from .web.services import Services
 from .web.static_files import RevalidatedFiles
 from .worker import Worker
+from .workers.apart import Apart
 from .workers.compacting import Compactor
 from .workers.deliver import Deliverer
 from .workers.examine import Examiner, Wakes
+from .workers.looking import Looking
 from .workers.retaining import Retainer
 from .workers.seal import Sealer
 from .workers.watching import Watcher
@@ -72,8 +85,9 @@ COMPRESSION: Final = 5
 log = logging.getLogger("leakline")
 
 
-def create_app(config: Config) -> FastAPI:
-    """The application on its database, which is brought to this version first.
+def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
+    """The application on its database, which is brought to this version first. ``looks_apart``: the analysis has a
+    process of its own, as a server has that serves many.
 
     Raises BadDatabaseUrl, NewerDatabase, TooManyRules, or one of DATABASE_ERRORS: each a sentence for people. Workers
     run from the start of the application's lifespan to its end.
@@ -84,7 +98,8 @@ def create_app(config: Config) -> FastAPI:
     if advice is not None:
         log.warning(advice)
     take_file(engine, config.rules, time.time())
-    rooms = _Rooms(config, engine)
+    logins.take_password(engine, config.admin_password, hash_password, is_password)
+    rooms = _Rooms(config, engine, looks_apart)
     app = _Application(
         title="Leakline",
         description=DESCRIPTION,
@@ -100,6 +115,7 @@ def create_app(config: Config) -> FastAPI:
     app.state.services = rooms.services
     app.state.metrics = Metrics()
     app.state.metrics.attach(rooms.services)
+    app.state.otlp = Streams()
     # Before the other routes, which are tried in order.
     app.router.routes.insert(0, Route(PATH, IngestRoute(app.state.metrics), methods=["POST"]))
     for router in (
@@ -112,7 +128,9 @@ def create_app(config: Config) -> FastAPI:
         incidents_api.router,
         rules_api.router,
         webhooks_api.router,
+        tokens_api.router,
         metrics.router,
+        otlp_api.router,
         runs_pages.router,
         deletion_pages.router,
         overlay_pages.router,
@@ -122,13 +140,19 @@ def create_app(config: Config) -> FastAPI:
         alert_pages.router,
         rules_pages.router,
         settings_pages.router,
+        token_pages.router,
+        sign_in_pages.router,
         patterns_page.router,
+        document_pages.router,
     ):
         # Not included, which makes every route and its models anew for each application, at the first request.
         app.router.routes.extend(router.routes)
     app.mount("/static", RevalidatedFiles(directory=STATIC))
     errors.install(app, pages.error_page)
     openapi.install(app)
+    door = (config, rooms.services.callers, engine, pages.error_page)
+    # Innermost, so that what it refuses is compressed, and told to the pages of allowed origins, as any answer.
+    app.add_middleware(Door, *door)
     app.add_middleware(
         GZipMiddleware,
         compresslevel=COMPRESSION,
@@ -140,10 +164,12 @@ def create_app(config: Config) -> FastAPI:
             allow_origins=config.allowed_origins,
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["content-type", "content-encoding", "authorization"],
+            expose_headers=["retry-after"],
         )
     # Outermost: what may not be here at all is not even read.
     app.add_middleware(Guard, config=config)
-    app.hot = Hot(rooms.services, app.state.metrics, Guard(app, config))
+    app.hot = Hot(rooms.services, app.state.metrics, Guard(app, config), Door(app, *door))
+    app.told = logs.Told(app.answer) if logs.tells_requests() else app.answer
     return app
 
 
@@ -151,11 +177,16 @@ class _Application(FastAPI):
     """Most requests are batches, and those go past the framework."""
 
     hot: Hot
+    told: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        logs.answering(scope)
+        await self.told(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         run_id = self.hot.run_of(scope)
         if run_id is None:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, completing(scope, send))
         else:
             await self.hot.take(run_id, scope, receive, send)
 
@@ -163,17 +194,19 @@ class _Application(FastAPI):
 class _Rooms:
     """Everything with a thread or a connection, and the order in which it starts and stops."""
 
-    def __init__(self, config: Config, engine: Engine) -> None:
+    def __init__(self, config: Config, engine: Engine, looks_apart: bool) -> None:
         self._engine = engine
+        self._apart = apart = Apart(engine, config.priorities) if looks_apart else None
         self._live = Live()
         self._deliverer = Deliverer(engine, config)
         requests = Requests(engine, has_answers=self._watch_now)
         self._watcher = Watcher(engine, self._live, requests)
         self._watching = Worker("watch", self._watcher.once)
         wakes = Wakes(self._live.wake, self._deliverer.wake, requests.wanted)
-        self._examiner = Examiner(engine, config.silent_after_seconds, wakes)
+        look = apart or Looking(engine, priorities=config.priorities)
+        self._examiner = Examiner(engine, config.silent_after_seconds, wakes, look=look)
         self._examining = Worker("examine", self._examiner.once)
-        self._writer = Writer(engine, self._stored, self._seal)
+        self._writer = Writer(engine, self._stored, self._seal, config.bytes_per_day)
         self._sealer = Sealer(engine, self._writer.sealed)
         self._sealing = Worker("seal", self._sealer.once)
         self._retainer = Retainer(engine, config.limits, self._live.wake)
@@ -187,13 +220,15 @@ class _Rooms:
             self._writer,
             self._sealer.figures,
             self._examiner.figures,
-            Derivations(engine),
+            Derivations(engine, priorities=config.priorities),
             requests,
             self._examine,
             self._deliverer.wake,
             self._retainer.figures,
             self._retaining.wake,
             self._compactor.figures,
+            Callers(engine, config),
+            lambda: None if apart is None else apart.pid,
         )
 
     @contextlib.asynccontextmanager
@@ -216,6 +251,8 @@ class _Rooms:
             self._compacting.stop()
             self._sealing.stop()
             self._writer.stop()
+            if self._apart is not None:
+                self._apart.close()
             self._examining.stop()
             self._watching.stop()
             self._deliverer.stop()

@@ -11,9 +11,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from leakline.analysis.javascript import TENSOR_BYTES
+
 Unit = Literal["bytes", "count", "seconds", "share", "number"]
 Draw = Literal["line", "bar", "area", "points"]
 
+# Private memory is their sum.
+PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
+# With TensorFlow.js it is what its tensors take.
+JS_PRIVATE: Final = (TENSOR_BYTES,)
 COLOURS: Final = 8
 SYMBOLS: Final = 8
 

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeVar
 
 from leakline.analysis.results import BookLine, Books
 
+from .chart_outlook import forecast, plan_bands, start_bands
 from .chart_parts import (
     COLOURS,
+    JS_PRIVATE,
+    PRIVATE,
     SYMBOLS,
     Axis,
-    Band,
     Chart,
-    Cone,
     Draw,
     Group,
     Level,
@@ -34,11 +35,6 @@ _Value = TypeVar("_Value")
 
 # Above this many generations neighbouring bars are drawn as one: their mean.
 MAX_BARS: Final = 160
-MAX_BANDS: Final = 40
-# How much further than the run the forecast is drawn, as a share of what was seen.
-HORIZON: Final = 0.25
-# Private memory is their sum.
-PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
 
 
 def trend_chart(
@@ -55,13 +51,22 @@ def trend_chart(
     # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
     lines = sorted(
         [
-            *(_phase_line(points, palette, names[0], PRIVATE) for points in private),
-            *(_phase_line(points, palette, names[1], ("process.rss_bytes",)) for points in rss),
+            *(_phase_line(axis, points, palette, names[0], _private(points)) for points in private),
+            *(
+                _phase_line(axis, points, palette, names[1], ("process.rss_bytes",))
+                for points in rss
+            ),
         ],
         key=lambda line: palette.order.get(line.source.phase or "", -1) if line.source else -1,
     )
     last = _last_point(private or rss)
-    cone, levels = _forecast(verdict, last, axis, _first_x(private or rss))
+    cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
+    bands = plan_bands(verdict, axis, private, rss)
+    title = "Tensors" if private and private[0].name in JS_PRIVATE else "Private memory"
+    groups = (Group("private", title), Group("rss", "RSS")) if private and rss else ()
+    if bands and all(band.group == "rss" for band in bands):
+        # What was planned is seen at once.
+        groups = groups[::-1]
     return Chart(
         id="trend",
         unit="bytes",
@@ -70,21 +75,28 @@ def trend_chart(
         x_unit=axis.unit,
         x_seconds=axis.seconds,
         lines=tuple(lines),
-        bands=(*start_bands(verdict), *_plan_bands(verdict, axis, private, rss)),
+        bands=(*start_bands(verdict, axis), *bands),
         levels=levels,
         cone=cone,
         marks=tuple(marks),
-        groups=(Group("private", "Private memory"), Group("rss", "RSS")) if private and rss else (),
+        groups=groups,
     )
 
 
+def _private(points: Points) -> tuple[str, ...]:
+    """The series that a line of private memory is the sum of."""
+    return JS_PRIVATE if points.name in JS_PRIVATE else PRIVATE
+
+
 def _phase_line(
-    points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
+    axis: Axis, points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
 ) -> Line:
     phase = points.phase
-    kind = "phase_end" if phase else "generation_end"
+    # On an axis of time one line goes through all readings.
+    kind = None if axis.unit == "time" else "phase_end" if phase else "generation_end"
+    whole = "memory" if axis.unit == "time" else "generation end"
     line = Line(
-        name=f"after {phase}" if phase else "generation end",
+        name=f"after {phase}" if phase else whole,
         x=points.x, y=points.y, low=points.low, high=points.high,
         # Nested phases would crowd the chart; the legend brings them in.
         hidden=bool(phase and "/" in phase),
@@ -92,67 +104,6 @@ def _phase_line(
         source=Source(names, points.process, phase, kind),
     )  # fmt: skip
     return palette.paint(line, phase) if phase else line
-
-
-def start_bands(verdict: Mapping[str, Any] | None) -> tuple[Band, ...]:
-    """The interval in which the largest leak began, as a band half a generation wider than its ends."""
-    for finding in (verdict or {}).get("findings", ()):
-        start = finding["started_at_generation"]
-        if finding["status"] in ("watch", "suspected", "confirmed", "recovered") and start:
-            label = "growth starts" if finding["status"] == "watch" else "leak starts"
-            tone = "watch" if finding["status"] == "watch" else "confirmed"
-            return (Band(start["low"] - 0.5, start["high"] + 0.5, label, tone),)
-    return ()
-
-
-def _plan_bands(
-    verdict: Mapping[str, Any] | None, axis: Axis, private: Sequence[Points], rss: Sequence[Points]
-) -> tuple[Band, ...]:
-    """Planned bands of memory, behind the lines they speak of; one without an upper bound or an end has no shape
-    of its own and goes to the end of the lines.
-    """
-    shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
-    found: dict[tuple[float, ...], Band] = {}
-    for check in (verdict or {}).get("bands") or ():
-        group, lines = shown.get(check["series"], (None, ()))
-        end = max((points.x[-1] for points in lines if points.x), default=None)
-        if axis.unit != "generation" or end is None or check["high"] is None:
-            continue
-        last = max(end, check["first"]) if check["last"] is None else check["last"]
-        tone = "watch" if check["state"] == "outside" else "ok"
-        place = (check["first"] - 0.5, last + 0.5, check["low"] or 0, check["high"])
-        found[place] = Band(
-            place[0], place[1], "plan", tone, place[2], place[3],
-            group if private and rss else None,
-        )  # fmt: skip
-    return tuple(found.values())[:MAX_BANDS]
-
-
-def _forecast(
-    verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
-) -> tuple[Cone | None, tuple[Level, ...]]:
-    """The growth carried on for a while, and the limit where it is near enough to be seen beside the run."""
-    growth = (verdict or {}).get("growth_bytes_per_generation")
-    if verdict is None or last is None or axis.unit != "generation":
-        return None, ()
-    limit = verdict["oom"]["limit_bytes"]
-    label = f"limit ({_limit_word(verdict['oom']['limit_source'])})"
-    leaking = verdict["status"] in ("watch", "suspected", "confirmed")
-    if not growth or not leaking or growth["estimate"] <= 0:
-        near = limit is not None and last[1] >= 0.6 * limit
-        return None, ((Level(limit, label),) if near and limit else ())
-    x0, y0 = last
-    end = x0 + max(2.0, HORIZON * (x0 - first_x))
-    reach = [y0 + max(growth[side], 0) * (end - x0) for side in ("low", "estimate", "high")]
-    near = limit is not None and reach[2] >= 0.6 * limit
-    cone = Cone("forecast", (x0, end), (y0, reach[0]), (y0, reach[1]), (y0, reach[2]))
-    return cone, ((Level(limit, label),) if near and limit else ())
-
-
-def _limit_word(source: str | None) -> str:
-    return {"cgroup": "container", "system": "machine", "user": "set by you"}.get(
-        source or "", "unknown"
-    )
 
 
 def _last_point(lines: Sequence[Points]) -> tuple[float, float] | None:
@@ -171,8 +122,8 @@ def _first_x(lines: Sequence[Points]) -> float:
 
 
 def books_chart(
-    axis: Axis, palette: Palette, books: Books, chart_id: str = "books"
-) -> Chart | None:
+    axis: Axis, palette: Palette, books: Books, chart_id: str = "books", levels: tuple[Level, ...] = (),
+) -> Chart | None:  # fmt: skip
     """Growth booked to each phase, stacked per generation; the tick marks are the sums."""
     if not books.generations:
         return None
@@ -191,7 +142,7 @@ def books_chart(
     )
     return Chart(
         id=chart_id, unit="bytes", y_title=f"growth per {axis.title}", x_title=axis.title,
-        lines=(*bars, total),
+        lines=(*bars, total), levels=levels,
     )  # fmt: skip
 
 
@@ -269,6 +220,10 @@ _SPLIT_LINES: Final = {
     "allocator.in_use_bytes": ("C allocator in use", 6, True),
     "allocator.kept_bytes": ("kept by the C allocator", 6, False),
     "cgroup.used_bytes": ("whole container", 7, True),
+    "js.heap_bytes": ("JavaScript heap", 6, False),
+    "js.array_buffer_bytes": ("array buffers", 3, True),
+    "js.page_bytes": ("the whole page", 7, False),
+    "tfjs.gpu_bytes": ("textures of TensorFlow.js", 2, False),
 }
 MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 

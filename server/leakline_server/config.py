@@ -6,10 +6,13 @@ import ipaddress
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from leakline.analysis.priority import DEFAULTS as PRIORITIES
+from leakline.analysis.priority import Priorities
 from leakline.errors import BadArgument, LeaklineError
 from leakline.sizes import size_bytes
 
@@ -17,7 +20,11 @@ from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS
 from .alerts.rules_file import read_rules
 from .alerts.signing import check_secret
-from .store.engine import Synchronous
+from .credentials import check_password
+from .limits import BYTES_PER_DAY, MAX_INTEGER, RUNS_PER_DAY
+from .logs import FORMATS as LOG_FORMATS
+from .logs import LEVELS, Format, Level
+from .store.engine import Synchronous, check_url
 from .store.retention import FOREVER, Limits, PerProject
 from .store.rules import Terms
 
@@ -29,7 +36,12 @@ DEFAULT_PORT: Final = 8765
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
 # Each is sent to by a thread of its own.
 MAX_APPRISE_URLS: Final = 32
+UNLIMITED: Final = "unlimited"
 MAX_DAYS: Final = 36_500.0
+_RUNS_PER_DAY: Final = PerProject(RUNS_PER_DAY)
+_BYTES_PER_DAY: Final = PerProject(BYTES_PER_DAY)
+# How alike two names are of which one is likely to be a slip of the other.
+NEARLY: Final = 0.92
 
 
 class WrongSettings(LeaklineError):
@@ -49,6 +61,9 @@ class Config:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     insecure: bool = False
+    # Ask who it is on loopback too, as behind a proxy that others reach.
+    login: bool = False
+    admin_password: str | None = field(default=None, repr=False)
     public_url: str | None = None
     webhook_url: str | None = None
     webhook_secret: str | None = None
@@ -58,18 +73,30 @@ class Config:
     allowed_origins: tuple[str, ...] = ()
     # Those of the file; none is there without it.
     rules: tuple[Terms, ...] = ()
+    # From how much growth on a finding is major, and critical.
+    priorities: Priorities = PRIORITIES
     # How long runs are kept, and whole; without end by themselves.
     keep_days: PerProject = FOREVER
     thin_after_days: PerProject = FOREVER
     keep_bytes: PerProject = FOREVER
+    # What a project may take in on a day.
+    runs_per_day: PerProject = _RUNS_PER_DAY
+    bytes_per_day: PerProject = _BYTES_PER_DAY
     # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
     silent_after_seconds: float = 60.0
+    log_format: Format = "text"
+    log_level: Level = "warning"
     # Field -> where its value was given, of those that were.
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False)
 
     @property
     def limits(self) -> Limits:
         return Limits(self.keep_days, self.thin_after_days, self.keep_bytes)
+
+    @property
+    def asks_who_it_is(self) -> bool:
+        """Whether a request must show a token, or be of somebody who is signed in."""
+        return not self.insecure and (self.login or not is_loopback(self.host))
 
     @property
     def address(self) -> str:
@@ -99,6 +126,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
             except ValueError as error:
                 shown = variable if variable in _SECRET else f"{variable}={text!r}"
                 problems.append(f"environment {shown}: {error}")
+    if found.get("insecure") and found.get("login"):
+        problems.append(
+            "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
+        )
     if problems:
         raise WrongSettings(problems)
     return Config(**found, sources=dict.fromkeys(found, "environment"))
@@ -116,6 +147,27 @@ def from_arguments(
         name: "command line" if name in told else source for name, source in made.sources.items()
     }
     return replace(made, sources=sources)
+
+
+def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A sentence for each variable that is nearly one of ours: what it says is not heard."""
+    said = []
+    for name in sorted(environment):
+        near = get_close_matches(name, VARIABLES, 1, NEARLY)
+        if near and name not in VARIABLES and name.startswith("LEAKLINE_"):
+            said.append(f"{name} is no setting and does nothing; did you mean {near[0]}?")
+    return said
+
+
+def _database_url(text: str) -> str:
+    check_url(text)
+    return text
+
+
+def _host(text: str) -> str:
+    if not text.strip("[]") or any(c in "/@ " or not c.isprintable() for c in text):
+        raise ValueError("must be a name or an address to listen on, such as 127.0.0.1")
+    return text
 
 
 def _port(text: str) -> int:
@@ -140,9 +192,15 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _http_url(text: str) -> str:
-    parts = urlsplit(text)
+    wrong = ValueError("must be an address like http://host:port")
+    try:
+        parts = urlsplit(text)
+        # Read only here, where it can still be refused.
+        _ = parts.port
+    except ValueError:
+        raise wrong from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an address like http://host:port")
+        raise wrong
     return text.rstrip("/") if parts.path in ("", "/") and not parts.query else text
 
 
@@ -168,15 +226,20 @@ def _apprise_urls(text: str) -> tuple[str, ...]:
     return found
 
 
-def _per_project(number: Callable[[str], float]) -> Callable[[str], PerProject]:
+def _per_project(
+    number: Callable[[str], float], without: str = "forever", default: float | None = None
+) -> Callable[[str], PerProject]:
     """``30,erl-trading=90``: one for all projects, and others by name; ``forever`` is without end."""
+    others = default
 
     def parse(text: str) -> PerProject:
-        default: float | None = None
+        default = others
         projects: dict[str, float | None] = {}
         for part in _list(text):
             name, named, value = part.rpartition("=")
-            found = None if value.strip() == "forever" else number(value.strip())
+            if named and not name.strip():
+                raise ValueError(f"must name a project before =, as project={value.strip()}")
+            found = None if value.strip() == without else number(value.strip())
             if named:
                 projects[name.strip()] = found
             else:
@@ -196,42 +259,118 @@ def _days(text: str) -> float:
     return days
 
 
-def _size(text: str) -> float:
-    try:
-        size = size_bytes(text, "size")
-    except BadArgument:
-        size = 0
-    if size == 0:
-        raise ValueError("must be a size such as 50 GiB, or forever, or 50 GiB,project=200 GiB")
-    return size
+def _number_of_runs(text: str) -> float:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= MAX_INTEGER:
+        raise ValueError("must be a number such as 1000, or unlimited, or 1000,project=5000")
+    return int(text)
+
+
+def _size(without: str = "forever") -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            size = size_bytes(text, "size")
+        except BadArgument:
+            size = 0
+        if size == 0:
+            raise ValueError(
+                f"must be a size such as 50 GiB, or {without}, or 50 GiB,project=200 GiB"
+            )
+        return size
+
+    return parse
+
+
+def _priorities(text: str) -> Priorities:
+    """``major=1 GB,critical=5 GB``; one that is not named keeps its default."""
+    found: dict[str, float] = {}
+    for part in _list(text):
+        name, _, size = part.partition("=")
+        if name.strip() not in ("major", "critical"):
+            raise ValueError(f"must name major or critical, such as {_PRIORITIES_EXAMPLE}")
+        try:
+            found[f"{name.strip()}_bytes"] = size_bytes(size.strip(), "size")
+        except BadArgument:
+            raise ValueError(
+                f"must have a size after each name, such as {_PRIORITIES_EXAMPLE}"
+            ) from None
+    limits = replace(PRIORITIES, **found)
+    if not 0 < limits.major_bytes <= limits.critical_bytes:
+        raise ValueError("must have major above 0 and critical no lower than major")
+    return limits
 
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-# Values that must not be repeated in a message; chat services put a secret into the path of their webhooks.
+def _origins(text: str) -> tuple[str, ...]:
+    return tuple(_origin(part) for part in _list(text))
+
+
+def _origin(text: str) -> str:
+    """As browsers write it: in lower case, without a slash at its end or a port that goes without saying."""
+    if text in ("*", "null"):
+        return text
+    wrong = ValueError(f"{text} must be an origin such as http://localhost:8000, without a path")
+    try:
+        parts = urlsplit(text.lower())
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if not parts.hostname or "@" in parts.netloc:
+        raise wrong
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise wrong
+    place = parts.netloc
+    if port is None or port == _PORTS.get(parts.scheme):
+        place = place.removesuffix(f":{port or ''}")
+    return f"{parts.scheme}://{place}"
+
+
+# Values that must not be repeated in a message: a database has a password, and chat services put a secret into the
+# path of their webhooks.
 _SECRET: Final = frozenset(
-    {"LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_SECRET", "LEAKLINE_APPRISE_URLS"}
+    {
+        "LEAKLINE_DATABASE_URL",
+        "LEAKLINE_WEBHOOK_URL",
+        "LEAKLINE_WEBHOOK_SECRET",
+        "LEAKLINE_APPRISE_URLS",
+        "LEAKLINE_ADMIN_PASSWORD",
+    }
 )
 
+_PORTS: Final = {"http": 80, "https": 443}
+_PRIORITIES_EXAMPLE: Final = "major=1 GB,critical=5 GB"
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "LEAKLINE_DATABASE_URL": ("database_url", str),
+    "LEAKLINE_DATABASE_URL": ("database_url", _database_url),
     "LEAKLINE_SYNCHRONOUS": ("synchronous", _choice("full", "normal")),
-    "LEAKLINE_HOST": ("host", str),
+    "LEAKLINE_HOST": ("host", _host),
     "LEAKLINE_PORT": ("port", _port),
     "LEAKLINE_INSECURE": ("insecure", _flag),
+    "LEAKLINE_LOGIN": ("login", _flag),
+    "LEAKLINE_ADMIN_PASSWORD": ("admin_password", check_password),
     "LEAKLINE_PUBLIC_URL": ("public_url", _http_url),
     "LEAKLINE_WEBHOOK_URL": ("webhook_url", _webhook_url),
     "LEAKLINE_WEBHOOK_SECRET": ("webhook_secret", check_secret),
     "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),
     "LEAKLINE_WEBHOOK_ALLOW": ("webhook_allow", _networks),
     "LEAKLINE_APPRISE_URLS": ("apprise_urls", _apprise_urls),
-    "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _list),
+    "LEAKLINE_ALLOWED_ORIGINS": ("allowed_origins", _origins),
     "LEAKLINE_RULES": ("rules", _rules),
+    "LEAKLINE_PRIORITIES": ("priorities", _priorities),
     "LEAKLINE_KEEP_DAYS": ("keep_days", _per_project(_days)),
     "LEAKLINE_THIN_AFTER_DAYS": ("thin_after_days", _per_project(_days)),
-    "LEAKLINE_KEEP_BYTES": ("keep_bytes", _per_project(_size)),
+    "LEAKLINE_KEEP_BYTES": ("keep_bytes", _per_project(_size())),
+    "LEAKLINE_RUNS_PER_DAY": (
+        "runs_per_day",
+        _per_project(_number_of_runs, UNLIMITED, RUNS_PER_DAY),
+    ),
+    "LEAKLINE_BYTES_PER_DAY": (
+        "bytes_per_day",
+        _per_project(_size(UNLIMITED), UNLIMITED, BYTES_PER_DAY),
+    ),
+    "LEAKLINE_LOG_FORMAT": ("log_format", _choice(*LOG_FORMATS)),
+    "LEAKLINE_LOG_LEVEL": ("log_level", _choice(*LEVELS)),
 }
 
 # Variable -> the field of Config that it sets.

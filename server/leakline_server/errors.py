@@ -2,6 +2,8 @@
 
 RequestRefused            status, code, message (one line: what was wrong, what to do), details
 +-- Malformed        400  not JSON, not decompressible, cut off
++-- Unauthorized     401  nobody knows who asks
++-- Forbidden        403  somebody who may not
 +-- NotFound         404
 +-- Conflict         409  contradicts what is stored
 +-- TooLarge         413
@@ -13,7 +15,13 @@ RequestRefused            status, code, message (one line: what was wrong, what 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+# Both may repeat what was sent, which may be long.
+MAX_MESSAGE_LENGTH: Final = 1_000
+MAX_FIELD_LENGTH: Final = 300
+# Nobody makes room within a second, and a training keeps what it has on its own disk.
+DISK_FULL_SECONDS: Final = 10
 
 
 class RequestRefused(Exception):
@@ -27,6 +35,7 @@ class RequestRefused(Exception):
         *,
         retry_after_seconds: int | None = None,
     ) -> None:
+        message = cut(message.replace("\n", " "), MAX_MESSAGE_LENGTH)
         super().__init__(message)
         self.code, self.message, self.details = code, message, details or {}
         self.retry_after_seconds = retry_after_seconds
@@ -34,6 +43,14 @@ class RequestRefused(Exception):
 
 class Malformed(RequestRefused):
     status = 400
+
+
+class Unauthorized(RequestRefused):
+    status = 401
+
+
+class Forbidden(RequestRefused):
+    status = 403
 
 
 class NotFound(RequestRefused):
@@ -56,7 +73,7 @@ class InvalidField(RequestRefused):
     status = 422
 
     def __init__(self, field: str, value: Any, why: str) -> None:
-        shown = shorten(value)
+        shown, field = shorten(value), cut(field, MAX_FIELD_LENGTH)
         super().__init__(
             "invalid_field", f"{field}={shown}: {why}", {"field": field, "value": shown}
         )
@@ -79,12 +96,69 @@ def run_not_found(run_id: str) -> NotFound:
     )
 
 
-def instance_in_use(instance: str, field: str, stored: int, sent: int) -> Conflict:
+def too_many_processes(run_id: str, limit: int) -> Conflict:
+    return Conflict(
+        "too_many_processes",
+        f"run {shorten(run_id)} has {limit} processes, as many as a run may; begin another run",
+        {"run": shorten(run_id), "limit": limit},
+    )
+
+
+def too_many_attempts(run_id: str, limit: int) -> Conflict:
+    return Conflict(
+        "too_many_attempts",
+        f"run {shorten(run_id)} has {limit} attempts, as many as a run may; begin another run",
+        {"run": shorten(run_id), "limit": limit},
+    )
+
+
+def too_many_runs(project: str, limit: int, wait_seconds: int) -> TooBusy:
+    return TooBusy(
+        "too_many_runs",
+        f"project {shorten(project)} has begun {limit} runs today, as many as it may; try again later, or raise "
+        "LEAKLINE_RUNS_PER_DAY where the server is started",
+        {"project": shorten(project), "limit": limit},
+        retry_after_seconds=wait_seconds,
+    )
+
+
+def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
+    return TooBusy(
+        "too_many_projects",
+        f"runs have begun in {limit} projects today, as many as may; use one of those, or try again later",
+        {"limit": limit},
+        retry_after_seconds=wait_seconds,
+    )
+
+
+def too_many_bytes(project: str, limit_bytes: int, wait_seconds: int) -> TooBusy:
+    return TooBusy(
+        "too_many_bytes",
+        f"project {shorten(project)} has stored {limit_bytes} bytes today, as much as it may; send this again later, "
+        "or raise LEAKLINE_BYTES_PER_DAY where the server is started",
+        {"project": shorten(project), "limit_bytes": limit_bytes},
+        retry_after_seconds=wait_seconds,
+    )
+
+
+def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
+    """``stored`` None: whoever asks may not read it."""
+    details = {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent}
+    known = f"{field}={stored}" if stored is not None else f"another {field}"
     return Conflict(
         "instance_in_use",
-        f"process {shorten(instance)} is known with {field}={stored}, this says {sent}; every process and every "
+        f"process {shorten(instance)} is known with {known}, this says {sent}; every process and every "
         "attempt needs an instance of its own",
-        {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent},
+        {name: value for name, value in details.items() if value is not None},
+    )
+
+
+def disk_full() -> Unavailable:
+    return Unavailable(
+        "disk_full",
+        "the disk of the server is full; nothing of this is stored, what is stored can be read: make room there, then "
+        "send it again",
+        retry_after_seconds=DISK_FULL_SECONDS,
     )
 
 
@@ -95,5 +169,8 @@ def shorten(value: Any) -> Any:
     if isinstance(value, int):
         # Python refuses to print huge integers.
         return value if abs(value) < 2**63 else "a huge integer"
-    text = value if isinstance(value, str) else type(value).__name__
-    return text if len(text) <= 100 else text[:99] + "…"
+    return cut(value if isinstance(value, str) else type(value).__name__, 100)
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

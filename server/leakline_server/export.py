@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -22,8 +23,9 @@ from .store.engine import Engine
 from .store.exporting import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
-# What a spreadsheet takes for a formula when a text begins with it.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+# What a spreadsheet takes for a formula when a text begins with it, after blanks too; the wide ones where people write
+# Chinese or Japanese. `static/js/csv.js` has the same.
+_FORMULA: Final = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]")
 _OF_PROCESS: Final = ("process", "rank", "attempt")
 # Rows that are made into text at once.
 _ROWS: Final = 256
@@ -110,7 +112,7 @@ def _cell(value: Any) -> Any:
 
 def _neutral(text: str) -> str:
     """Names and labels come from programs: none may begin a formula in a spreadsheet."""
-    return "'" + text if text.startswith(_FORMULA) else text
+    return "'" + text if _FORMULA.match(text) else text
 
 
 def _taken(text: io.StringIO) -> bytes:

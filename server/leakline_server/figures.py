@@ -13,6 +13,10 @@ class WriterFigures:
     snapshots: int = 0
     repeated_batches: int = 0
     failures: int = 0
+    # Since the last try to write.
+    disk_full: bool = False
+    # The database did not take it, for another reason than its disk or what is in a batch.
+    refused: bool = False
 
 
 @dataclass(slots=True)
@@ -23,7 +27,7 @@ class SealerFigures:
 
 @dataclass(slots=True)
 class ExaminerFigures:
-    """``cpu_seconds`` is the time of its thread alone."""
+    """``cpu_seconds`` is the time of its thread alone, and of the process of the looks."""
 
     examinations: int = 0
     cpu_seconds: float = 0.0

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from .limits import MAX_INTEGER
 from .store import compiled
 from .store.batch_columns import NOT_THERE, Rows, no_rows
 from .store.codec import Array
-from .store.wire import MAX_INTEGER, Name
+from .store.wire import Name
 
 # Below it, looking whether a series stands still costs more than reading it.
 MIN_FOR_CONSTANT: Final = 48

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.javascript import TENSOR as JS_TENSOR
 from leakline.analysis.results import Finding, Verdict
 
 from .errors import TooBusy
@@ -162,7 +163,9 @@ def searched_type(finding: Finding) -> str | None:
         return None
     if any(suspect.role == "holder" for suspect in finding.suspects):
         return None
-    return next((suspect.name for suspect in finding.suspects if suspect.role == "type"), None)
+    name = next((suspect.name for suspect in finding.suspects if suspect.role == "type"), None)
+    # No program of JavaScript can look into its own heap.
+    return None if name == JS_TENSOR else name
 
 
 def _rank(finding: Finding) -> int:

@@ -1,4 +1,4 @@
-"""Serving: one process, bound before anything is said, ended by Ctrl-C within two seconds.
+"""Serving: one process that answers, bound before anything is said, ended by Ctrl-C within two seconds.
 
 uvicorn by itself waits for open streams for ever, or cancels them with a traceback. Here the signal first tells the
 streams to end, so that nothing is left to wait for.
@@ -7,10 +7,15 @@ streams to end, so that nothing is left to wait for.
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Final
@@ -20,18 +25,32 @@ from fastapi import FastAPI
 
 from leakline.errors import BadArgument, LeaklineError
 
+from . import logs
 from .app import create_app
-from .config import Config, is_loopback
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl
+from .config import Config, is_loopback, misspelt
+from .store import disk, logins
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
 from .store.migrate import NewerDatabase
 from .store.rules import TooManyRules
 from .store.serving import AlreadyServed, alone_on
 from .web.services import Services
 
 BACKLOG: Final = 1024
+# As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.
+KEEP_ALIVE_SECONDS: Final = 75
+# Of sockets that may be open, the first of these that may be: by habit few are, and each training holds one.
+OPEN: Final = (65_536, 10_240)
 # A backstop: nothing should need it.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 SWITCH_SECONDS: Final = 0.001
+# Of ten thousand runs a million objects are remembered. Going through them all stops every answer for a fifth of a
+# second, and is rarely worth it: what is garbage is young.
+YOUNG_OBJECTS: Final = 2_000
+YOUNG_PER_MIDDLE: Final = 20
+MIDDLE_PER_ALL: Final = 500
+
+
+log = logging.getLogger("leakline")
 
 
 class CannotServe(LeaklineError):
@@ -40,25 +59,76 @@ class CannotServe(LeaklineError):
 
 def serve(config: Config, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. ``started`` gets the address once requests are answered."""
-    refuse_beyond_loopback(config)
-    # The analysis computes on a thread of its own, and a batch changes threads a few times until it is answered.
+    refuse_without_a_login(config)
+    logs.configure(config.log_format, config.log_level)
+    for sentence in misspelt():
+        log.warning(sentence)
+    # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
-    with contextlib.ExitStack() as held:
-        _serve(_open(config, held), listening, started)
+    with _ending_when_told(), contextlib.ExitStack() as held:
+        app = _open(config, held)
+        _allow_sockets()
+        _collect_rarely()
+        _serve(app, listening, started)
+
+
+@contextlib.contextmanager
+def _ending_when_told() -> Iterator[None]:
+    """SIGTERM is how a service is told to end: no failure, and what is held is given back. While requests are
+    answered uvicorn takes it, and raises it once more when it is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _open(config: Config, held: contextlib.ExitStack) -> FastAPI:
     """The application on its database, which stays ours until ``held`` ends."""
     try:
         held.enter_context(alone_on(config.database_url))
-        return create_app(config)
+        return create_app(config, looks_apart=True)
     except (AlreadyServed, BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise CannotServe(f"cannot open the database: {reason}") from error
+        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "orig", error)).strip().splitlines()[0]
+
+
+def _allow_sockets() -> None:
+    """As many as we may without being asked."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in OPEN:
+        wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
+
+
+def _collect_rarely() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_ALL)
 
 
 def _serve(app: FastAPI, listening: socket.socket, started: Callable[[str], None]) -> None:
@@ -66,8 +136,11 @@ def _serve(app: FastAPI, listening: socket.socket, started: Callable[[str], None
         app,
         # Explicitly one: uvicorn takes the number from the environment. Several servers are several `leakline serve`.
         workers=1,
+        # Ours, `logs.py`, takes what uvicorn says too.
+        log_config=None,
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_SECONDS,
         ws="none",
         server_header=False,
@@ -92,16 +165,37 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def refuse_beyond_loopback(config: Config) -> None:
-    """Without a login, whoever reaches the port reads everything."""
-    if config.insecure or is_loopback(config.host):
+def refuse_without_a_login(config: Config) -> None:
+    """Whoever reaches it would be asked who they are, and nobody could say. No database is made or changed for it."""
+    if not config.asks_who_it_is or config.admin_password is not None or _can_sign_in(config):
         return
+    make = "make a login first (leakline password, or leakline token create --scope admin, or LEAKLINE_ADMIN_PASSWORD)"
+    if is_loopback(config.host):
+        raise BadArgument(
+            "LEAKLINE_LOGIN", "1", f"asks who everybody is, and nobody could say: {make}"
+        )
     raise BadArgument(
         "host",
         config.host,
-        "listens beyond this machine, and there is no login yet; use 127.0.0.1 with a tunnel, or set "
-        "LEAKLINE_INSECURE=1 behind something that has one",
+        f"listens beyond this machine, and nobody could sign in: {make}, use 127.0.0.1 with a tunnel, or set "
+        "LEAKLINE_INSECURE=1 behind something that has a login",
     )
+
+
+def _can_sign_in(config: Config) -> bool:
+    """Whether the database has one. Raises CannotServe."""
+    if disk.missing_file(config.database_url) is not None:
+        return False
+    try:
+        engine = open_engine(config.database_url)
+        try:
+            return logins.can_sign_in(engine, time.time())
+        finally:
+            engine.dispose()
+    except BadDatabaseUrl as error:
+        raise CannotServe(str(error)) from error
+    except (*DATABASE_ERRORS, OSError) as error:
+        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
 
 
 def _bind(config: Config) -> socket.socket:

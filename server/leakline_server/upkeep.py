@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from leakline.errors import LeaklineError
 
-from .config import Config
+from .config import Config, from_environment
 from .export import ParquetMissing, export
 from .paths import MIGRATIONS
 from .store import disk, partitioning, removal, retention, sizes
@@ -40,11 +40,20 @@ class Retained:
     left_out: int
 
 
+def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
+    """The database of the address or of the settings; see `opened`."""
+    config = from_environment()
+    return opened(config if url is None else replace(config, database_url=url), new=new)
+
+
 @contextlib.contextmanager
-def opened(config: Config) -> Iterator[Engine]:
-    """The database of the settings, at this version. Raises LeaklineError, also for what goes wrong inside."""
+def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
+    """The database of the settings, at this version; made where there is none, if it may be ``new``.
+
+    Raises LeaklineError, also for what goes wrong inside.
+    """
     missing = disk.missing_file(config.database_url)
-    if missing is not None:
+    if missing is not None and not new:
         # Opening it would make one, and it would be empty.
         raise LeaklineError(
             f"there is no database at {missing}; name it with --database-url or LEAKLINE_DATABASE_URL"

@@ -14,30 +14,63 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InternalError,
+    OperationalError,
+    StatementError,
+)
 
-from .errors import Malformed, RequestRefused, TooBusy, Unavailable
+from .errors import Malformed, RequestRefused, TooBusy, Unavailable, disk_full
 from .figures import WriterFigures
+from .limits import MAX_WAITING_BATCHES, MAX_WAITING_BYTES, MAX_WAITING_SNAPSHOTS
+from .store import full_disk
 from .store.codec import CorruptChunk
 from .store.columns import Key
-from .store.engine import DATABASE_ERRORS, Engine, writing
+from .store.engine import DATABASE_ERRORS, Engine, check_that_it_writes, is_out_of_space, writing
 from .store.inbox import Inbox
 from .store.incoming import Accepted, Incoming, Outcome
+from .store.retention import FOREVER, PerProject
 from .worker import Worker
 
-# A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
-MAX_WAITING_BATCHES: Final = 1_024
-# Snapshots of 65 series as arrays take at most 10 MB then.
-MAX_WAITING_SNAPSHOTS: Final = 20_000
 MAX_GROUP: Final = 64
+# Of what is refused: so many a second more, and each is asked to come back a second later.
+REFUSED_PER_SECOND: Final = 200
+LONGEST_RETRY_SECONDS: Final = 30
 # Nothing but news ends a wait.
 WAIT_SECONDS: Final = 30.0
+# While the database refuses.
+REFUSED_WAIT_SECONDS: Final = 2.0
 
 # What a value that no check foresaw raises on its way into the database.
 _OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
 _UNSTORABLE: Final = (CorruptChunk, *_OUT_OF_RANGE)
+# Of the whole database, so that each batch by itself would end as all do.
+_OF_ALL: Final = (OperationalError, InternalError)
 
 log = logging.getLogger("leakline")
+
+
+class TurnedAway:
+    """How long those that are refused should stay away: the longer, the more of them come back each second.
+
+    Refusing costs as well. Ten thousand that come back every second leave a server no time to write.
+    """
+
+    def __init__(self) -> None:
+        self._second, self._count, self._before = 0, 0, 0
+
+    def one_more(self, now: float) -> int:
+        """Seconds, at most LONGEST_RETRY_SECONDS. ``now`` is in seconds that only rise."""
+        second = int(now)
+        if second != self._second:
+            self._before = self._count if second == self._second + 1 else 0
+            self._second, self._count = second, 0
+        self._count += 1
+        each_second = max(self._before, self._count)
+        return min(LONGEST_RETRY_SECONDS, 1 + each_second // REFUSED_PER_SECOND)
 
 
 @dataclass(slots=True)
@@ -56,12 +89,16 @@ class Writer:
         engine: Engine,
         stored: Callable[[Collection[str]], None],
         to_seal: Callable[[Sequence[Key]], None],
+        bytes_per_day: PerProject = FOREVER,
     ) -> None:
         self._engine, self._stored, self._to_seal = engine, stored, to_seal
-        self._inbox = Inbox()
+        self._inbox = Inbox(bytes_per_day)
         self._queue: deque[_Waiting] = deque()
-        # Snapshots: that came, counted on the event loop, and that were taken to be written, on the writer's thread.
+        self._turned_away = TurnedAway()
+        # Snapshots and bytes: that came, counted on the event loop, and that were taken to be written, on the writer's
+        # thread.
         self._came = self._taken = 0
+        self._bytes_came = self._bytes_taken = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         # Processes, and how many of their snapshots were sealed: told by the sealer's thread.
         self._sealed: deque[tuple[Key, int]] = deque()
@@ -84,19 +121,25 @@ class Writer:
     def waiting(self) -> int:
         return len(self._queue)
 
-    async def store(self, batch: Incoming) -> Outcome:
-        """Returns once the batch is durable, or says why not. Raises TooBusy and Unavailable."""
+    def refuse_when_full(self) -> None:
+        """Raises TooBusy when more waits than may; before anything is done for a batch that will not be taken."""
         if (
             len(self._queue) >= MAX_WAITING_BATCHES
             or self._came - self._taken >= MAX_WAITING_SNAPSHOTS
+            or self._bytes_came - self._bytes_taken >= MAX_WAITING_BYTES
         ):
             raise TooBusy(
                 "too_busy",
                 "the server has more batches waiting than it can write; send this one again later",
-                retry_after_seconds=1,
+                retry_after_seconds=self._turned_away.one_more(time.monotonic()),
             )
+
+    async def store(self, batch: Incoming) -> Outcome:
+        """Returns once the batch is durable, or says why not. Raises TooBusy and Unavailable."""
+        self.refuse_when_full()
         answer = asyncio.get_running_loop().create_future()
         self._came += batch.count
+        self._bytes_came += batch.size_bytes
         self._queue.append(_Waiting(batch, answer))
         self._worker.wake()
         outcome: Outcome | Exception = await answer
@@ -114,8 +157,22 @@ class Writer:
         group = [self._queue.popleft() for _ in range(min(MAX_GROUP, len(self._queue)))]
         if group:
             self._taken += sum(w.batch.count for w in group)
+            self._bytes_taken += sum(w.batch.size_bytes for w in group)
             self._store_group(group)
-        return 0.0 if self._queue else WAIT_SECONDS
+        elif self.figures.refused:
+            self._try_to_write()
+        if self._queue:
+            return 0.0
+        return REFUSED_WAIT_SECONDS if self.figures.refused else WAIT_SECONDS
+
+    def _try_to_write(self) -> None:
+        """Who is not ready is sent no batches, and would never be ready again."""
+        try:
+            check_that_it_writes(self._engine)
+        except DATABASE_ERRORS as error:
+            self._tell(error, 0)
+        else:
+            self._taken_again()
 
     def _store_group(self, group: Sequence[_Waiting]) -> None:
         outcomes: Sequence[Outcome | Exception] = []
@@ -142,13 +199,38 @@ class Writer:
                 written = self._inbox.store(connection, group)
         except (*DATABASE_ERRORS, *_UNSTORABLE) as error:
             self._inbox.forget({batch.run_id for batch in group})
-            if len(group) > 1 and not isinstance(error, OperationalError):
+            if len(group) > 1 and not isinstance(error, _OF_ALL):
                 return self._write_each(group)
             self.figures.failures += 1
-            log.error("could not write %d batches: %s", len(group), error)
+            self._tell(error, len(group))
             return [_refusal(error) for _ in group], ()
         self.figures.commits += 1
+        if self.figures.disk_full:
+            self.figures.disk_full = False
+            full_disk.over(self._engine)
+        self._taken_again()
         return written
+
+    def _tell(self, error: Exception, count: int) -> None:
+        """What lasts once, however many batches come meanwhile."""
+        if is_out_of_space(error):
+            self.figures.refused = False
+            if not self.figures.disk_full:
+                self.figures.disk_full = True
+                full_disk.tell(self._engine)
+        elif _is_of_the_batch(error):
+            log.error("could not write %d batches: %s", count, error)
+        elif not self.figures.refused:
+            self.figures.refused = True
+            log.error(
+                "could not write %d batches; this server is not ready until the database takes what is written: %s",
+                count, error,
+            )  # fmt: skip
+
+    def _taken_again(self) -> None:
+        if self.figures.refused:
+            self.figures.refused = False
+            log.warning("the database takes what is written again")
 
     def _write_each(
         self, group: Sequence[Incoming]
@@ -204,7 +286,13 @@ def _refusal(error: Exception) -> RequestRefused:
             "batch_cannot_be_stored",
             f"a value of the batch cannot be stored ({type(error).__name__}); nothing of it is, do not send it again",
         )
-    return _not_written()
+    return disk_full() if is_out_of_space(error) else _not_written()
+
+
+def _is_of_the_batch(error: Exception) -> bool:
+    """Whether it says nothing of the database: what came before the driver did, or contradicts what is stored."""
+    before_the_driver = isinstance(error, StatementError) and not isinstance(error, DBAPIError)
+    return before_the_driver or isinstance(error, (*_UNSTORABLE, DataError, IntegrityError))
 
 
 def _not_written() -> Unavailable:

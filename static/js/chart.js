@@ -7,11 +7,18 @@ import { covers, withLines } from "./stretch.js";
 const probe = document.createElement("span");
 probe.hidden = true;
 
-/** A css variable as the `rgb(...)` the browser computes for the theme in force. */
+const colours = new Map();
+// Before any chart hears of it, and draws anew.
+document.addEventListener("leakline:theme", () => colours.clear());
+
+/** A css variable as the `rgb(...)` the browser computes for the theme in force. Asked once: each time, it looks at the whole page. */
 function colour(name) {
-  if (!probe.isConnected) document.body.append(probe);
-  probe.style.color = `var(${name})`;
-  return getComputedStyle(probe).color;
+  if (!colours.has(name)) {
+    if (!probe.isConnected) document.body.append(probe);
+    probe.style.color = `var(${name})`;
+    colours.set(name, getComputedStyle(probe).color);
+  }
+  return colours.get(name);
 }
 
 export class Charts {
@@ -36,6 +43,7 @@ export class Charts {
 
   /** Reads every `<script type="application/json" data-chart>` below root; known charts get the new numbers. */
   read(root = document) {
+    const before = this.axis();
     for (const script of root.querySelectorAll("script[data-chart]")) {
       const chart = JSON.parse(script.textContent);
       const element = document.getElementById(`chart-${chart.id}`);
@@ -48,10 +56,29 @@ export class Charts {
         this.#add(chart, element);
       }
     }
+    this.#keepPlace(before.seconds / this.axis().seconds);
   }
 
   charts() {
     return [...this.all.values()].map((each) => each.chart);
+  }
+
+  /** What the charts share: {unit, seconds that one of x is worth where that is time}. */
+  axis() {
+    const one = this.charts().find((chart) => chart.x_unit !== "step");
+    return { unit: one?.x_unit ?? "generation", seconds: one?.x_seconds ?? 1 };
+  }
+
+  /** What the viewer has chosen to see, for an address. */
+  view() {
+    return { range: this.range, groups: this.chosenGroups(), lines: this.lines, axis: this.axis() };
+  }
+
+  /** Of a run that grew old the axis is in hours instead of minutes: what was looked at stays. */
+  #keepPlace(times) {
+    if (times === 1 || !this.range) return;
+    this.range = this.range.map((each) => each * times);
+    this.#forget();
   }
 
   setRange(range) {

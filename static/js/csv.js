@@ -1,7 +1,8 @@
 // The numbers of a chart as a table with one row per x. Knows no page.
 
-// What a spreadsheet takes for a formula when a text begins with it.
-const FORMULA = /^[=+\-@\t\r]/;
+// What a spreadsheet takes for a formula when a text begins with it, after blanks too; the wide ones where people write
+// Chinese or Japanese. `export.py` of the server has the same.
+const FORMULA = /^\s*[=+\-@\t\r\n＝＋－＠]/;
 
 const cell = (value) => {
   const given = value === null || value === undefined ? "" : String(value);

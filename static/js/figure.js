@@ -20,13 +20,31 @@ export function figure(chart, theme, colour, view) {
   const lines = chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
   const scale = scaleOf(chart, lines);
   if (chart.x_unit === "step") return waterfall(chart, theme, colour, view, scale);
+  const finest = FINEST * extent(chart, lines);
   const data = [
-    ...lines.flatMap((line) => traces(chart, line, scale, theme, colour)),
+    ...lines.flatMap((line) => traces(chart, line, scale, theme, colour, finest)),
     ...(inView(chart.cone, view) ? cone(chart, scale, colour) : []),
     ...markTraces(chart.marks, colour),
   ];
   return { data, layout: layout({ ...chart, levels: nearLevels(chart.levels, lines, view) }, theme, colour, view, scale) };
 }
+
+// Of the height of an axis: less than half a pixel of a chart, and each trace costs as much as the line itself.
+const FINEST = 1 / 600;
+
+/** How far the axis reaches, which begins at zero or below. */
+function extent(chart, lines) {
+  let low = chart.y_range?.[0] ?? 0;
+  let high = chart.y_range?.[1] ?? 0;
+  for (const line of lines) {
+    if (line.hidden) continue;
+    for (const y of line.low ?? line.y) if (y < low) low = y;
+    for (const y of line.high ?? line.y) if (y > high) high = y;
+  }
+  return high - low;
+}
+
+const reaches = ({ low, high }, least) => high.some((y, i) => y - low[i] > least);
 
 /** A limit far above a stretch that was zoomed into would press its lines flat; the whole keeps it. */
 function nearLevels(levels, lines, view) {
@@ -66,7 +84,7 @@ export function fullRange(charts) {
 // A forecast that lies beside a zoom must not set its height.
 const inView = (cone, { range: [first, last] }) => Boolean(cone) && cone.x[0] < last && cone.x[cone.x.length - 1] > first;
 
-function traces(chart, line, scale, theme, colour) {
+function traces(chart, line, scale, theme, colour, finest) {
   const tone = colour(`--series-${line.colour}`);
   const divided = (values) => values.map((value) => (value === null ? null : value / scale.factor));
   const hovertemplate = `%{y:${scale.format}}${scale.suffix}<extra>${escapeHtml(line.name)}</extra>`;
@@ -87,7 +105,7 @@ function traces(chart, line, scale, theme, colour) {
     line: { color: tone, width: 2, dash: theme.dashes[line.dash % theme.dashes.length], simplify: true },
     marker: { color: tone, size: 6, symbol: theme.symbols[line.symbol % theme.symbols.length] },
   };
-  if (!line.low || !line.high || line.hidden) return [main];
+  if (!line.low || !line.high || line.hidden || !reaches(line, finest)) return [main];
   // A bucket's extremes as a band: a spike of one snapshot stays visible at every zoom.
   const edge = { x: line.x, type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   return [

@@ -29,7 +29,7 @@ export function byteUnit(largest) {
   let step = 0;
   let size = Math.abs(largest);
   // 1023.995 would be printed as 1024.00 of the smaller unit.
-  while (step < names.length - 1 && size >= (step === 0 ? base : base - 0.005)) {
+  while (step < names.length - 1 && size >= base - (step === 0 ? 0.5 : 0.005)) {
     size /= base;
     step += 1;
   }

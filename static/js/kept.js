@@ -3,9 +3,12 @@
 
 const here = new Map();
 
+/** The name under which the browser has it, as other windows hear of it. */
+export const keptAs = (name) => `leakline.${name}`;
+
 export function kept(name) {
   try {
-    return localStorage.getItem(`leakline.${name}`);
+    return localStorage.getItem(keptAs(name));
   } catch {
     return here.get(name) ?? null;
   }
@@ -14,8 +17,8 @@ export function kept(name) {
 /** null: forget it. */
 export function keep(name, value) {
   try {
-    if (value === null) localStorage.removeItem(`leakline.${name}`);
-    else localStorage.setItem(`leakline.${name}`, value);
+    if (value === null) localStorage.removeItem(keptAs(name));
+    else localStorage.setItem(keptAs(name), value);
   } catch {
     here.set(name, value);
   }

@@ -86,6 +86,13 @@ export class LiveStream {
   #retry() {
     this.#closeSource();
     setTimeout(() => this.#stream(), RETRY_MS);
+    this.#leaveIfSignedOut();
+  }
+
+  /** Whose session is over is shown where to sign in. */
+  async #leaveIfSignedOut() {
+    const answer = await fetch(this.summary).catch(() => null);
+    if (answer?.status === 401) location.reload();
   }
 
   #closeSource() {

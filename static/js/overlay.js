@@ -10,5 +10,5 @@ charts.redraw();
 onKey("r", () => charts.zoom(null));
 page.addEventListener("click", (event) => {
   const series = event.target.closest("a[data-series]");
-  if (series) series.href = writeView(series.href, { range: charts.range, groups: charts.chosenGroups(), lines: charts.lines });
+  if (series) series.href = writeView(series.href, charts.view());
 });

@@ -58,7 +58,7 @@ function choose(event) {
     return;
   }
   const process = event.target.closest('[data-part="processes"] a');
-  if (process) process.href = writeView(process.href, { range: charts.range, groups: charts.chosenGroups(), lines: charts.lines });
+  if (process) process.href = writeView(process.href, charts.view());
 }
 
 /** A click into the books shows that generation as a sum. */

@@ -15,9 +15,16 @@ export function withLines(chart, part) {
   return { ...chart, lines };
 }
 
+/** {chart: lines} on an axis of which one is worth so many times more. */
+export function stretched(lines, times) {
+  if (times === 1) return lines;
+  const wider = (line) => ({ ...line, x: line.x.map((x) => x * times) });
+  return Object.fromEntries(Object.entries(lines).map(([id, of]) => [id, of.map(wider)]));
+}
+
 /** Reads the lines of a stretch. A newer wish ends an older one, so that no old answer comes after it. */
 export class StretchReader {
-  /** @param addressOf [first, last] -> address; @param take called with the stretch and {chart: lines} */
+  /** @param addressOf [first, last] -> address; @param take called with the stretch, {chart: lines}, and what one x is worth */
   constructor(addressOf, take, get = (address, options) => fetch(address, options)) {
     this.addressOf = addressOf;
     this.take = take;
@@ -34,8 +41,8 @@ export class StretchReader {
     try {
       const answer = await this.get(this.addressOf(range), { signal });
       if (!answer.ok) return;
-      const { lines } = await answer.json();
-      if (!signal.aborted) this.take(range, lines);
+      const { lines, x_seconds: seconds } = await answer.json();
+      if (!signal.aborted) this.take(range, lines, seconds);
     } catch (error) {
       // The server is away, or nobody waits for it any more: the points of the whole stay.
       if (error.name !== "AbortError" && !(error instanceof TypeError)) throw error;

@@ -2,10 +2,10 @@
 // and labels are worked out from what is written, and what was written comes back with the other choice.
 
 import { inUnits, useDecimal } from "./formats.js";
-import { keep, kept } from "./kept.js";
+import { keep, kept, keptAs } from "./kept.js";
 
 // What people have named, and what is to be typed as it stands.
-const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .run-head h1, td a, .name, .tag, .chart";
+const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart";
 const LABELS = ["title", "aria-label"];
 // Text, or element and label -> what was written there, and what was put in its place.
 const texts = new WeakMap();
@@ -16,6 +16,10 @@ export const switchUnits = () => useUnits(unitsNow() === "decimal" ? "binary" : 
 
 export function useUnits(units) {
   keep("units", units);
+  showAnew();
+}
+
+function showAnew() {
   begin();
   // The charts are drawn anew as in another theme.
   document.dispatchEvent(new Event("leakline:theme"));
@@ -24,6 +28,10 @@ export function useUnits(units) {
 /** Once a page: what is there, and whatever comes into it later. */
 export function startUnits() {
   begin();
+  // The choice is one for all windows: what is written after it was made in another would be in other units than the rest.
+  addEventListener("storage", ({ key }) => {
+    if (key === null || key === keptAs("units")) showAnew();
+  });
   const observer = new MutationObserver((changes) => {
     if (unitsNow() !== "decimal") return;
     for (const { addedNodes } of changes) addedNodes.forEach(write);

@@ -1,16 +1,20 @@
 // What the viewer has chosen to see, as it stands in the address: a copied link shows the same. Pure.
 //
-//   x=12..40                     the stretch of the axis
+//   x=12..40                     the stretch of the axis, in generations
+//   x=720s..2400s                of an axis of time, in seconds: it may be drawn in minutes now and in hours later
 //   group=trend:rss              the group of lines of a chart, where it is not the first
 //   hide=trend:after%20train     lines hidden, and with `show` brought in, by the legend
 
 const MOST_LINES = 40;
 const DIGITS = 9;
 
-/** {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown} */
-export function readView(search) {
+/**
+ * {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown}
+ * @param axis {unit: "generation" or "time", seconds: what one of x is worth where that is time}
+ */
+export function readView(search, axis) {
   const parameters = new URLSearchParams(search);
-  const view = { range: readRange(parameters.get("x")), groups: new Map(), lines: new Map() };
+  const view = { range: readRange(parameters.get("x") ?? "", axis), groups: new Map(), lines: new Map() };
   for (const [id, group] of pairs(parameters, "group")) view.groups.set(id, group);
   for (const name of ["hide", "show"]) {
     for (const [id, line] of pairs(parameters, name)) {
@@ -21,8 +25,12 @@ export function readView(search) {
   return view;
 }
 
-function readRange(text) {
-  const range = (text ?? "").split("..").map((each) => (each.trim() ? Number(each) : NaN));
+function readRange(text, axis) {
+  const ends = text.split("..");
+  const inSeconds = ends.every((each) => each.endsWith("s"));
+  if (inSeconds && axis.unit !== "time") return null;
+  const read = (each) => (inSeconds ? Number(each.slice(0, -1) || NaN) / axis.seconds : Number(each));
+  const range = ends.map((each) => (each.trim() ? read(each) : NaN));
   return range.length === 2 && range.every(Number.isFinite) && range[0] < range[1] ? range : null;
 }
 
@@ -32,14 +40,17 @@ function pairs(parameters, name) {
 }
 
 /** The address with the view in it; what else it says stays. */
-export function writeView(address, { range, groups, lines }) {
+export function writeView(address, { range, groups, lines, axis }) {
   const written = new URL(address);
   for (const name of ["x", "group", "hide", "show"]) written.searchParams.delete(name);
-  if (range) written.searchParams.set("x", rangeText(range));
+  if (range) written.searchParams.set("x", rangeText(range, axis));
   for (const [id, group] of groups) written.searchParams.append("group", `${id}:${group}`);
   const chosen = [...lines].flatMap(([id, of]) => [...of].map(([line, shown]) => [shown ? "show" : "hide", `${id}:${line}`]));
   for (const [name, text] of chosen.slice(0, MOST_LINES)) written.searchParams.append(name, text);
   return written;
 }
 
-export const rangeText = (range) => range.map((each) => Number(each.toPrecision(DIGITS))).join("..");
+export function rangeText(range, axis) {
+  const [scale, unit] = axis.unit === "time" ? [axis.seconds, "s"] : [1, ""];
+  return range.map((each) => `${Number((each * scale).toPrecision(DIGITS))}${unit}`).join("..");
+}

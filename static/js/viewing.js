@@ -1,7 +1,7 @@
 // Charts that a viewer zooms and chooses lines of: the view stands in the address, and a stretch gets points of its own.
 
 import { Charts, loadTheme } from "./chart.js";
-import { StretchReader } from "./stretch.js";
+import { stretched, StretchReader } from "./stretch.js";
 import { rangeText, readView, writeView } from "./view.js";
 
 /**
@@ -12,12 +12,12 @@ import { rangeText, readView, writeView } from "./view.js";
  */
 export async function chartsInView(linesAddress, kept, heard = {}) {
   const reader = new StretchReader(
-    (range) => stretchAddress(linesAddress, kept, range),
-    (range, lines) => charts.takeLines(range, lines),
+    (range) => stretchAddress(linesAddress, kept, rangeText(range, charts.axis())),
+    // An overlay has no axis of time.
+    (range, lines, seconds = 1) => charts.takeLines(range, stretched(lines, seconds / charts.axis().seconds)),
   );
   const remember = () => {
-    const view = { range: charts.range, groups: charts.chosenGroups(), lines: charts.lines };
-    history.replaceState(null, "", writeView(location.href, view));
+    history.replaceState(null, "", writeView(location.href, charts.view()));
   };
   const charts = new Charts(await loadTheme(), {
     ...heard,
@@ -29,17 +29,17 @@ export async function chartsInView(linesAddress, kept, heard = {}) {
     changed: remember,
   });
   charts.read();
-  const view = readView(location.search);
+  const view = readView(location.search, charts.axis());
   charts.setView(view.groups, view.lines);
   if (view.range) charts.setRange(view.range);
   reader.want(charts.range);
   return { charts, reader };
 }
 
-function stretchAddress(linesAddress, kept, range) {
+function stretchAddress(linesAddress, kept, text) {
   const address = new URL(linesAddress, location.href);
   const here = new URLSearchParams(location.search);
   for (const name of kept) if (here.has(name)) address.searchParams.set(name, here.get(name));
-  address.searchParams.set("x", rangeText(range));
+  address.searchParams.set("x", text);
   return address;
 }

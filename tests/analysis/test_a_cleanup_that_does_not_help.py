@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from builder import GIB, MIB, TRAIN, Leak, Training, kept_environments
 
-from leakline.analysis import RunHistory, examine, history_from_batches
+from leakline.analysis import RunHistory, compare, examine, history_from_batches
 from leakline.analysis.kept import Kept
+from leakline.analysis.priority import Priorities
 from leakline.analysis.results import Finding
 from leakline.snapshot import Event
 
@@ -97,6 +98,19 @@ def test_the_worst_class_stays_the_worst() -> None:
     assert plain.priority == finding.priority == "critical"
     assert "does not reach what grows." in finding.evidence[-1]
     assert RAISED not in finding.evidence[-1]
+
+
+def test_the_classes_begin_where_somebody_says() -> None:
+    vain = replace(HISTORY, events=(*HISTORY.events, cleanup(0), cleanup(0)))
+
+    def classes(limits: Priorities) -> tuple[str, str, str]:
+        told = [examine(of, priorities=limits).findings[0] for of in (HISTORY, vain)]
+        compared = compare(HISTORY, HISTORY, limits).findings.still[0]
+        return told[0].priority, told[1].priority, compared.priority
+
+    assert classes(Priorities()) == ("minor", "major", "minor")
+    assert classes(Priorities(major_bytes=MIB)) == ("major", "critical", "major")
+    assert classes(Priorities(1, MIB)) == ("critical", "critical", "critical")
 
 
 def test_a_run_that_does_not_leak_is_the_same_with_cleanups() -> None:

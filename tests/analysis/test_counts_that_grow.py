@@ -55,7 +55,6 @@ def test_without_a_baseline_a_count_rising_at_once_began_at_once() -> None:
 
 
 def test_every_fifth_generation_is_a_period() -> None:
-    counts = [float(i // 5 + (i > 0)) for i in range(17)]
     counts = [0.0] + [float(g // 5 + 1) for g in range(16)]
     growth = count_growth(_x(17), counts, 0)
     assert growth is not None

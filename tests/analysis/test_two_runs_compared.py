@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builder import (
     EVALUATE,
@@ -148,7 +150,15 @@ def test_a_resumed_run_is_compared_over_all_its_attempts() -> None:
 def test_peak_and_time_are_compared() -> None:
     result = compare(_run(kept_environments(), peak_in_evolve=50 * MIB).history(), _run().history())
     assert result.peak_bytes.before > result.peak_bytes.after
-    assert result.seconds_per_generation.before == pytest.approx(4.0, abs=0.2)
+    seconds = result.seconds_per_generation
+    assert seconds.before == pytest.approx(4.0, abs=0.2)
+    slow = _run().history()
+    (process,) = slow.processes
+    doubled = [s and 2 * s for s in process.series["generation.seconds"]]
+    process = replace(process, series={**process.series, "generation.seconds": doubled})
+    twice = compare(_run().history(), replace(slow, processes=(process,))).seconds_per_generation
+    assert twice.after == pytest.approx(8.0, abs=0.4)
+    assert twice.change_percent == pytest.approx(100, abs=5)
 
 
 def test_what_differs_between_the_environments_is_listed() -> None:
@@ -164,6 +174,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert set(result) == {
         "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
         "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
+        "by_gauge", "survival",
     }  # fmt: skip
     growth = result["growth_bytes_per_generation"]
     assert set(growth) == {"before", "after", "change_percent", "difference"}

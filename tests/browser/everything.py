@@ -49,10 +49,14 @@ PAGES = {
     "alerts": "/alerts",
     "settings": "/settings",
     "patterns": "/patterns",
+    "documents": "/docs",
+    "document": "/docs/run-page",
+    "reference": "/docs/reference/series",
+    "no such document": "/docs/nothing-like-this",
     "no such run": "/runs/nobody",
     "no such page": "/nothing/here",
 }
-MISSING = ("no such run", "no such page")
+MISSING = ("no such document", "no such run", "no such page")
 _WITHOUT_RUNS = ("list", "choosing two", "incidents", "alerts", "settings")
 EMPTY = {f"{name}, empty": PAGES[name] for name in _WITHOUT_RUNS}
 
@@ -82,7 +86,10 @@ def everything(folder: Path) -> Iterator[World]:
         serving(folder / "empty") as (empty, _),
     ):
         _add_webhook_and_rule(address)
-        live = _trained(address, "live", 12, registers_cleanup=True, tags=("baseline", "gpu"))
+        live = _trained(
+            address, "live", 12, registers_cleanup=True, rich=True, tags=("baseline", "gpu")
+        )
+        _trained(address, "live", 12, rank=1, leaking=False)
         _trained(address, "fixed", 12, leaking=False).finish()
         _kill(_trained(address, "killed", 3))
         eventually(lambda: request_json(address, "GET", "/incidents")["items"])

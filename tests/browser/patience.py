@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 
 from playwright.sync_api import Page
@@ -25,3 +26,9 @@ def eventually(check: Callable[[], bool]) -> None:
     while not check():
         assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
         pause.wait(0.05)
+
+
+def text_of(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=DEADLINE_SECONDS) as answer:
+        text: str = answer.read().decode()
+    return text

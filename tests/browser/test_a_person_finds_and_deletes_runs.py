@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 from collections.abc import Callable
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import OwnServer
-from tests.browser.patience import until
+from tests.browser.patience import eventually, text_of, until
 from tests.browser.training import MadeTraining
 
 Open = Callable[..., Page]
@@ -237,6 +238,13 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
     expect(page.get_by_text("an overlay takes up to 10")).to_be_visible()
 
 
+def is_at_rest(address: str) -> bool:
+    """Nothing is still being looked at: what is shown stays as it is for longer than a look takes to begin."""
+    before = text_of(address)
+    time.sleep(2.0)
+    return text_of(address) == before
+
+
 def test_a_refresh_without_news_leaves_everything_where_it_is(
     own_server: OwnServer, open_page: Open
 ) -> None:
@@ -244,6 +252,7 @@ def test_a_refresh_without_news_leaves_everything_where_it_is(
         training = MadeTraining(own_server.address, f"run-{number}")
         training.start()
         training.finish()
+    eventually(lambda: is_at_rest(f"{own_server.address}/"))
     page = open_page("/", address=own_server.address)
     link = page.get_by_role("link", name="run-3", exact=True)
     link.focus()

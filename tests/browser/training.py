@@ -51,6 +51,10 @@ def patch(url: str, body: Any) -> Any:
         return json.load(answer)
 
 
+def band(first: int, last: int, low: int, high: int) -> dict[str, Any]:
+    return {"first": first, "last": last, "low_bytes": low, "high_bytes": high}
+
+
 @dataclass
 class MadeTraining:
     server: str
@@ -61,6 +65,9 @@ class MadeTraining:
     tags: tuple[str, ...] = ()
     total: int | None = 25
     registers_cleanup: bool = False
+    # With a plan, budgets, a fix with promises, a note, a gauge and a device.
+    rich: bool = False
+    rank: int = 0
     generation: int = 0
     sequence: int = 0
     private: float = 4.1 * GIB
@@ -73,7 +80,7 @@ class MadeTraining:
 
     def start(self) -> None:
         """Join, and report the baseline with its declarations."""
-        torch = "2.13.0" if self.leaking else "2.13.1"
+        torch = "2.13.0" if self.leaking or self.rank else "2.13.1"
         environment = {
             "python": "3.11.9",
             "packages": {"torch": torch},
@@ -94,7 +101,31 @@ class MadeTraining:
         if self.registers_cleanup:
             told = {"on_request": True, "when": None}
             declared = (*declared, self._event("register_cleanup", "agent", told))
+        if self.rich:
+            declared = (*declared, *self._plans())
         self._send([self._snapshot("baseline", None, "baseline", events=declared)])
+
+    @property
+    def instance(self) -> str:
+        return f"{self.run}-1" if self.rank == 0 else f"{self.run}-1-rank-{self.rank}"
+
+    def _plans(self) -> tuple[Event, ...]:
+        budget = {"normal_bytes": 4 * GIB, "leak_bytes": 5 * GIB}
+        promises = {
+            "growth_bytes_per_generation": 500 * MIB,
+            "peak_bytes": 40 * GIB,
+            "generations": 25,
+        }
+        place = {"phase": TRAIN, "location": "training/erl_trainer.py:281", "promises": promises}
+        link = "https://example.org/profile"
+        return (
+            self._event("band", "process.rss_bytes", band(0, 5, 30 * GIB, 40 * GIB)),
+            self._event("band", "process.rss_bytes", band(6, 25, 35 * GIB, 45 * GIB)),
+            self._event("budget", EVALUATE, budget),
+            self._event("budget", "generation", budget),
+            self._event("fix", "detach losses", place),
+            self._event("note", "note", {"text": "see the profile", "link": link}),
+        )
 
     def run_generations(self, number: int) -> None:
         for _ in range(number):
@@ -133,7 +164,7 @@ class MadeTraining:
     def finish(self) -> None:
         patch(
             f"{self.server}/api/v1/runs/{self.run}",
-            {"state": "finished", "instance": f"{self.run}-1"},
+            {"state": "finished", "instance": self.instance},
         )
 
     def _work(self, phase: str) -> tuple[Event, ...]:
@@ -178,7 +209,7 @@ class MadeTraining:
             "tracked.replay.length": self.buffer, "tracked.replay.capacity": 50_000,
             "tracked.replay.bytes": self.buffer * 24 * 1024,
             "client.seconds": 0.004 * number, "client.pause_seconds": 0.0031, "client.bytes": 2 * MIB,
-            **(more or {}),
+            **(self._device() if self.rich else {}), **(more or {}),
         }  # fmt: skip
         census, large, holders = None, (), ()
         if look:
@@ -192,6 +223,15 @@ class MadeTraining:
             number, self.clock, self.clock, None if kind == "baseline" else self.generation, phase, label, kind,
             samples, events, large, census, holders,
         )  # fmt: skip
+
+    def _device(self) -> dict[str, float]:
+        held = 6 * GIB + self.generation * 12 * MIB
+        return {
+            "cuda.0.allocated_bytes": held, "cuda.0.reserved_bytes": 9 * GIB,
+            "cuda.0.inactive_split_bytes": 700 * MIB, "cuda.0.retries": 0,
+            "gpu.0.used_bytes": 10 * GIB, "gpu.0.total_bytes": 80 * GIB,
+            "gauge.pending_uploads": self.generation % 7,
+        }  # fmt: skip
 
     def _look(self, number: int) -> tuple[Census, tuple[LargeObject, ...], tuple[Holder, ...]]:
         arrays = 400 + 9 * self.environments
@@ -210,7 +250,7 @@ class MadeTraining:
         return Census(number, "full", 1.0, 61_000 + arrays, types), large, holders
 
     def _send(self, rows: list[Snapshot]) -> None:
-        who = ProcessIdentity(f"{self.run}-1", 0, 4242, "node-7", "main", 1)
+        who = ProcessIdentity(self.instance, self.rank, 4242 + self.rank, "node-7", "main", 1)
         answer = post(
             f"{self.server}/api/v1/runs/{self.run}/batches", batch_to_wire(Batch(who, tuple(rows)))
         )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cli.old_logs import FILES
+from tests.cli.programs import Place
 
 from leakline.cli import main
 from leakline.delivery import request_json
@@ -48,6 +53,11 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
 def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     """Call the program; wrong use ends it as it ends a shell command."""
 
@@ -63,7 +73,7 @@ def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     return call
 
 
-def _snapshots(leak_bytes: int) -> Iterator[Snapshot]:
+def made_snapshots(leak_bytes: int) -> Iterator[Snapshot]:
     """One phase and the end of each generation; 16 environments more each time when it leaks."""
     declared = (Event(1, STARTED, "watch", "app.Environment"), _fix(), *_plan())
     for number in range(2 * GENERATIONS):
@@ -123,7 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = "http://" + process.stdout.readline().split("http://")[1].split()[0]
     # The older run of the same name must not be taken for the newest.
     for number, (name, leak) in enumerate((("leaking", 0), ("leaking", 20 * MIB), ("fixed", 0))):
-        _post(
+        post_run(
             address,
             RunHeader(f"run{number}", "app", name, "generation", 25, STARTED + number),
             leak,
@@ -133,9 +143,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.communicate(timeout=20)
 
 
-def _post(address: str, header: RunHeader, leak: int) -> None:
+def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
+    """The ends of the generations, as of a program that declares none."""
+    ends = (snapshot for snapshot in snapshots if snapshot.kind == "generation_end")
+    for number, each in enumerate(ends):
+        at = 60.0 * number
+        yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
+
+
+def post_run(
+    address: str,
+    header: RunHeader,
+    leak: int,
+    counted: Callable[[Iterable[Snapshot]], Iterable[Snapshot]] = tuple,
+) -> None:
+    """Returns when the server has looked at it."""
     request_json(address, "POST", "/runs", header_to_wire(header))
-    batch = Batch(ProcessIdentity(f"process of {header.id}"), tuple(_snapshots(leak)))
+    batch = Batch(ProcessIdentity(f"process of {header.id}"), tuple(counted(made_snapshots(leak))))
     request_json(address, "POST", f"/runs/{header.id}/batches", batch_to_wire(batch))
     request_json(address, "PATCH", f"/runs/{header.id}", {"state": "finished"})
     pause, deadline = threading.Event(), time.monotonic() + 20
@@ -149,3 +173,27 @@ def _post(address: str, header: RunHeader, leak: int) -> None:
 def nowhere(tmp_path: Path) -> str:
     """An address at which nothing answers."""
     return "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path) -> Path:
+    path = tmp_path / "mlflow.db"
+    with sqlite3.connect(path) as database:
+        database.executescript((FILES / "mlflow.sql").read_text())
+    database.close()
+    return path
+
+
+@pytest.fixture
+def read(leakline: Callable[..., Said], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Import into a spool, and what was said of it."""
+
+    def call(path: Path, *more: str) -> dict[str, Any]:
+        out = tmp_path / "out.spool"
+        out.unlink(missing_ok=True)
+        said = leakline("import", str(path), "--out", str(out), "--json", *more)
+        assert said.status == 0, said.errors
+        answer: dict[str, Any] = json.loads(said.output)
+        return answer
+
+    return call

@@ -42,7 +42,12 @@ def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: 
     assert "## The books" in said.output
     assert "| `train` |" in said.output
     assert "by Leakline 0." in said.output.splitlines()[-1]
-    assert "http" not in said.output
+    # No address: types may be named after what speaks it.
+    assert "://" not in said.output
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_a_comparison_becomes_markdown(leakline: Any, server: str) -> None:
@@ -53,6 +58,10 @@ def test_a_comparison_becomes_markdown(leakline: Any, server: str) -> None:
     assert lines[2].startswith("**Fixed**: ")
     growth = next(line for line in lines if line.startswith("| growth per generation |"))
     assert growth.count("|") == 5 and "+20.00 MiB" in growth and "-100.0 %" in growth
+    (peak,) = [cells(line) for line in lines if line.startswith("| peak memory |")]
+    assert peak[1].endswith("iB") and peak[2].endswith("iB") and peak[3].startswith("-")
+    (seconds,) = [cells(line) for line in lines if line.startswith("| seconds per generation |")]
+    assert seconds[1:] == ["2.00 s", "2.00 s", "+0.0 %"]
     gone = [line for line in lines if line.startswith("- Gone: ")]
     assert any(" in `evaluate`: `app.Environment`" in line for line in gone)
     assert "- New: nothing" in lines

@@ -10,7 +10,7 @@ def test_an_unknown_project_has_no_runs(leakline: Any, server: str) -> None:
 
 
 def test_the_newest_comes_first_with_aligned_columns(leakline: Any, server: str) -> None:
-    lines = leakline("runs", "--server", server).output.splitlines()
+    lines = leakline("runs", "--server", server, "--project", "app").output.splitlines()
     assert (
         len(
             {
@@ -27,7 +27,8 @@ def test_the_newest_comes_first_with_aligned_columns(leakline: Any, server: str)
 
 
 def test_a_status_chooses(leakline: Any, server: str) -> None:
-    status = json.loads(leakline("runs", "--server", server, "--json").output)["items"][1]["status"]
-    said = leakline("runs", "--server", server, "--status", status)
+    listed = ("runs", "--server", server, "--project", "app")
+    status = json.loads(leakline(*listed, "--json").output)["items"][1]["status"]
+    said = leakline(*listed, "--status", status)
     assert "run1" in said.output
     assert "run2" not in said.output

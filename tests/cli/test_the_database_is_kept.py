@@ -51,6 +51,12 @@ def runs_of(url: str) -> list[str]:
         return [row[0] for row in connection.execute("SELECT id FROM runs ORDER BY id")]
 
 
+def test_the_size_is_there_for_programs(leakline: Any, url: str) -> None:
+    told = json.loads(leakline("db", "size", "--json", "--database-url", url).output)
+    assert told["bytes"] > 0
+    assert {(item["project"], item["runs"]) for item in told["items"]} == {("erl", 2), ("rl", 1)}
+
+
 def test_the_sizes_of_the_database_and_its_projects(leakline: Any, url: str) -> None:
     said = leakline("db", "size")
     assert said.status == 0

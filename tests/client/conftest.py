@@ -19,7 +19,6 @@ import pytest
 
 import leakline
 from leakline import guard
-from leakline.settings import Settings
 from leakline.snapshot import Batch, Snapshot, batch_from_wire
 from leakline.spool import collect, read_batches, read_records
 from leakline.starting import Chain
@@ -48,8 +47,8 @@ def accounts_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     chains: list[Chain] = []
     real = Chain.__init__
 
-    def noted(chain: Chain, settings: Settings) -> None:
-        real(chain, settings)
+    def noted(chain: Chain, *arguments: Any) -> None:
+        real(chain, *arguments)
         chains.append(chain)
 
     monkeypatch.setattr(Chain, "__init__", noted)

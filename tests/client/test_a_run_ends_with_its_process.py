@@ -294,3 +294,51 @@ def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(
     assert process.returncode == -signal.SIGTERM
     assert (ended(spool_directory) or {})["reason"] == "ValueError"
     assert [(end["state"], end["reason"]) for end in server.ends] == [("failed", "ValueError")]
+
+
+@pytest.mark.parametrize(
+    ("chains", "status", "state"), [(True, 0, "terminated"), (False, -15, "terminated")]
+)
+def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
+    train: Any, spool_directory: Path, chains: bool, status: int, state: str
+) -> None:
+    """Lightning ends a fit so: every handler that there was is called, then the loop stops by itself."""
+    process = train(
+        f"""
+        before = signal.getsignal(signal.SIGTERM)
+        came = []
+
+        def stop(number, frame):
+            came.append(number)
+            if callable(before):
+                before(number, frame)
+
+        if {chains}:
+            signal.signal(signal.SIGTERM, stop)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("saved a checkpoint", len(came), flush=True)
+        """
+    )
+    output, _ = process.communicate(timeout=60)
+    assert output == ("ready\nsaved a checkpoint 1\n" if chains else "ready\n")
+    assert process.returncode == status
+    end = ended(spool_directory) or {}
+    assert (end["state"], end["reason"]) == (state, "SIGTERM")
+
+
+def test_a_program_beside_which_we_run_has_no_handler_of_sigterm_that_it_did_not_set(
+    tmp_path: Path, spool_directory: Path
+) -> None:
+    """One of Python's waits for its turn: a program that is stuck in a library could not be told to end."""
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys\n"
+        "print('leakline' in sys.modules, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "leakline", "run", "--mode", "offline", "--", sys.executable, "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "True True\n"), done.stderr
+    end = ended(spool_directory) or {}
+    assert (end["state"], end["reason"]) == ("terminated", "SIGTERM")

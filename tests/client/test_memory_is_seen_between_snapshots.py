@@ -93,6 +93,25 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     assert len(told) < MOST_TOLD
 
 
+class Resting(Filling):
+    """It fills for two thirds of each eighth of a second: between two episodes the network is trained."""
+
+    def clock(self) -> float:
+        eighths, within = divmod(self.now, 1 / 8)
+        self.used = self.rate / 8 * (eighths + min(1.0, 1.5 * within * 8))
+        return self.now
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.015, 0.035, 0.085, 0.095])
+def test_a_pause_of_the_training_is_no_reason_to_look_away(begin: float) -> None:
+    """400 MiB at 80 MiB/s, as the training that the kernel kills in tests/flows."""
+    memory = Resting(80 * MIB, limit=400 * MIB)
+    memory.now = begin
+    told = memory.run(60)
+    assert told[-1] >= 0.97 * memory.limit
+    assert len(told) < MOST_TOLD
+
+
 def test_a_program_that_lives_at_its_limit_does_not_fill_the_spool() -> None:
     memory = Filling(2**30, used=9.5 * GIB)
     told = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ HOSTILE = (
     "\u202eturned round\u202c",
     "$x$ and <https://evil.example>",
     "[label]: https://evil.example",
+    "thanks @octocat and @github/security",
+    "`@octocat`",
     *LABELS,
 )
 PLAIN = (
@@ -51,7 +54,8 @@ def shown(text: str) -> str:
     for token in parsed(text):
         for part in token.children or ():
             assert part.type in ("text", "text_special", "code_inline"), part.type
-            said.append(part.content)
+            # What keeps a name from calling somebody is not seen.
+            said.append(part.content.replace("@\u2060", "@"))
     return "".join(said)
 
 
@@ -94,6 +98,21 @@ def test_what_reads_well_as_text_is_left_as_it_is(name: str) -> None:
 def test_nobody_makes_a_link_of_an_address_by_himself(name: str) -> None:
     assert "://" not in escape(name) and "www." not in escape(name).lower()
     assert shown(escape(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name", ("@octocat", "by @octocat: done", "`@octocat`", "(@github/security)")
+)
+@pytest.mark.parametrize("write", (escape, code))
+def test_a_name_that_is_pasted_calls_nobody(write: Any, name: str) -> None:
+    """As GitHub finds them: in what is shown, but in no code span."""
+    told = (part for token in parsed(write(name)) for part in token.children or ())
+    text = "".join(part.content for part in told if part.type != "code_inline")
+    assert not re.search(r"(?:^|\W)@[A-Za-z0-9]", text)
+
+
+def test_an_address_of_mail_reads_as_it_is() -> None:
+    assert shown(escape("me@example.org, a @ b")) == "me@example.org, a @ b"
 
 
 def test_no_name_at_all_is_a_dash() -> None:

@@ -71,7 +71,7 @@ def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> Non
 
 def test_without_anything_the_defaults_hold() -> None:
     settings = resolve({})
-    assert (settings.project, settings.unit, settings.mode) == ("default", "generation", "online")
+    assert (settings.project, settings.unit, settings.mode) == ("", "generation", "online")
     assert settings.server == "http://127.0.0.1:8765"
     assert settings.max_overhead == 0.01
     assert (settings.max_pause_seconds, settings.sample_seconds) == (0.05, 1.0)
@@ -110,7 +110,7 @@ def test_an_argument_wins_over_its_variable() -> None:
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == "default"
+    assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == ""
 
 
 def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from leakline.batches import SNAPSHOTS_PER_BATCH, consecutive, merge
+from leakline.descriptor import opened
 from leakline.errors import SpoolError
 from leakline.outbox import SafeOutbox, SpoolMemory
 from leakline.snapshot import (
@@ -267,9 +268,8 @@ def test_a_full_disk_is_noticed_once_and_recording_goes_on_in_memory(tmp_path: P
     told: list[str] = []
     file = spool(tmp_path)
     outbox = SafeOutbox(file, told.append)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, file._fd)
-    os.close(full)
+    file._fd.close()
+    file._fd = opened(Path("/dev/full"), os.O_WRONLY)
     outbox.append(batch(1))
     outbox.append(batch(2))
     assert len(told) == 1

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leakline.environment import command_line, installed_packages, masked, read_environment
+from leakline_server.limits import MAX_ENVIRONMENT_BYTES
 
 SHOW = (
     "import json, sys\n"
@@ -163,6 +164,22 @@ def test_secrets_of_the_command_line_are_left_out(given: list[str], kept: list[s
 def test_masking_costs_little_on_a_line_made_to_cost_much() -> None:
     for text in ("token" * 80, "://" + ":" * 400, "api_key = " * 40, "-" * 400, "bearer " * 60):
         assert len(masked(text)) <= 2 * len(text)
+
+
+def test_what_is_told_stays_below_what_a_server_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(500):
+        (tmp_path / f"{'long_' * 30}{i}-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *["é" * 400] * 200])
+    for name in ("JPY_SESSION_NAME", "WORLD_SIZE", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "x" * 50_000)
+    found = read_environment()
+    assert 40_000 < len(json.dumps(found)) < MAX_ENVIRONMENT_BYTES
+    # The first of each are told.
+    assert found["command_line"][:2] == ["python", "train.py"]
+    assert f"{'long-' * 30}0" in found["packages"]
 
 
 def test_packages_are_told_by_name_and_version(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Dockerfile and docker-compose.yml name only what exists, and publish nothing beyond loopback."""
+"""Dockerfile, docker-compose.yml and the proxy's configuration, as far as they can be held without a container engine:
+they name only what exists, agree with each other, run as nobody in particular, and publish nothing beyond loopback.
+
+What the parts do together is run for real by tests/server/test_two_servers_behind_nginx.py.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,33 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.server import nginx
+
+from leakline.cli import main
+from leakline_server.config import VARIABLES, Config, from_environment
+from leakline_server.serve import GRACEFUL_SHUTDOWN_SECONDS, KEEP_ALIVE_SECONDS
+from leakline_server.store.retention import PerProject
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
+PLAN: dict[str, Any] = yaml.safe_load(COMPOSE)
+SERVICES: dict[str, dict[str, Any]] = PLAN["services"]
+SERVERS = ("leakline-1", "leakline-2")
+PROXY = nginx.CONFIGURATION.read_text()
+VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*)|:\?([^}]*))?\}")
+# What has no value of its own, as a person would set it.
+GIVEN = {"LEAKLINE_ADMIN_PASSWORD": "correct horse battery staple"}
+# Of uvicorn, and told where who gets in is told.
+OF_OTHERS = {"FORWARDED_ALLOW_IPS"}
+# A version of three or two numbers, or a digest; never what means something else tomorrow.
+PINNED = re.compile(r"[\w./-]+(:\d+\.\d+(\.\d+)?-[\w.-]+|@sha256:[0-9a-f]{64})")
 
 
 def _copied() -> list[str]:
@@ -19,14 +45,216 @@ def _copied() -> list[str]:
     return [source for line in lines for source in line.split()[:-1]]
 
 
-def test_no_port_is_published_beyond_this_machine() -> None:
-    ports = re.findall(r'^\s+- "([\d.:]+)"$', COMPOSE, re.M)
-    assert ports
-    assert all(port.startswith("127.0.0.1:") for port in ports)
+def test_it_is_two_servers_on_one_postgres_behind_a_proxy() -> None:
+    assert set(SERVICES) == {*SERVERS, "proxy", "postgres"}
+    # The same in everything: only their names differ.
+    assert SERVICES["leakline-1"] == SERVICES["leakline-2"]
 
 
-def test_the_image_alone_does_not_listen_without_a_login() -> None:
+def test_no_port_is_published_beyond_this_machine_and_only_that_of_the_proxy() -> None:
+    ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    (published,) = ports.pop("proxy")
+    assert ports == {}
+    address, _, inside = published.rpartition(":")
+    assert address.startswith("127.0.0.1:")
+    assert f"listen {inside};" in PROXY
+
+
+def test_the_database_is_on_a_network_that_leads_nowhere() -> None:
+    assert SERVICES["postgres"]["networks"] == ["database"]
+    assert PLAN["networks"]["database"] == {"internal": True}
+    assert "database" not in SERVICES["proxy"]["networks"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_name_of_a_service_leads_to_something(name: str) -> None:
+    service = SERVICES[name]
+    assert set(service.get("networks", [])) <= set(PLAN["networks"])
+    for other, condition in service.get("depends_on", {}).items():
+        assert condition["condition"] == "service_healthy"
+        assert "healthcheck" in SERVICES[other] or "build" in SERVICES[other], other
+    for volume in service.get("volumes", []):
+        source = volume.split(":")[0]
+        if source.startswith("."):
+            assert (ROOT / source).is_file(), source
+            assert volume.endswith(":ro")
+        else:
+            assert source in PLAN["volumes"]
+    known = {
+        "build", "image", "depends_on", "environment", "read_only", "tmpfs", "cap_drop", "security_opt", "networks",
+        "stop_grace_period", "restart", "user", "volumes", "ports", "healthcheck",
+    }  # fmt: skip
+    assert set(service) <= known, "a slip of the pen, or teach this test"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nothing_runs_as_root_or_may_become_it(name: str) -> None:
+    service = SERVICES[name]
+    user = str(service["user"]) if "user" in service else _last("USER")
+    assert user.split(":")[0] not in ("", "0", "root")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+
+
+def test_every_image_is_pinned() -> None:
+    images = [s["image"] for s in SERVICES.values() if "build" not in s]
+    images += re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)
+    assert len(images) == 4
+    for image in images:
+        assert PINNED.fullmatch(image), image
+    assert len(set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M))) == 1
+
+
+def test_what_is_installed_into_the_image_is_pinned_and_proved() -> None:
+    assert "--require-hashes" in DOCKERFILE
+    locked = (ROOT / "requirements" / "server.txt").read_text()
+    names = re.findall(r"^([\w.-]+)==", locked, re.M)
+    assert locked.count("--hash=sha256:") >= len(names) > 10
+    wanted = {"fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg", "psutil", "hatchling"}
+    assert wanted <= set(names)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_part_says_how_it_is(name: str) -> None:
+    service = SERVICES[name]
+    if "healthcheck" not in service:
+        # That of the image, of which the next test is.
+        assert "build" in service and "HEALTHCHECK" in DOCKERFILE
+        return
+    kind, *command = service["healthcheck"]["test"]
+    assert kind in ("CMD", "CMD-SHELL")
+    if name == "proxy":
+        port, path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1]).groups()
+        assert f"listen {port};" in PROXY
+        assert path == "/healthz"
+    if name == "postgres":
+        environment = service["environment"]
+        assert command == [
+            f"pg_isready -U {environment['POSTGRES_USER']} -d {environment['POSTGRES_DB']}"
+        ]
+
+
+def test_the_health_check_of_the_image_is_a_program_that_python_understands() -> None:
+    command = re.search(r"HEALTHCHECK .*\n\s+CMD (\[.*\])", DOCKERFILE)
+    assert command is not None
+    python, option, program = yaml.safe_load(command[1])
+    assert (python, option) == ("python", "-c")
+    compile(program, "HEALTHCHECK", "exec")
+    port = re.search(r"^EXPOSE (\d+)", DOCKERFILE, re.M)
+    assert port is not None and f"127.0.0.1:{port[1]}/readyz" in program
+    assert f'"--port", "{port[1]}"' in _last("CMD")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_settings_are_ones_that_a_server_takes(name: str, tmp_path: Path) -> None:
+    given = {key: _filled_in(str(value)) for key, value in SERVICES[name]["environment"].items()}
+    assert set(given) - OF_OTHERS <= set(VARIABLES)
+    config = from_environment(given)
+    assert config.database_url.startswith("postgresql+psycopg://")
+    database = SERVICES["postgres"]["environment"]
+    user, password = database["POSTGRES_USER"], _filled_in(database["POSTGRES_PASSWORD"])
+    assert f"//{user}:{password}@postgres:5432/{database['POSTGRES_DB']}" in config.database_url
+    # What people reach is the published port.
+    (published,) = SERVICES["proxy"]["ports"]
+    assert config.public_url == f"http://{published.rpartition(':')[0]}"
+    assert config.log_format == "json"
+
+
+def test_what_the_image_starts_is_a_command_that_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program, command, *options = yaml.safe_load(_last("CMD"))
+    assert program == "leakline"
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in options if option.startswith("--"))
+
+
+def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> None:
+    port = re.search(r"^EXPOSE (\d+)", DOCKERFILE, re.M)
+    assert port is not None
+    named = re.findall(r"^\s+server (\S+:\d+)", PROXY, re.M)
+    assert named == [f"{name}:{port[1]}" for name in SERVERS] == list(nginx.SERVERS)
+    kept = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s;", PROXY, re.S)
+    assert kept is not None and int(kept[1]) < KEEP_ALIVE_SECONDS
+    # Stopping is over before it is a kill.
+    for name in SERVERS:
+        assert int(SERVICES[name]["stop_grace_period"].rstrip("s")) > 5 * GRACEFUL_SHUTDOWN_SECONDS
+
+
+def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
+    written = re.findall(r"^\s*(?:pid|\w+_temp_path) (\S+);", PROXY, re.M)
+    assert len(written) == 6 and all(path.startswith("/tmp/") for path in written)
+    assert SERVICES["proxy"]["read_only"] is True
+    assert any(place.startswith("/tmp") for place in SERVICES["proxy"]["tmpfs"])
+    (mounted,) = SERVICES["proxy"]["volumes"]
+    assert (ROOT / mounted.split(":")[0]).resolve() == nginx.CONFIGURATION
+    assert mounted.split(":")[1] == "/etc/nginx/nginx.conf"
+
+
+def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "nginx.conf"
+    file.write_text(nginx.configured(8080, (1, 2), tmp_path))
+    checked = subprocess.run(
+        [nginx.program(), "-t", "-e", "stderr", "-p", tmp_path, "-c", file],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr
+
+
+def _last(instruction: str) -> str:
+    return re.findall(rf"^{instruction} (.+)$", DOCKERFILE, re.M)[-1].strip()
+
+
+def _filled_in(text: str) -> str:
+    """As compose does, where only what it insists on is set."""
+    return VARIABLE.sub(lambda found: found[2] or GIVEN.get(found[1], ""), text)
+
+
+def _variables() -> Iterator[str]:
+    yield from (found[1] for found in VARIABLE.finditer(COMPOSE))
+
+
+def test_what_may_be_set_outside_is_told() -> None:
+    told = (ROOT / "docs" / "operations.md").read_text() + (
+        ROOT / "docs" / "settings.md"
+    ).read_text()
+    for name in _variables():
+        assert f"`{name}`" in told, name
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside(name: str) -> None:
+    """The documents say so of all of them."""
+    limits = {
+        variable
+        for variable, field in VARIABLES.items()
+        if isinstance(getattr(Config(), field), PerProject)
+    }
+    assert {"LEAKLINE_KEEP_DAYS", "LEAKLINE_RUNS_PER_DAY"} < limits
+    for variable in limits:
+        assert SERVICES[name]["environment"].get(variable) == f"${{{variable}:-}}", variable
+
+
+def test_neither_the_image_nor_the_servers_answer_without_a_login() -> None:
     assert "LEAKLINE_INSECURE=" not in re.sub(r"#.*", "", DOCKERFILE)
+    assert all("LEAKLINE_INSECURE" not in SERVICES[name]["environment"] for name in SERVERS)
+
+
+def test_compose_insists_on_a_password_and_on_nothing_else() -> None:
+    """Servers that nobody could sign in to do not start; so it is said before anything is built."""
+    insisted = {found[1] for found in VARIABLE.finditer(COMPOSE) if found[3]}
+    assert insisted == set(GIVEN)
+
+
+def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() -> None:
+    environment = SERVICES["leakline-1"]["environment"]
+    assert environment["FORWARDED_ALLOW_IPS"] == "*"
+    assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
+    assert all("ports" not in SERVICES[name] for name in SERVERS)
+    assert "`FORWARDED_ALLOW_IPS`" in (ROOT / "docs" / "access.md").read_text()
 
 
 def test_every_setting_is_a_documented_one() -> None:
@@ -50,6 +278,7 @@ def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> No
                 ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
             )
         else:
+            (source / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, source / name)
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

@@ -28,6 +28,7 @@ def test_a_run_is_fed_to_its_length_and_then_generation_by_generation(length: in
     assert news[0].first == length
 
 
+@pytest.mark.soak
 def test_every_row_is_measured_and_the_check_fails_when_a_target_cannot_be_reached(
     tmp_path: Path,
 ) -> None:

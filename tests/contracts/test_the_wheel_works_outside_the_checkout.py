@@ -127,6 +127,7 @@ def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> N
         "leakline_server/templates/base.html",
         "leakline_server/static/vendor/plotly/LICENSE",
         "leakline_server/migrations/env.py",
+        "leakline_server/static/js/leakline.js",
         "leakline/examples/erl_trading/trainer.py",
         "leakline/drill/small_training/__main__.py",
         "leakline/py.typed",
@@ -162,6 +163,7 @@ def test_the_wheel_serves_a_page_and_its_static_files(unpacked: Path, tmp_path: 
         page = _get(port, "/")
         assert b"Leakline" in page
         assert b"--" in _get(port, "/static/css/variables.css")
+        assert b"TensorFlow.js" in _get(port, "/static/js/leakline.js")
         assert (tmp_path / ".leakline" / "leakline.db").is_file()
     finally:
         process.terminate()

@@ -84,6 +84,25 @@ class Server:
         return dict(eventually(ask))
 
 
+def compare(
+    server: Server, before: str, after: str, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """`leakline compare`, as people and CI call it."""
+    command = [
+        sys.executable,
+        "-m",
+        "leakline",
+        "compare",
+        before,
+        after,
+        "--server",
+        server.address,
+    ]
+    return subprocess.run(
+        [*command, *more], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
 @dataclass(frozen=True)
 class Trained:
     """A training that ended. ``output`` is what it printed: one line of fitness per generation."""

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.flows.conftest import compare
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
 Train = Callable[..., Any]
-
-
-def compare(server: Any, before: str, after: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "leakline",
-        "compare",
-        before,
-        after,
-        "--server",
-        server.address,
-    ]
-    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60)
 
 
 def test_a_leaking_run_is_not_a_fix_of_itself(server: Any, trained: Train) -> None:

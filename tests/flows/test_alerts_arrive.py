@@ -217,6 +217,7 @@ def test_urgent_alerts_are_attempted_within_five_seconds_of_their_verdict(
         assert one.verified(secret)["data"]["link"].startswith(server.address)
 
 
+@pytest.mark.soak
 def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_again(
     serve: Callable[..., Server], receive: Callable[..., Receiver], eventually: Any
 ) -> None:

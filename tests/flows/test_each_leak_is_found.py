@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from tests.flows.conftest import CRITIC_STEPS, Server, Training
-
-from leakline.analysis.results import SEVERITY
+from tests.flows.judging import is_right, severity, told
 
 LEAKS = Path(__file__).resolve().parents[2] / "examples" / "erl_trading" / "leaks.py"
 GENERATIONS = 16
@@ -23,7 +22,7 @@ RATE_TOLERANCE = 0.25
 START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
-IN_EVERY_TEST_RUN = ("old_population", "loss_graph", "episode_history", "loss_history")
+IN_EVERY_TEST_RUN = ("old_population", "loss_graph")
 
 Train = Callable[..., Any]
 
@@ -54,41 +53,11 @@ def _by_cost(names: list[str]) -> list[Any]:
     ]
 
 
-def _severity(status: str) -> int:
-    return SEVERITY.index(status)  # type: ignore[arg-type]
-
-
-def _names(finding: dict[str, Any]) -> list[str]:
-    return [suspect["name"].removesuffix("[*]") for suspect in finding["suspects"]]
-
-
-def _is_right(finding: dict[str, Any], right: Any) -> bool:
-    """The right phase, and a right type or holder first among the suspects."""
-    first = _names(finding)[:1]
-    named = any(
-        name == wanted or name.endswith(f".{wanted}") for name in first for wanted in right.names
-    )
-    return named and finding["phase"] == right.phase
-
-
-def _told(verdict: dict[str, Any]) -> str:
-    """What the chain said, for the message of a failed test."""
-    lines = [f"{verdict['status']}: {verdict['summary']}"]
-    for finding in verdict["findings"]:
-        growth = finding["growth_bytes_per_generation"]["estimate"] / 2**20
-        start = finding["started_at_generation"]
-        lines.append(
-            f"{finding['status']} {finding['kind']} in {finding['phase']}: {_names(finding)[:4]},"
-            f" {growth:.2f} MiB per generation since {start and start['estimate']}"
-        )
-    return "\n".join(lines)
-
-
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
     # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
-    assert verdict["status"] in ("ok", "filling", "watch"), _told(verdict)
-    assert not verdict["findings"], _told(verdict)
+    assert verdict["status"] in ("ok", "filling", "watch"), told(verdict)
+    assert not verdict["findings"], told(verdict)
 
 
 @pytest.mark.leaks
@@ -98,20 +67,20 @@ def test_a_training_without_a_leak_that_has_warmed_up_is_well(
     warm = Training(server.address, "warm", tmp_path, generations=28, critic_steps=CRITIC_STEPS)
     assert warm.wait().status == 0
     verdict = server.verdict("warm", 28)
-    assert verdict["status"] in ("ok", "filling"), _told(verdict)
+    assert verdict["status"] in ("ok", "filling"), told(verdict)
 
 
 @pytest.mark.parametrize("leak", _by_cost(HARMLESS))
 def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     worst = RIGHT_ANSWERS[leak].worst
-    assert _severity(verdict["status"]) <= _severity(worst), _told(verdict)
+    assert severity(verdict["status"]) <= severity(worst), told(verdict)
 
 
 @pytest.mark.parametrize("leak", _by_cost([name for name in HARMLESS if RIGHT_ANSWERS[name].kind]))
 def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
-    assert any(_is_right(finding, RIGHT_ANSWERS[leak]) for finding in verdict["findings"]), _told(
+    assert any(is_right(finding, RIGHT_ANSWERS[leak]) for finding in verdict["findings"]), told(
         verdict
     )
 
@@ -121,8 +90,8 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     trained: Train, leak: str
 ) -> None:
     _, verdict = trained(leak)
-    assert _severity(verdict["status"]) >= _severity("suspected"), _told(verdict)
-    assert _is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), _told(verdict)
+    assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
+    assert is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), told(verdict)
 
 
 @pytest.mark.parametrize("leak", _by_cost(LARGE))
@@ -130,20 +99,20 @@ def test_a_large_leak_has_the_right_rate_and_start(trained: Train, leak: str) ->
     _, verdict = trained(leak)
     right, finding = RIGHT_ANSWERS[leak], verdict["findings"][0]
     rate = finding["growth_bytes_per_generation"]["estimate"]
-    assert rate == pytest.approx(right.bytes_per_generation, rel=RATE_TOLERANCE), _told(verdict)
+    assert rate == pytest.approx(right.bytes_per_generation, rel=RATE_TOLERANCE), told(verdict)
     _assert_start(verdict, right)
 
 
 def _assert_start(verdict: dict[str, Any], right: Any) -> None:
     start = verdict["findings"][0]["started_at_generation"]["estimate"]
-    assert abs(start - right.started_at_generation) <= START_TOLERANCE, _told(verdict)
+    assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
 
 
 def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
     # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
     found = verdict["findings"][0]["kind"]
-    assert found in (RIGHT_ANSWERS["loss_graph"].kind, "container"), _told(verdict)
+    assert found in (RIGHT_ANSWERS["loss_graph"].kind, "container"), told(verdict)
 
 
 @pytest.mark.leaks
@@ -155,7 +124,7 @@ def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: P
     assert kept.wait().status == 0
     verdict = server.verdict("kept", 28)
     found = verdict["findings"][0]["kind"]
-    assert found == RIGHT_ANSWERS["loss_graph"].kind == "graph", _told(verdict)
+    assert found == RIGHT_ANSWERS["loss_graph"].kind == "graph", told(verdict)
     _assert_start(verdict, RIGHT_ANSWERS["loss_graph"])
 
 
@@ -164,7 +133,7 @@ def test_two_leaks_at_once_are_both_found(trained: Train) -> None:
     _, verdict = trained("old_population", "loss_graph")
     leaking = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
     for leak in ("old_population", "loss_graph"):
-        assert any(_is_right(finding, RIGHT_ANSWERS[leak]) for finding in leaking), _told(verdict)
+        assert any(is_right(finding, RIGHT_ANSWERS[leak]) for finding in leaking), told(verdict)
 
 
 @pytest.mark.parametrize("leak", _by_cost(MATERIAL))

@@ -70,12 +70,14 @@ def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
     running = demo("--port", "0", "--generations", "100")
     running.read_until("generation 0")
     children = running.children()
-    assert len(children) == 2
+    # The server, what looks at its runs, and the training.
+    assert len(children) == 3
     assert running.interrupt() < END_SECONDS
     assert "Traceback" not in running.seen
     assert not [child for child in children if child.is_running()]
 
 
+@pytest.mark.leaks
 def test_ctrl_c_after_the_trainings_ends_everything(demo: Any) -> None:
     running = demo("--port", "0", "--generations", "2")
     running.read_until("Ctrl-C ends it")
@@ -100,6 +102,7 @@ def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken
         assert "http://127.0.0.1:" in line
 
 
+@pytest.mark.leaks
 def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_goes_on(
     demo: Any,
 ) -> None:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
+import importlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-LEAKS = Path(__file__).resolve().parents[2] / "examples" / "erl_trading" / "leaks.py"
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
+# The example, and what it calls its generation.
+EXAMPLES = {"erl_trading": "generation", "dqn_fuel_breaks": "episode"}
 
 
-def _docstrings() -> dict[str, str]:
+@dataclass(frozen=True)
+class Written:
+    docstrings: dict[str, str]
+    answers: dict[str, Any]
+    unit: str
+
+
+def _docstrings(path: Path) -> dict[str, str]:
     """Of the attributes of `Leaks`: the text behind each."""
-    tree = ast.parse(LEAKS.read_text())
+    tree = ast.parse(path.read_text())
     (leaks,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Leaks"]
     found = {}
     for field, text in zip(leaks.body, leaks.body[1:], strict=False):
@@ -26,25 +35,26 @@ def _docstrings() -> dict[str, str]:
     return found
 
 
-def _right_answers() -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("written_leaks", LEAKS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return dict(module.RIGHT_ANSWERS)
+def _written(example: str, unit: str) -> Written:
+    answers = importlib.import_module(f"examples.{example}.leaks").RIGHT_ANSWERS
+    return Written(_docstrings(ROOT / "examples" / example / "leaks.py"), answers, unit)
 
 
-DOCSTRINGS, RIGHT_ANSWERS = _docstrings(), _right_answers()
+WRITTEN = {example: _written(example, unit) for example, unit in EXAMPLES.items()}
 
 
-def test_every_switch_has_both() -> None:
-    assert set(DOCSTRINGS) == set(RIGHT_ANSWERS)
+@pytest.mark.parametrize("example", WRITTEN)
+def test_every_switch_has_both(example: str) -> None:
+    assert set(WRITTEN[example].docstrings) == set(WRITTEN[example].answers)
 
 
-@pytest.mark.parametrize("leak", RIGHT_ANSWERS)
-def test_the_docstring_says_the_right_answer(leak: str) -> None:
-    text, right = DOCSTRINGS[leak], RIGHT_ANSWERS[leak]
+@pytest.mark.parametrize(
+    ("example", "leak"),
+    [(example, leak) for example in WRITTEN for leak in WRITTEN[example].answers],
+)
+def test_the_docstring_says_the_right_answer(example: str, leak: str) -> None:
+    written = WRITTEN[example]
+    text, right = written.docstrings[leak], written.answers[leak]
     if right.kind is None:
         assert "Right: nothing." in text
         return
@@ -52,5 +62,5 @@ def test_the_docstring_says_the_right_answer(leak: str) -> None:
     assert f"phase {right.phase}" in text
     assert any(name in text for name in right.names)
     assert f"{right.count_per_generation:g} " in text
-    assert f"{round(right.bytes_per_generation / MIB, 2):g} MiB per generation" in text
-    assert f"from generation {right.started_at_generation}" in text
+    assert f"{round(right.bytes_per_generation / MIB, 2):g} MiB per {written.unit}" in text
+    assert f"from {written.unit} {right.started_at_generation}" in text

@@ -50,6 +50,18 @@ test("the extremes of joined snapshots are drawn as a band behind the line", () 
   assert.equal(data[1].fill, "tonexty");
 });
 
+test("extremes nearer to each other than a chart can show are left out, but for as long as one of them is not", () => {
+  const y = Array(200).fill(2 ** 30);
+  const thin = line({ x: y.map((_, i) => i), y, low: y.map((each) => each - 2 ** 19), high: y.map((each) => each + 2 ** 19) });
+  assert.equal(figure(chart({ lines: [thin] }), theme, colour, view).data.length, 1);
+  const spike = { ...thin, high: thin.high.with(77, 2 ** 30 + 2 ** 23) };
+  assert.equal(figure(chart({ lines: [spike] }), theme, colour, view).data.length, 3);
+  // Where others reach far higher, the axis does too.
+  const tall = line({ name: "tall", x: [0, 1], y: [0, 2 ** 40] });
+  assert.equal(figure(chart({ lines: [spike, tall] }), theme, colour, view).data.length, 2);
+  assert.equal(figure(chart({ lines: [spike, { ...tall, hidden: true }] }), theme, colour, view).data.length, 4);
+});
+
 test("only the chosen group of lines is drawn", () => {
   const lines = [line({ group: "private" }), line({ group: "rss", name: "rss" })];
   const { data } = figure(chart({ lines }), theme, colour, { ...view, group: "rss" });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { covers, StretchReader, withLines } from "../../static/js/stretch.js";
+import { covers, stretched, StretchReader, withLines } from "../../static/js/stretch.js";
 
 const line = (name, more = {}) => ({ name, group: null, x: [0, 9], y: [1, 2], low: null, high: null, colour: 3, ...more });
 
@@ -19,6 +19,13 @@ test("a line keeps its look and gets the points of the stretch; without any it i
   assert.deepEqual([a.x, a.y, a.low, a.high, a.colour], [[4, 5], [7, 8], [6, 8], [9, 8], 3]);
   assert.deepEqual([rss.x, b.x], [[], []]);
   assert.deepEqual(chart.lines[0].x, [0, 9]);
+});
+
+test("lines in hours are drawn in the minutes of the page", () => {
+  const found = stretched({ trend: [line("a", { x: [0.5, 2] })] }, 60);
+  assert.deepEqual([found.trend[0].x, found.trend[0].y], [[30, 120], [1, 2]]);
+  const same = { trend: [] };
+  assert.equal(stretched(same, 1), same);
 });
 
 /** A server that answers when told to, unless it was told that nobody waits. */

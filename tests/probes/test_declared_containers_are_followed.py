@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections import deque
 
@@ -59,6 +60,14 @@ def test_a_list_of_tuples_of_arrays_counts_the_arrays() -> None:
     assert samples["tracked.memory.length"] == 100
     assert samples["tracked.memory.capacity"] == 1000
     assert samples["tracked.memory.bytes"] == pytest.approx(100 * 4200, rel=0.1)
+
+
+def test_items_of_very_many_things_are_counted_from_a_few_of_them() -> None:
+    # Eight of them are more than is looked at for one answer, as the values of all actions in a log are.
+    values = [[float(i * 300 + k) for k in range(300)] for i in range(40)]
+    each = sys.getsizeof(values[0]) + 300 * sys.getsizeof(0.5)
+    measured = TrackedContainer("values", values).read()["tracked.values.bytes"]
+    assert measured == pytest.approx(40 * each, rel=0.02)
 
 
 def test_states_shared_by_neighbouring_steps_count_once() -> None:

@@ -243,10 +243,10 @@ class Server:
         self.process.kill()
         self.process.wait(10)
 
-    def interrupt(self) -> tuple[float, str]:
-        """Ctrl-C. Returns the seconds until the end and everything that was printed."""
+    def interrupt(self, how: signal.Signals = signal.SIGINT) -> tuple[float, str]:
+        """Ctrl-C, or another signal. Returns the seconds until the end and everything that was printed."""
         began = time.monotonic()
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(how)
         said, _ = self.process.communicate(timeout=20)
         return time.monotonic() - began, said
 

@@ -112,14 +112,14 @@ def kill_and_check(
             running[victim] = start(running[victim].port)
             for sender in senders:
                 figures.acknowledged += sender.acknowledged
-                _check(figures, sender, running[victim], exactly=False)
+                check(figures, sender, running[victim], exactly=False)
                 sender.send_more(BATCHES_AFTER, proxy.port)
                 for server in running:
-                    _check(figures, sender, server, exactly=True)
+                    check(figures, sender, server, exactly=True)
     return figures
 
 
-def _check(figures: Figures, sender: Sender, server: Any, *, exactly: bool) -> None:
+def check(figures: Figures, sender: Sender, server: Any, *, exactly: bool) -> None:
     """Everything acknowledged is there once, and as it was sent. ``exactly``: and nothing else is.
 
     Otherwise the batch that was under way may be there too, because its answer never came.

@@ -1,8 +1,9 @@
 """A database that an older server wrote is upgraded, answers as it did, and is written on.
 
-`schema_0004.db` and `schema_0004.json` were made with the server of commit 37b4b85, the last with that schema: three
-runs with two ranks, two attempts, a gap, a late batch, every kind of detail, a sealed stretch and alerts that never
-arrived. The JSON holds the batches as they were sent, and what was then answered to each of the questions.
+Each `schema_NNNN.db` and `schema_NNNN.json` was made with the server of the commit named in `RECORDED`, the last with
+that schema, by `tests/data/record_schema.py`: three runs with two ranks, two attempts, a gap, a late batch, every kind
+of detail, a sealed stretch and alerts that never arrived. The JSON holds what was then answered to each of the
+questions; that of 0004 also the batches as they were sent to all of them.
 """
 
 from __future__ import annotations
@@ -14,39 +15,68 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, insert, inspect, select
+from sqlalchemy import MetaData, event, insert, inspect, select
 from starlette.testclient import TestClient
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import open_engine, writing
-from leakline_server.store.migrate import current, upgrade
+from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-BEFORE = "0004_ends_of_processes"
+# Schema -> the commit whose server wrote it.
+RECORDED = {
+    "0004_ends_of_processes": "37b4b85",
+    "0009_deleted_runs": "22fae87",
+    "0010_strands": "44f7bc0",
+}
+# Released together with the one after it: no server wrote it.
+NEVER_THE_LAST = {"0011_intake"}
+# Those that are made by going back from 0004, below, and from today, in test_upgrades_from_every_schema.py.
+GONE_BACK_TO = {
+    "0001_runs_and_samples",
+    "0002_incidents_and_alerts",
+    "0003_acknowledgements_and_rules",
+    "0005_keys_begin_with_the_run",
+    "0006_several_servers",
+    "0007_removals_and_sizes",
+    "0008_segments_to_compact",
+}
 
 
-@pytest.fixture(scope="module")
-def recorded() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(lzma.decompress((DATA / "schema_0004.json.xz").read_bytes()))
-    return found
+def unpacked(schema: str, kind: str) -> bytes:
+    return lzma.decompress((DATA / f"schema_{schema[:4]}.{kind}.xz").read_bytes())
+
+
+@pytest.fixture(params=RECORDED, ids=lambda schema: schema[:4])
+def schema(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def old_database_url(empty_database_url: str, tmp_path: Path) -> Iterator[str]:
+def answers(schema: str) -> dict[str, Any]:
+    return dict(json.loads(unpacked(schema, "json"))["answers"])
+
+
+@pytest.fixture(scope="module")
+def sent() -> list[tuple[str, Any]]:
+    return list(json.loads(unpacked("0004", "json"))["sent"])
+
+
+@pytest.fixture
+def old_database_url(schema: str, empty_database_url: str, tmp_path: Path) -> str:
     file = tmp_path / "of_before.db"
-    file.write_bytes(lzma.decompress((DATA / "schema_0004.db.xz").read_bytes()))
+    file.write_bytes(unpacked(schema, "db"))
     if empty_database_url.startswith("sqlite"):
-        yield f"sqlite:///{file}"
-        return
-    copy_rows(f"sqlite:///{file}", empty_database_url)
-    yield empty_database_url
+        return f"sqlite:///{file}"
+    copy_rows(f"sqlite:///{file}", empty_database_url, schema)
+    return empty_database_url
 
 
-def copy_rows(source_url: str, target_url: str) -> None:
+def copy_rows(source_url: str, target_url: str, schema: str) -> None:
     source, target = open_engine(source_url), open_engine(target_url)
-    upgrade(target, MIGRATIONS, BEFORE)
+    upgrade(target, MIGRATIONS, schema)
     tables = MetaData()
     tables.reflect(target)
     with source.connect() as reading, writing(target) as connection:
@@ -92,27 +122,35 @@ def missing(before: Any, now: Any, where: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for number, value in enumerate(before):
             yield from missing(value, now[number], f"{where}[{number}]")
-    elif before != now:
+    elif folded(before) != folded(now):
         yield f"{where}: {str(before)[:80]} is {str(now)[:80]}"
 
 
-def test_everything_reads_as_it_did(old_database_url: str, recorded: dict[str, Any]) -> None:
+def folded(value: Any) -> Any:
+    """Sentences begin with a capital since."""
+    return value.casefold() if isinstance(value, str) else value
+
+
+def test_everything_reads_as_it_did(
+    old_database_url: str, schema: str, answers: dict[str, Any]
+) -> None:
     engine = open_engine(old_database_url)
-    assert current(engine) == BEFORE
+    assert current(engine) == schema
     engine.dispose()
     # Its workers never run, so that nothing changes meanwhile.
     api = TestClient(create_app(Config(database_url=old_database_url)), base_url="http://127.0.0.1")
-    for path, before in recorded["answers"].items():
+    assert len(answers) >= 40
+    for path, before in answers.items():
         now = comparable(path, asked(api, path))
         assert list(missing(comparable(path, before), now)) == [], path
 
 
 def test_what_is_there_counts_as_there_and_the_rest_is_written_on(
-    old_database_url: str, recorded: dict[str, Any], make_run: Any
+    old_database_url: str, answers: dict[str, Any], sent: list[tuple[str, Any]], make_run: Any
 ) -> None:
     config = Config(database_url=old_database_url)
     with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
-        for path, batch in recorded["sent"]:
+        for path, batch in sent:
             answer = api.post(path, json=batch)
             assert (answer.status_code, answer.json()["accepted"]) == (200, 0), answer.text
         for instance, first in (("p1", 600), ("p4", 0)):
@@ -122,5 +160,35 @@ def test_what_is_there_counts_as_there_and_the_rest_is_written_on(
         newest = {row["process"]: row["samples"] for row in reversed(rows["items"])}
         assert newest["p1"] == {"gauge.new": 629}
         assert newest["p4"] == {"gauge.new": 29}
-        before = recorded["answers"]["/api/v1/runs/grows/snapshots?limit=200&name=*"]["items"]
+        before = answers["/api/v1/runs/grows/snapshots?limit=200&name=*"]["items"]
         assert len(rows["items"]) == len(before) + 60
+
+
+OF_RUNS = ("/series?", "/snapshots?", "/census", "/holders", "/large-objects")
+
+
+@pytest.mark.parametrize("first", sorted(GONE_BACK_TO)[:3])
+@pytest.mark.parametrize("schema", ["0004_ends_of_processes"], indirect=True)
+def test_the_first_schemas_keep_what_they_had_of_runs(
+    first: str, old_database_url: str, answers: dict[str, Any]
+) -> None:
+    """Which had no rules, no findings, and no ends yet."""
+    engine = open_engine(old_database_url)
+    if old_database_url.startswith("sqlite"):
+        # Going back makes tables anew, and dropping one of old would take with it what refers to it.
+        event.listen(engine, "connect", lambda made, _: made.execute("PRAGMA foreign_keys=OFF"))
+    downgrade(engine, MIGRATIONS, first)
+    assert current(engine) == first
+    engine.dispose()
+    api = TestClient(create_app(Config(database_url=old_database_url)), base_url="http://127.0.0.1")
+    of_runs = {path: a for path, a in answers.items() if any(word in path for word in OF_RUNS)}
+    assert len(of_runs) >= 20
+    for path, before in of_runs.items():
+        now = comparable(path, asked(api, path))
+        assert list(missing(comparable(path, before), now)) == [], path
+
+
+def test_every_schema_that_a_server_wrote_is_recorded() -> None:
+    """Whoever adds a migration records a database of before it."""
+    of_before = revisions(MIGRATIONS)[:-1]
+    assert set(of_before) - GONE_BACK_TO - NEVER_THE_LAST <= set(RECORDED)

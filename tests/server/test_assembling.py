@@ -30,10 +30,10 @@ from leakline_server.store.codec import (
     texts,
 )
 from leakline_server.store.columns import Key
+from leakline_server.store.cutting import Cut
 from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine
 from leakline_server.store.packed import Body, pack, unpack
-from leakline_server.store.pieces import Cut
 
 KEY = Key("r1", 1)
 without_native = pytest.mark.skipif(

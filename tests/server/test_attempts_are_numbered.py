@@ -118,7 +118,7 @@ def hello(
     run: Any,
     told: int = 1,
     role: str = "main",
-    **environment: str,
+    **environment: Any,
 ) -> int:
     who = {"instance": run.instance, "rank": run.rank, "attempt": told, "role": role}
     body = run.header | {"process": who, "environment": environment}
@@ -147,18 +147,21 @@ def test_a_run_resumed_on_another_machine_begins_its_next_attempt_and_ends_with_
     api: TestClient, make_run: Any
 ) -> None:
     first, second = make_run(), make_run(instance="p2", started=T + 900)
-    assert hello(api, first, commit="aaa") == 1
+    assert hello(api, first, commit="aaa", dirty=True) == 1
     first.send(api, 0, 6)
     # It was killed and could not say so. The next one says attempt 1 as well, and so do its batches.
-    assert hello(api, second, commit="bbb") == 2
+    started = {"commit": "bbb", "dirty": False}
+    assert hello(api, second, **started) == 2
     assert second.send(api, 0, 3) == 3
-    assert hello(api, second, commit="bbb") == 2
+    assert hello(api, second, **started) == 2
     assert numbers(api) == {"p1": 1, "p2": 2}
     run = end(api, "p2")
     assert (run["state"], run["attempt"]) == ("finished", 2)
     assert run["rss_bytes"] == second.snapshot(2).samples["process.rss_bytes"]
-    assert [a["environment"] for a in run["attempts"]] == [{"commit": "aaa"}, {"commit": "bbb"}]
-    assert run["environment"] == {"commit": "bbb"}
+    assert [a["environment"] for a in run["attempts"]] == [
+        {"commit": "aaa", "dirty": True}, started,
+    ]  # fmt: skip
+    assert run["environment"] == started
 
 
 def test_the_ranks_of_a_launch_are_one_attempt(api: TestClient, make_run: Any) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from leakline.analysis.results import BookLine, Books
 from leakline_server import charts
+from leakline_server.chart_outlook import budget_levels
 from leakline_server.chart_parts import (
     Axis,
     Chart,
@@ -204,6 +207,84 @@ def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
     assert charts.trend_chart(AXIS, Palette(), private, [], told).bands == ()
     assert charts.trend_chart(Axis("minute", "time"), Palette(), private, rss, told).bands == ()
     assert charts.trend_chart(AXIS, Palette(), private, rss, verdict(findings=[])).bands == ()
+
+
+def test_what_was_planned_is_what_is_shown_first() -> None:
+    private = [line("process.anon_bytes", [0, 1, 2, 3], [GIB] * 4)]
+    rss = [line("process.rss_bytes", [0, 1, 2, 3], [2 * GIB] * 4)]
+
+    def first(*bands: dict[str, Any]) -> str:
+        told = verdict(findings=[], bands=bands)
+        return charts.trend_chart(AXIS, Palette(), private, rss, told).groups[0].id
+
+    assert first() == "private"
+    assert first(planned(1, 2, 4 * GIB)) == "rss"
+    assert (
+        first(planned(1, 2, 4 * GIB), planned(1, 2, GIB, series="process.anon_bytes")) == "private"
+    )
+
+
+def full_at(generation: float) -> dict[str, Any]:
+    when = {"estimate": generation, "low": generation, "high": generation}
+    return {"risk": "high", "limit_bytes": 32 * GIB, "limit_source": "cgroup", "generation": when}
+
+
+def test_a_forecast_reaches_the_limit_where_that_is_not_further_than_what_was_seen() -> None:
+    ends: list[float | None] = [each * GIB for each in range(17)]
+    near, far = (trend(verdict(oom=full_at(at)), ends) for at in (30, 40))
+    assert near.cone is not None and far.cone is not None
+    assert near.cone.x[-1] > 30 and near.cone.high[-1] >= 32 * GIB
+    assert [level.value for level in near.levels] == [32 * GIB]
+    assert far.cone.x[-1] == 20
+
+
+def test_a_forecast_that_may_be_anything_does_not_press_the_run_flat() -> None:
+    wide = {"estimate": GIB, "low": 0.0, "high": 100 * GIB}
+    ends: list[float | None] = [each * GIB for each in range(17)]
+    cone = trend(verdict(growth_bytes_per_generation=wide, oom=full_at(30)), ends).cone
+    assert cone is not None
+    assert max(cone.high) == 40 * GIB and len(cone.x) == 3
+    # Straight until there.
+    slope = (cone.high[1] - cone.high[0]) / (cone.x[1] - cone.x[0])
+    assert slope == pytest.approx(100 * GIB)
+
+
+def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
+    hours = Axis("hours since the start", "time", 3600)
+    private = [line("process.anon_bytes", [each / 60 for each in range(241)], [GIB] * 241)]
+
+    def chart(**changes: Any) -> Chart:
+        told = verdict(**{"unit": "minute", "oom": full_at(270), **changes})
+        return charts.trend_chart(hours, Palette(), private, [], told)
+
+    found = chart()
+    assert [(b.first, b.last) for b in found.bands] == [(1.5 / 60, 4.5 / 60)]
+    assert found.cone is not None
+    # A GiB a minute is sixty an hour.
+    (x0, x1), (y0, y1) = found.cone.x, found.cone.estimate
+    assert (y1 - y0) / (x1 - x0) == pytest.approx(60 * GIB)
+    assert [(each.name, each.source and each.source.kind) for each in found.lines] == [
+        ("memory", None)
+    ]
+    # A verdict of generations says nothing of a place in time.
+    other = chart(unit="generation")
+    assert (other.bands, other.cone) == ((), None)
+
+
+def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() -> None:
+    books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
+
+    def levels(**bounds: float | None) -> list[tuple[float, str]]:
+        check = {"scope": "generation", "normal": None, "leak": None, **bounds}
+        other = {"scope": "phase", "normal": GIB, "leak": GIB}
+        found = budget_levels(verdict(budgets=[check, other]), books)
+        return [(level.value, level.label) for level in found]
+
+    assert levels() == levels(normal=50 * GIB) == []
+    assert levels(normal=GIB / 2, leak=2 * GIB) == [
+        (GIB / 2, "budget"), (2 * GIB, "a leak from here on"),
+    ]  # fmt: skip
+    assert budget_levels(None, books) == ()
 
 
 def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:

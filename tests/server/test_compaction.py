@@ -101,7 +101,12 @@ QUESTIONS = [
 ]
 FILTERED = [
     points.SeriesQuery(("*",), phase="*", points=9),
+    points.SeriesQuery(("*",), phase="*", kind="phase_end", start=5, stop=60, points=3),
+    points.SeriesQuery(("*",), phase="train/step", axis="sequence", start=37, points=40),
     points.SeriesQuery(("rss",), kind="generation_end", axis="time", points=5),
+    points.SeriesQuery(("rare", "odd"), kind="generation_end", points=2),
+    # Of two phases, which are two strands of every piece.
+    points.SeriesQuery(("spike",), kind="phase_end", points=2),
 ]
 
 
@@ -276,7 +281,8 @@ def test_a_run_that_ended_has_whole_segments_and_rows_above_them(engine: Engine)
     series = count(engine, func.count(chunks.c.series_id.distinct())) - len(TEXT_COLUMNS)
     assert count(engine, func.count(rollup_rows.c.series_id)) == 3 * series
     assert count(engine, func.count(detail_rows.c.body)) < before
-    packed = func.length(chunks.c.blob) + func.coalesce(func.length(chunks.c.pieces), 0)
+    beside = (func.coalesce(func.length(c), 0) for c in (chunks.c.pieces, chunks.c.strands))
+    packed = sum(beside, func.length(chunks.c.blob))
     assert count(engine, func.sum(segments.c.bytes)) == count(engine, func.sum(packed))
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from leakline.analysis.priority import Priorities
 from leakline.errors import BadArgument
 from leakline_server.app import create_app
-from leakline_server.config import Config, WrongSettings, from_arguments, from_environment
-from leakline_server.serve import refuse_beyond_loopback
+from leakline_server.config import (
+    VARIABLES,
+    Config,
+    WrongSettings,
+    from_arguments,
+    from_environment,
+    misspelt,
+)
+from leakline_server.serve import refuse_without_a_login
 from leakline_server.store.engine import BadDatabaseUrl, open_engine
 
 
@@ -20,14 +30,45 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
         "LEAKLINE_PORT": "http", "LEAKLINE_SYNCHRONOUS": "off", "LEAKLINE_WEBHOOK_URL": "ftp://x",
         "LEAKLINE_WEBHOOK_FORMAT": "fax", "LEAKLINE_WEBHOOK_ALLOW": "10.0.0.0/99",
         "LEAKLINE_INSECURE": "maybe", "LEAKLINE_PUBLIC_URL": "leakline.example",
+        "LEAKLINE_DATABASE_URL": "mysql://x:hunter2@y/z", "LEAKLINE_HOST": "http://0.0.0.0",
+        "LEAKLINE_WEBHOOK_SECRET": "hunter2", "LEAKLINE_APPRISE_URLS": "hunter2",
+        "LEAKLINE_ALLOWED_ORIGINS": "a.example", "LEAKLINE_RULES": "/nowhere/rules.toml",
+        "LEAKLINE_PRIORITIES": "urgent=1", "LEAKLINE_KEEP_DAYS": "soon",
+        "LEAKLINE_THIN_AFTER_DAYS": "-1", "LEAKLINE_KEEP_BYTES": "much",
+        "LEAKLINE_LOG_FORMAT": "xml", "LEAKLINE_LOG_LEVEL": "loud",
+        "LEAKLINE_LOGIN": "perhaps", "LEAKLINE_ADMIN_PASSWORD": "hunter2",
+        "LEAKLINE_RUNS_PER_DAY": "few", "LEAKLINE_BYTES_PER_DAY": "little",
     }  # fmt: skip
+    # Whoever adds a setting says what is wrong with it.
+    assert wrong.keys() == VARIABLES.keys()
     with pytest.raises(WrongSettings) as caught:
         from_environment(wrong)
     for name, value in wrong.items():
         assert name in str(caught.value)
-        # The address of a webhook is a secret in itself.
-        assert (repr(value) in str(caught.value)) == (name != "LEAKLINE_WEBHOOK_URL")
+        # The address of a webhook is a secret in itself, and that of a database holds one.
+        assert (repr(value) in str(caught.value)) == (name not in SECRET)
+    assert "hunter2" not in str(caught.value)
     assert caught.value.exit_status == 2
+
+
+SETTINGS = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+SECRET = {
+    "LEAKLINE_ADMIN_PASSWORD",
+    "LEAKLINE_WEBHOOK_URL",
+    "LEAKLINE_WEBHOOK_SECRET",
+    "LEAKLINE_APPRISE_URLS",
+    "LEAKLINE_DATABASE_URL",
+}
+
+
+def test_a_slip_in_a_name_is_told_and_names_of_others_are_not() -> None:
+    given = {"LEAKLINE_KEEP_DAY": "3", "LEAKLINE_WEBHOOKS_URL": "x", "LEAKLINE_SERVER": "x", "PORT": "1",
+             "LEAKLINE_DIR": "x", "LEAKLINE_RUN_ID": "x", "LEAKLINE_KEEP_DAYS": "3"}  # fmt: skip
+    said = misspelt(given)
+    assert ["LEAKLINE_KEEP_DAYS" in said[0], "LEAKLINE_WEBHOOK_URL" in said[1]] == [True, True]
+    assert len(said) == 2
+    documented = re.findall(r"LEAKLINE_[A-Z_]+", SETTINGS.read_text())
+    assert misspelt(dict.fromkeys(documented, "x")) == []
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "8765.0", "٣"])
@@ -36,8 +77,54 @@ def test_a_port_is_a_number_of_sixteen_bits(port: str) -> None:
         from_environment({"LEAKLINE_PORT": port})
 
 
+@pytest.mark.parametrize(
+    "url", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leakline.example"]
+)
+def test_a_public_address_that_nobody_could_open_is_refused(url: str) -> None:
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_PUBLIC_URL.*http://host:port"):
+        from_environment({"LEAKLINE_PUBLIC_URL": url})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("LEAKLINE_KEEP_BYTES", "=5 GiB"),
+        ("LEAKLINE_KEEP_DAYS", "30, =90"),
+        ("LEAKLINE_RUNS_PER_DAY", " =5"),
+    ],
+)
+def test_a_limit_for_a_project_without_a_name_is_refused(name: str, text: str) -> None:
+    with pytest.raises(WrongSettings, match=f"{name}.*must name a project"):
+        from_environment({name: text})
+
+
 def test_nothing_set_is_the_default() -> None:
     assert from_environment({}) == from_environment({"LEAKLINE_PORT": ""}) == Config()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 GB",
+        "urgent=1 GB",
+        "major",
+        "major=much",
+        "major=0",
+        "major=2 GB,critical=1 GB",
+        "major=6 GB",
+    ],
+)
+def test_a_class_of_priority_needs_a_name_and_a_size_and_their_order(text: str) -> None:
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_PRIORITIES.*major"):
+        from_environment({"LEAKLINE_PRIORITIES": text})
+
+
+def test_a_class_that_is_not_named_keeps_its_limit() -> None:
+    found = from_environment({"LEAKLINE_PRIORITIES": "major=200 MB, critical=2 GiB"}).priorities
+    assert found == Priorities(200e6, 2 * 2**30)
+    assert from_environment({"LEAKLINE_PRIORITIES": "critical=2 GB"}).priorities == Priorities(
+        1e9, 2e9
+    )
 
 
 def test_the_command_line_wins() -> None:
@@ -62,23 +149,83 @@ def test_networks_and_origins_are_lists() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_listening_beyond_loopback_is_refused_without_a_login(host: str) -> None:
+def test_listening_beyond_loopback_is_refused_without_a_login(host: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
     with pytest.raises(BadArgument, match="LEAKLINE_INSECURE"):
-        refuse_beyond_loopback(Config(host=host))
-    refuse_beyond_loopback(Config(host=host, insecure=True))
+        refuse_without_a_login(Config(host=host, database_url=url))
+    assert list(tmp_path.iterdir()) == []
+    refuse_without_a_login(Config(host=host, insecure=True, database_url=url))
+    refuse_without_a_login(Config(host=host, admin_password="of somebody", database_url=url))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
 def test_loopback_needs_no_login(host: str) -> None:
-    refuse_beyond_loopback(Config(host=host))
+    refuse_without_a_login(Config(host=host))
+    with pytest.raises(BadArgument, match="LEAKLINE_LOGIN"):
+        refuse_without_a_login(Config(host=host, login=True))
+
+
+def test_a_server_asks_everybody_or_nobody() -> None:
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_LOGIN.*LEAKLINE_INSECURE"):
+        from_environment({"LEAKLINE_LOGIN": "1", "LEAKLINE_INSECURE": "1"})
+
+
+@pytest.mark.parametrize("password", ["short", "a" * 1_001, "leakline_admin_of_somebody"])
+def test_a_bad_password_is_refused_and_not_repeated(password: str) -> None:
+    with pytest.raises(WrongSettings, match="LEAKLINE_ADMIN_PASSWORD: must") as caught:
+        from_environment({"LEAKLINE_ADMIN_PASSWORD": password})
+    assert password not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "mysql://x/y", "postgresql+asyncpg://x/y", "sqlite://", ""]
+    "url", ["nonsense", "mysql://x/y", "postgresql+asyncpg://x/y", "sqlite://", "", "a://b:c/d"]
 )
 def test_a_database_we_cannot_use_is_named(url: str) -> None:
     with pytest.raises(BadDatabaseUrl):
         open_engine(url)
+
+
+@pytest.mark.parametrize(
+    "written", ["http://A.example/", "HTTP://a.example:80", "http://a.example"]
+)
+def test_an_origin_is_the_one_of_its_pages_however_it_is_written(
+    written: str, tmp_path: Path
+) -> None:
+    found = from_environment({"LEAKLINE_ALLOWED_ORIGINS": f"{written}, https://b.example:8443/"})
+    assert found.allowed_origins == ("http://a.example", "https://b.example:8443")
+    app = create_app(replace(found, database_url=f"sqlite:///{tmp_path}/x.db"))
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        answer = api.post("/api/v1/runs", json={}, headers={"origin": "http://a.example"})
+    # What is written is also said to have been.
+    assert answer.status_code == 201
+    assert answer.headers["access-control-allow-origin"] == "http://a.example"
+
+
+@pytest.mark.parametrize("written", ["a.example", "http://a.example/app", "http://", "http://a:b"])
+def test_what_is_no_origin_is_refused_with_an_example(written: str) -> None:
+    with pytest.raises(WrongSettings, match="an origin such as http://localhost:8000"):
+        from_environment({"LEAKLINE_ALLOWED_ORIGINS": written})
+
+
+@pytest.mark.parametrize("written", ["*", "null", "chrome-extension://abc", "http://[::1]:8000"])
+def test_an_origin_without_a_host_of_its_own_stays_as_it_is(written: str) -> None:
+    found = from_environment({"LEAKLINE_ALLOWED_ORIGINS": written})
+    assert found.allowed_origins == (written,)
+
+
+def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(tmp_path: Path) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    headers = {"origin": "http://b.example"}
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        client = api.get("/static/js/leakline.js", headers=headers)
+        assert client.headers["access-control-allow-origin"] == "*"
+        assert client.headers["cross-origin-resource-policy"] == "cross-origin"
+        again = api.get(
+            "/static/js/leakline.js", headers={**headers, "if-none-match": client.headers["etag"]}
+        )
+        assert (again.status_code, again.headers["access-control-allow-origin"]) == (304, "*")
+        for path in ("/static/js/units.js", "/api/v1/runs", "/"):
+            assert "access-control-allow-origin" not in api.get(path, headers=headers).headers
 
 
 def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:

@@ -115,7 +115,11 @@ def test_the_page_of_a_run_that_is_read_in_part_tells_of_the_whole(long_run: Tes
 
 
 def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_shown(
-    api: TestClient, make_run: Any, loads: list[str], monkeypatch: pytest.MonkeyPatch
+    api: TestClient,
+    make_run: Any,
+    loads: list[str],
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run()
     run.create(api)
@@ -126,6 +130,8 @@ def test_an_answer_that_takes_long_is_worked_out_anew_while_the_one_before_is_sh
     derivations = derived.Derivations(api.app.state.services.engine, waiting.append)  # type: ignore[attr-defined]
     assert derivations.of("r1").books.count() == 10
     run.send(api, 30, 30)
+    # The examiner reads it too.
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 20)
     for _ in range(3):
         assert derivations.of("r1", at_once=True).books.count() == 10
     (work,) = waiting

@@ -17,8 +17,10 @@ LIMIT = {"cgroup.limit_bytes": lambda sequence: 10 * GIB}
 
 
 def conclude(api: Any, before: float = 4e9, soon: float = 4e9) -> ends.Concluded:
-    with writing(api.app.state.services.engine) as connection:
-        return ends.conclude(connection, ends.Silence(before, max(before, soon)))
+    engine = api.app.state.services.engine
+    found = ends.suspects(engine, ends.Silence(before, max(before, soon)))
+    with writing(engine) as connection:
+        return ends.conclude(connection, found, found.runs)
 
 
 def join(api: Any, run: Any, role: str = "main") -> Any:
@@ -72,7 +74,7 @@ def test_no_kill_is_concluded_soon_while_nobody_at_all_is_heard_of(api: Any, mak
         join(api, make_run(id=f"r{number}", instance=f"p{number}", extra=used)).send(api, 0, 3)
         heard_at(api, f"p{number}", 1500.0, run=f"r{number}")
     assert conclude(api, before=1000.0, soon=2000.0) == ends.Concluded()
-    assert not ends.anybody_silent(api.app.state.services.engine, ends.Silence(1000.0, 2000.0))
+    assert not ends.suspects(api.app.state.services.engine, ends.Silence(1000.0, 2000.0)).runs
     assert conclude(api, before=2000.0, soon=3000.0).runs == ("r0", "r1")
 
 

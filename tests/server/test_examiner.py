@@ -253,7 +253,7 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
     def fail(*_: Any) -> int:
         raise RuntimeError
 
-    monkeypatch.setattr("leakline.analysis.examine", lambda history, kept: verdict(finding()))
+    monkeypatch.setattr("leakline.analysis.examine", lambda *_: verdict(finding()))
     monkeypatch.setattr("leakline_server.workers.examine.alerts.add", fail)
     with pytest.raises(RuntimeError):
         examiner.examine("r1")
@@ -289,10 +289,10 @@ def test_each_verdict_is_the_one_of_a_first_look(
 def test_of_few_runs_is_more_kept_than_is_stored(
     examiner: Examiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakline_server.workers.examine.KEPT_RUNS", 1)
+    monkeypatch.setattr("leakline_server.workers.looking.KEPT_RUNS", 1)
     for run_id in ("r1", "r2", "r1"):
         examiner.examine(run_id)
-        assert list(examiner._kept) == [run_id]
+        assert list(examiner._look._kept) == [run_id]
 
 
 def test_a_silent_run_is_marked_and_the_next_batch_makes_it_running_again(
@@ -354,8 +354,9 @@ def test_a_batch_ends_the_silence(api: Any, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     engine = api.app.state.services.engine
+    found = ends.suspects(engine, ends.Silence(4e9, 4e9))
     with writing(engine) as connection:
-        assert ends.conclude(connection, ends.Silence(4e9, 4e9)).runs == ("r1",)
+        assert ends.conclude(connection, found, found.runs).runs == ("r1",)
     assert api.get("/api/v1/runs/r1").json()["state"] == "silent"
     run.send(api, 0, 3)
     assert api.get("/api/v1/runs/r1").json()["state"] == "running"

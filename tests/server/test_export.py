@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.browser.hostile_labels import LABELS
 from tests.server.stored import engine_of, seal
 
 from leakline_server import export as exporting_room
 from leakline_server.store import exporting, removal
+from leakline_server.texts import without_control
 
 
 @pytest.fixture
@@ -24,6 +26,8 @@ def run(api: TestClient, make_run: Any) -> Any:
             "gauge.mixed": lambda i: i if i < 100 else i + 0.5,
             "gauge.rare": lambda i: i if i % 50 == 0 else None,
             "=1+2": lambda i: 7,
+            "＝1+2": lambda i: 8,
+            " @1+2": lambda i: 9,
             "time": lambda i: -i,
         }
     )
@@ -79,8 +83,25 @@ def test_csv_has_a_column_for_each_series_and_no_formula(api: TestClient, run: A
     assert {row["process"] for row in rows} == {"p1", "'+p2"}
     cells = [cell for line in csv.reader(io.StringIO(text)) for cell in line]
     texts = [cell for cell in cells if cell and not _is_number(cell)]
-    assert "'=1+2" in texts
-    assert [cell for cell in texts if cell[0] in "=+-@\t\r"] == []
+    assert {"'=1+2", "'＝1+2", "' @1+2"} <= set(texts)
+    assert [cell for cell in texts if cell.strip()[0] in "=+-@＝＋－＠"] == []
+
+
+def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, len(LABELS))
+    wire["columns"] |= {"label": list(LABELS), "phase": [label[:60] for label in LABELS]}
+    wire["columns"]["series"] |= {f"type.{label}.count": [1] * len(LABELS) for label in LABELS}
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    clean = [without_control(label) for label in LABELS]
+    rows = json.loads(exported(api, "json"))["snapshots"]
+    assert [row["label"] for row in rows] == clean
+    assert {f"type.{label}.count" for label in clean} <= set(rows[0]["samples"])
+    table = list(csv.DictReader(io.StringIO(exported(api, "csv").decode(), newline="")))
+    assert [row["label"].removeprefix("'") for row in table] == [c.removeprefix("'") for c in clean]
+    texts = [cell for row in table for cell in (row["label"], row["phase"], *row)]
+    assert not [cell for cell in texts if cell.strip()[:1] in (*"=+-@＝＋－＠",)]
 
 
 def _is_number(text: str) -> bool:

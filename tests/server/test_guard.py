@@ -52,7 +52,7 @@ def test_a_page_of_another_site_changes_nothing(make_client: Any) -> None:
 
 def test_our_pages_and_allowed_origins_may(make_client: Any) -> None:
     client = make_client(
-        allowed_origins=("https://a.example/",), public_url="https://leakline.example"
+        allowed_origins=("https://a.example",), public_url="https://leakline.example"
     )
     for origin in ("http://127.0.0.1:8765", "https://A.example", "https://leakline.example"):
         assert status(client, origin) == 201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -218,15 +219,19 @@ def test_seven_open_streams_leave_room_for_everybody_else(server: Any) -> None:
         stream.close()
 
 
-def test_ctrl_c_ends_the_server_and_its_streams_within_two_seconds(
-    server: Any, make_run: Any
+@pytest.mark.parametrize(
+    ("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_ends_the_server_and_its_streams_within_two_seconds(
+    how: signal.Signals, status: int, server: Any, make_run: Any
 ) -> None:
     send(server, make_run(), 0, 30)
     streams = [Stream(server.port) for _ in range(3)]
     for stream in streams:
         stream.until("run")
-    seconds, said = server.interrupt()
+    seconds, said = server.interrupt(how)
     assert seconds < 2.0
+    assert server.process.returncode == status
     assert "Traceback" not in said
     assert "error" not in said.lower()
     for stream in streams:

@@ -87,11 +87,16 @@ def test_a_cleanup_that_made_memory_grow_is_taken(shared_api: TestClient, run: A
     assert "freed nothing" in shared_api.get(f"/runs/{run.id}").text
 
 
-def test_two_names_that_become_one_are_refused(shared_api: TestClient, run: Any) -> None:
+def test_two_names_that_would_become_one_stay_two(shared_api: TestClient, run: Any) -> None:
     wire = run.wire(0, 3)
     wire["columns"]["series"]["gauge.a\x00b"] = [1, 2, 3]
     wire["columns"]["series"]["gauge.ab"] = [4, 5, 6]
-    refused(post(shared_api, run, wire), 422, "gauge.ab")
+    assert post(shared_api, run, wire).status_code == 200
+    query = {"name": "gauge.a*b", "x": "sequence"}
+    found = shared_api.get(f"/api/v1/runs/{run.id}/series", params=query).json()["items"]
+    assert sorted(item["last"] for item in found) == [[1, 2, 3], [4, 5, 6]]
+    (itself,) = [item for item in found if item["name"] == "gauge.ab"]
+    assert itself["last"] == [4, 5, 6]
 
 
 def test_an_instance_keeps_its_first_rank(shared_api: TestClient, run: Any) -> None:

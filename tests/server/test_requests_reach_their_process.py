@@ -236,6 +236,7 @@ def test_the_holders_of_a_suspect_are_asked_for(kind: str, requests: Requests) -
         finding("container", Suspect("app.trainer.history", "container"), Suspect(ENV, "type")),
         finding("native"), finding("objects"), finding("objects", Suspect(ENV, "type"), status="watch"),
         finding("objects", Suspect(ENV, "type"), status="recovered"),
+        finding("tensors", Suspect("tf.Tensor", "type")),
     ],
 )  # fmt: skip
 def test_nothing_is_asked_where_a_search_would_say_nothing_new(known: Finding) -> None:

@@ -183,7 +183,7 @@ def test_no_more_items_are_made_than_an_answer_holds(
         names.append(
             len(api.get(f"/api/v1/runs/many{number}of{ratio}/series?name=*").json()["items"])
         )
-    for module, name in ((points, "downsample"), (buckets, "_points")):
+    for module, name in ((points, "downsample"), (buckets, "points_of")):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain: made.append(0) or plain(*a))
     monkeypatch.setattr(points, "MAX_ITEMS", names[0] + 2)

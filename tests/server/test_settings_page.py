@@ -103,7 +103,7 @@ def test_a_server_without_runs_says_so(api: TestClient) -> None:
     words = shown(api)
     assert "There are no projects yet." in words and "no run yet" in words
     assert "No batch has come since the start." in words
-    assert "This version has no tokens and no login." in words
+    assert "login not asked for Tokens that are sent are not looked at." in words
     assert re.search(r"schema \d{4}_\w+, the newest there is", words)
 
 
@@ -183,6 +183,7 @@ def answer(question: str, **other: Any) -> tuple[str, str, str]:
     [
         ("Is what arrives written?", {"is_writing": False}, "confirmed"),
         ("Is what arrives written?", {"figures": WriterFigures(commits=4, failures=1)}, "suspected"),
+        ("Is what arrives written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
         ("Is what arrives written?", {"figures": WriterFigures()}, "learning"),
         ("Is it fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
         ("Is the database that of this version?", {"schema": "0010_b"}, "confirmed"),

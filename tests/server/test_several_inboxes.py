@@ -95,7 +95,7 @@ def snapshot(rank: int, sequence: int) -> Snapshot:
 def batch(run_id: str, rank: int, first: int, count: int) -> Incoming:
     who = ProcessIdentity(f"p{rank}", rank, rank, "host")
     sent = batch_to_wire(Batch(who, tuple(snapshot(rank, first + i) for i in range(count))))
-    return ingest.check(run_id, json.dumps(sent).encode(), 2.0)
+    return ingest.check(run_id, json.dumps(sent).encode(), 2_000.0)
 
 
 def store(engine: Engine, inbox: Inbox, found: Sequence[Incoming], *, killed: bool = False) -> int:

@@ -284,6 +284,7 @@ def test_of_three_servers_behind_a_proxy_one_is_killed_and_nothing_is_lost_or_do
 
 @pytest.mark.flow
 @pytest.mark.postgres
+@pytest.mark.soak
 def test_three_servers_that_are_killed_in_turn_lose_and_double_nothing(
     start: Any, make_run: Any
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from leakline_server.web import ending_view, inventory
+from leakline_server.web.run_view import progress
 
 GIB = 2**30
 
@@ -26,7 +27,8 @@ def process(**changed: Any) -> dict[str, Any]:
 def a_run(**changed: Any) -> dict[str, Any]:
     return {
         "state": "killed", "reason": "memory: 9.70 GiB of 10.00 GiB", "presumed": False, "unit": "generation",
-        "last_seen_at": "2026-01-31T12:10:00.000Z", "processes": [process()], "attempts": [], **changed,
+        "last_seen_at": "2026-01-31T12:10:00.000Z", "processes": [process()], "attempts": [], "attempts_left_out": 0,
+        **changed,
     }  # fmt: skip
 
 
@@ -57,6 +59,17 @@ def snapshot(**changed: Any) -> dict[str, Any]:
 )
 def test_an_end_is_told_in_words(state: str, reason: str, text: str) -> None:
     assert ending_view.ending({"state": state, "reason": reason}) == text
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "told"),
+    [(25, 25, "25 of 25 generations"), (7, 25, "7 of 25 generations"), (1, None, "1 generation")],
+)
+def test_a_run_says_how_many_of_its_generations_are_complete(
+    done: int, total: int | None, told: str
+) -> None:
+    run = {"unit": "generation", "generations": done, "total": total, "state": "finished"}
+    assert progress(run) == told
 
 
 def test_a_killed_run_tells_its_last_reading() -> None:
@@ -253,7 +266,8 @@ def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
     assert "<script" not in section
     cells = re.findall(r"<code>(.*?)</code>", section)
     shown = [html.unescape(re.sub("<wbr>|\u200b", "", each)) for each in cells]
-    assert shown == list(HOSTILE)
+    # A mark that turns the direction of what follows is no part of what is meant.
+    assert shown == [line.replace("\u202e", "") for line in HOSTILE]
 
 
 def test_the_state_with_its_reason_is_in_the_head_and_in_the_list(

@@ -13,7 +13,8 @@ from leakline_server.web.run_view import progress
 
 MIB, GIB = 2**20, 2**30
 RUN: dict[str, Any] = {
-    "unit": "generation", "started_at": "1970-01-01T00:00:00.000+00:00", "attempts": [], "notes": [],
+    "unit": "generation", "started_at": "1970-01-01T00:00:00.000+00:00", "attempts": [], "attempts_left_out": 0,
+    "notes": [], "last_seen_at": "1970-01-01T00:20:00.000+00:00",
 }  # fmt: skip
 CLOCK = Clock([100.0, 200.0, 300.0], [0, 1, 2])
 # Ten MiB each until generation 10, one after.
@@ -28,11 +29,14 @@ def event(
 
 
 def made(*events: dict[str, Any], **more: Any) -> tuple[Mark, ...]:
-    told: dict[str, Any] = {
-        "run": RUN, "events": events, "notes": (), "incidents": (), "verdict": None, "ends": None,
-        "axis": Axis("generation"), "clock": CLOCK, **more,
-    }  # fmt: skip
-    return marks(*told.values())
+    run, axis, clock = (
+        more.get("run", RUN),
+        more.get("axis", Axis("generation")),
+        more.get("clock", CLOCK),
+    )
+    effects = fix_effects(run, events, more.get("verdict"), more.get("ends"), axis, clock)
+    beside = (more.get(name, ()) for name in ("notes", "incidents", "alerts"))
+    return marks(run, events, *beside, effects, axis, clock)
 
 
 def test_nothing_is_marked_before_a_generation_has_ended_or_of_other_events() -> None:
@@ -67,6 +71,40 @@ def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
     assert told["cleanup"] == (1, "agent: freed 2.00 MiB")
 
 
+def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:
+    rule = {
+        "payload": {
+            "rule": {"name": "many", "status": "firing"}, "when": {"generation": 2},
+            "summary": "tensors.count is 612 at generation 2: above 500",
+        },
+        "created_at": 150.0, "event": "rule.fired",
+    }  # fmt: skip
+    risk = {
+        "payload": {"when": {}, "summary": "Risk high: soon"},
+        "created_at": 150.0,
+        "event": "oom.risk",
+    }
+    # Of an incident there is a sign already.
+    incident = {**risk, "event": "incident.suspected"}
+    first, second = made(alerts=(rule, risk, incident))
+    assert (first.kind, first.x, first.text) == ("alert", 1, "Risk high: soon")
+    assert second.x == 2
+    assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
+    over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
+    assert made(alerts=[{**rule, "payload": over}])[0].text.startswith("many is over: ")
+
+
+def test_what_was_found_long_after_a_run_lies_at_its_end() -> None:
+    late = {"payload": {"when": {}, "summary": "late"}, "created_at": 1e9, "event": "oom.risk"}
+    incident = {
+        "first_seen_at": "2020-01-01T00:00:00.000+00:00",
+        "status": "confirmed",
+        "summary": "x",
+    }
+    found = made(alerts=[late], incidents=[incident], axis=Axis("minutes", "time", 60))
+    assert [mark.x for mark in found] == [20, 20]
+
+
 def test_many_cleanups_push_nothing_else_aside() -> None:
     many = [event("cleanup", "agent", time=float(i), generation=i) for i in range(5_000)]
     found = made(event("mark", "drop", generation=3), *many)
@@ -91,7 +129,12 @@ def test_a_fix_tells_the_growth_on_both_sides_and_what_it_promised() -> None:
 def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
     commit, place = "1f0c9a2b" * 5, "training/trainer.py:281"
     fix = {**event("fix", "detach", generation=10, location=place), "phase": None}
-    effects = fix_effects(made(fix, ends=ENDS))
+    # One that begins alike, and one of the same name in a later attempt, have effects of their own.
+    twin = {**fix, "name": "detach" + "h" * 200, "generation": 2}
+    again = {**fix, "time": 900.0, "generation": 4}
+    effects = fix_effects(RUN, [fix, twin, again], None, ENDS, Axis("generation"), CLOCK)
+    assert [len(each) for each in effects.values()] == [1, 1, 1]
+    assert len(set(map(tuple, effects.values()))) == 3
     environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
     section = inventory.events([fix], "generation", environment, effects)
     assert section is not None and section.table is not None

@@ -77,6 +77,12 @@ def bounded_containers(lane: Lane, capacities: Mapping[str, int | None]) -> tupl
             continue
         sizes = f"tracked.{name}.bytes"
         size = fill_gaps(lane.readings(sizes)) if lane.has(sizes) else []
+        beside = f"tracked.{name}.device_bytes"
+        if size and lane.has(beside):
+            # What lies on devices is no memory of the process.
+            size = [
+                max(0.0, a - (b or 0)) for a, b in zip(size, lane.readings(beside), strict=True)
+            ]
         found.append(_bounded(lane, name, length, float(capacity), size))
     return tuple(found)
 

@@ -11,13 +11,15 @@ from .books import without_give_and_take
 from .contracts import Violation
 from .counts import CountGrowth
 from .facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
+from .javascript import TENSOR as JS_TENSOR
+from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
 from .trend import floor_slope
 from .wording import short_name
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
 
-_TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter")
+_TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter", JS_TENSOR)
 _LIBRARIES: Final = frozenset(
     {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
      "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
@@ -241,6 +243,7 @@ def _bytes_rate(
                 return rate, False
         return None, False
     series = {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
+    series = JS_TENSOR_BYTES if name == JS_TENSOR else series
     rate = rate_of(facts.lane, series, growth.start, upto)
     return rate, family in ("tensor", "array") and rate is not None
 

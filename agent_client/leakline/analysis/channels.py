@@ -10,6 +10,7 @@ from typing import Final
 
 from .evidence import Scale, baseline_of
 from .history import Value
+from .javascript import HEAP_BYTES, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
 from .results import Kind
 from .series import Lane, fill_gaps
 from .trend import theil_sen
@@ -54,11 +55,17 @@ class Channel:
         return self.kind == "gpu" and self.name.endswith(".allocated_bytes")
 
 
-def channels_of(lane: Lane) -> tuple[Channel, ...]:
-    """All channels this lane has readings of in every sense needed, in a fixed order."""
+def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
+    """All channels this lane has readings of in every sense needed, in a fixed order.
+
+    ``has_ranks``: ranks of the run tell of themselves; one that started the others has them as children as well.
+    """
     found = []
     for series in _CHILDREN:
         values = _column(lane, series)
+        ranks = _column(lane, series.replace("children.", "children.ranks.")) if has_ranks else ()
+        if values and ranks:
+            values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
         if values:
             found.append(Channel(series, "children", values, own_baseline=False))
             break
@@ -68,6 +75,8 @@ def channels_of(lane: Lane) -> tuple[Channel, ...]:
     for index in _devices(lane):
         found.extend(_device_channels(lane, index))
     found.extend(_metal_channels(lane))
+    if is_javascript(lane.series):
+        found.extend(_beside_tensors(lane))
     return tuple(found)
 
 
@@ -113,6 +122,16 @@ def _metal_channels(lane: Lane) -> list[Channel]:
     return [Channel(_METAL, "gpu", allocated, limit)] if allocated else []
 
 
+def _beside_tensors(lane: Lane) -> list[Channel]:
+    """What else a program of JavaScript takes: in a page its heap."""
+    heap, resident = _column(lane, HEAP_BYTES), _column(lane, RESIDENT_BYTES)
+    if resident:
+        tensors = _column(lane, TENSOR_BYTES) or (0.0,) * len(resident)
+        rest = tuple(r - t for r, t in zip(resident, tensors, strict=True))
+        return [Channel(RESIDENT_BYTES, "objects", rest)]
+    return [Channel(HEAP_BYTES, "objects", heap)] if heap else []
+
+
 def _last(lane: Lane, series: str) -> float | None:
     values = _column(lane, series)
     return values[-1] if values else None
@@ -143,7 +162,8 @@ def bridged_for_good(lane: Lane, upto: int) -> int:
     """Of the first ``upto`` generations those without an open gap: no reading to come changes what a channel says."""
     of_devices = [series for index in _devices(lane) for series in _of_device(index)]
     ends = [upto]
-    for series in filter(lane.has, (*_CHILDREN, _SHARED, *of_devices, _METAL)):
+    beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
+    for series in filter(lane.has, (*_CHILDREN, _SHARED, *of_devices, _METAL, *beside)):
         known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)

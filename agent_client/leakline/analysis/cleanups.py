@@ -11,7 +11,7 @@ from typing import Final
 
 from ..snapshot import Event
 from .history import amount_of, number_of
-from .priority import one_worse, priority
+from .priority import Priorities, one_worse, priority
 from .results import Finding
 from .wording import format_bytes, short_name
 
@@ -62,8 +62,8 @@ def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
     return replace(finding, priority=grade, evidence=(*finding.evidence, vain.told + raised))
 
 
-def is_deeper(finding: Finding) -> bool:
-    return finding.priority != priority(finding.growth_bytes_per_generation.estimate)
+def is_deeper(finding: Finding, limits: Priorities) -> bool:
+    return finding.priority != priority(finding.growth_bytes_per_generation.estimate, limits)
 
 
 def _beginning(finding: Finding) -> float | None:

@@ -9,11 +9,14 @@ from itertools import compress
 from statistics import median
 from typing import Final
 
+from . import gauges
 from .books import LEAKLINE_LINE, NO_PHASE
 from .evidence import MATERIAL
 from .growth import type_growth
 from .history import ProcessHistory, RunHistory
+from .javascript import TENSOR_BYTES, is_page
 from .ladder import ACTIVE
+from .priority import DEFAULTS, Priorities
 from .results import (
     Change,
     Comparison,
@@ -27,9 +30,10 @@ from .results import (
     TypeGrowth,
     Verdict,
 )
-from .series import lanes_of, top_level
+from .series import Lane, lanes_of, top_level
 from .since import kept_per_generation
 from .study import LaneStudy
+from .survival import survival_change, survival_of
 from .trend import floor_slope
 from .verdict import examine
 from .wording import format_bytes, format_change
@@ -46,22 +50,24 @@ _MAX_TYPES: Final = 20
 # Generations a phase is compared over; more say nothing more.
 _PHASES_KEPT: Final = 256
 _NO_PERCENT: Final = 1e-9
+RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 
 
-def compare(before: RunHistory, after: RunHistory) -> Comparison:
+def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
     """Compare ``after`` with ``before`` over the generations both have.
 
     Growth is private memory without what declared containers gained, after the first generations.
     """
     shared = _shared_generations(before, after)
-    a, b = _Side(before, shared), _Side(after, shared)
+    a, b = _Side(before, shared, priorities), _Side(after, shared, priorities)
     changes = _finding_changes(a.verdict.findings, b.verdict.findings)
-    outcome = _outcome(a, b, changes, len(shared))
+    both = _both_have(before, after, shared)
+    outcome = _outcome(a, b, changes, both)
     return Comparison(
         before=before.run,
         after=after.run,
         outcome=outcome,
-        summary=_summary(outcome, a, b, len(shared)),
+        summary=_summary(outcome, a, b, both),
         generations_compared=len(shared),
         growth_bytes_per_generation=GrowthChange(a.growth, b.growth, *_change(a.growth, b.growth)),
         peak_bytes=Change(a.peak, b.peak, _percent(a.peak, b.peak)),
@@ -71,18 +77,26 @@ def compare(before: RunHistory, after: RunHistory) -> Comparison:
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         fixes=b.verdict.fixes,
+        by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
+        survival=survival_change(
+            survival_of(before, a.verdict), survival_of(after, b.verdict), after.unit
+        ),
     )
+
+
+def warm_up(generations: int) -> int:
+    """How many of the first that both runs have are left out of growth and seconds."""
+    return min(_WARM_UP, max(0, generations - _MIN_GENERATIONS))
 
 
 class _Side:
     """What is measured of one run over the shared generations."""
 
-    def __init__(self, history: RunHistory, shared: Sequence[int]) -> None:
+    def __init__(self, history: RunHistory, shared: Sequence[int], priorities: Priorities) -> None:
         self.history = history
-        self.verdict: Verdict = examine(history)
+        self.verdict: Verdict = examine(history, priorities=priorities)
         self.studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
-        skip = min(_WARM_UP, max(0, len(shared) - _MIN_GENERATIONS))
-        self.shared = frozenset(shared[skip:])
+        self.shared = frozenset(shared[warm_up(len(shared)) :])
         self.growth = self._growth()
         self.phases = self._phases()
         self.peak = self._peak(shared)
@@ -125,14 +139,14 @@ class _Side:
         return found
 
     def _peak(self, shared: Sequence[int]) -> float | None:
-        """The highest resident size seen in the shared generations, the processes added up."""
+        """The highest resident size seen in the shared generations, of a page its tensors; the processes added up."""
         upto = max(shared, default=None)
         total, seen = 0.0, False
         for study in self.studies:
             lane = study.lane
             known = [
                 float(value)
-                for name in ("process.rss_bytes", "process.peak_bytes")
+                for name in ((TENSOR_BYTES,) if is_page(lane.series) else RESIDENT)
                 for value, generation in zip(
                     lane.series.get(name, ()), lane.generation, strict=False
                 )
@@ -149,6 +163,10 @@ class _Side:
                 values = study.lane.values("generation.seconds")
                 known += [float(v) for i in self._positions(study) if (v := values[i]) is not None]
         return median(known) if known else None
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [study.lane for study in self.studies]
 
     @property
     def leaks(self) -> bool:
@@ -171,6 +189,20 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
         {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
     ]
     return sorted(sides[0] & sides[1])
+
+
+def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
+    """How many generations both went through: of very long runs, more than were read of both."""
+    sides = [
+        frozenset().union(*(process.left_out.generations for process in history.processes))
+        for history in (before, after)
+    ]
+    if not any(sides):
+        return len(shared)
+    read = [
+        {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
+    ]
+    return len((read[0] | sides[0]) & (read[1] | sides[1]))
 
 
 def _upto(history: RunHistory, shared: Sequence[int]) -> RunHistory:
@@ -284,14 +316,11 @@ def _by_type(before: RunHistory, after: RunHistory) -> tuple[TypeChange, ...]:
 
 
 def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> TypeChange:
-    def rate(row: TypeGrowth | None) -> float | None:
-        if row is None or row.count_per_generation is None:
-            return None
-        return row.count_per_generation.estimate
-
+    was, now = (None if row is None else row.count_per_generation for row in (old, new))
     return TypeChange(
-        name, rate(old), rate(new), old.last_count if old else None, new.last_count if new else None
-    )
+        name, None if was is None else was.estimate, None if now is None else now.estimate,
+        old.last_count if old else None, new.last_count if new else None, *_change(was, now),
+    )  # fmt: skip
 
 
 def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:

@@ -12,6 +12,8 @@ from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
 from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
 from .history import RunHistory
+from .javascript import TENSOR as JS_TENSOR
+from .javascript import TENSORS as JS_TENSORS
 from .series import Lane
 from .wording import short_name
 
@@ -92,7 +94,9 @@ class Facts:
             # What pyplot has open is exact and often read, and goes before the class of the same name.
             found.append(("figures.open", FIGURE, "type"))
         found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
-        for series, name in (("tensors.count", TENSOR), ("arrays.count", ARRAY)):
+        for series, name in (
+            ("tensors.count", TENSOR), ("arrays.count", ARRAY), (JS_TENSORS, JS_TENSOR),
+        ):  # fmt: skip
             if lane.has(series) and name not in types:
                 found.append((series, name, "type"))
         found.extend(

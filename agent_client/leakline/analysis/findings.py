@@ -11,8 +11,9 @@ from .attribution import Cause, holds
 from .candidates import Candidate
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
+from .javascript import HEAP_BYTES, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
-from .priority import one_worse, priority
+from .priority import Priorities, one_worse, priority
 from .results import SEVERITY, Finding, Interval, Status, Suspect
 from .study import Assessed, LaneStudy
 from .trend import Slope
@@ -29,7 +30,9 @@ def interval(slope: Slope) -> Interval:
     return Interval(slope.estimate, slope.low, slope.high)
 
 
-def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Finding:
+def build_finding(
+    study: LaneStudy, standing: Standing, several: bool, limits: Priorities
+) -> Finding:
     """The finding of one standing; ``several`` when the run has more than one process."""
     a = standing.assessed
     cause = a.cause
@@ -47,7 +50,7 @@ def build_finding(study: LaneStudy, standing: Standing, several: bool) -> Findin
         evidence=_evidence(study, standing),
         advice=advice_for(a, holder) if standing.status != "ok" else (),
         phase_path=cause.place.path,
-        priority=priority(cause.rate.estimate),
+        priority=priority(cause.rate.estimate, limits),
         process=a.process if several else None,
     )
     if finding.status in ACTIVE and a.scale.is_material(cause.rate.estimate, a.window):
@@ -124,18 +127,28 @@ def _confidence(standing: Standing) -> float:
 
 
 def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
-    a = standing.assessed
+    a, unit = standing.assessed, study.history.unit
     lines = [a.note] if a.note else []
     if a.waiting is not None:
-        lines.append(a.waiting.told())
-    lines += [*_contract_lines(a), *_count_lines(a), *_memory_lines(a, standing.confirmations)]
-    lines.extend(_explained_lines(a))
+        lines.append(a.waiting.told(unit))
+    lines += [*_contract_lines(a), *_count_lines(a, unit)]
+    lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(a, unit)]
     lines.extend(_phase_lines(a))
+    if _is_upper_bound(study, a):
+        lines.append(
+            "On this backend TensorFlow.js calls its bytes an upper bound: the collector may have freed some already."
+        )
     if standing.status == "ok" and a.cause.members:
-        lines.append(_harmless(a))
+        lines.append(_harmless(a, unit))
     if standing.status == "recovered":
         lines.append("It has stopped growing.")
     return tuple(lines)
+
+
+def _is_upper_bound(study: LaneStudy, a: Assessed) -> bool:
+    owner = a.cause.owner
+    ours = owner is not None and owner.name == TENSOR
+    return ours and study.history.environment.get(UNRELIABLE) is True
 
 
 def _contract_lines(a: Assessed) -> list[str]:
@@ -150,15 +163,15 @@ def _contract_lines(a: Assessed) -> list[str]:
     return found
 
 
-def _count_lines(a: Assessed) -> list[str]:
+def _count_lines(a: Assessed, unit: str) -> list[str]:
     found = []
     for member in a.cause.members[:3]:
         g = member.growth
-        what = f"{_named(member)} grows by {format_count(g.slope)} per generation"
+        what = f"{_named(member)} grows by {format_count(g.slope)} per {unit}"
         if g.pattern == "constant":
-            found.append(f"{what}, the same in each of the last {g.rises} generations.")
+            found.append(f"{what}, the same in each of the last {g.rises} {unit}s.")
         elif g.pattern == "periodic":
-            beat = f"every {ordinal(g.period or 0)} generation, {g.rises} times"
+            beat = f"every {ordinal(g.period or 0)} {unit}, {g.rises} times"
             found.append(f"{_named(member)} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
             found.append(f"{what} on average: {g.rises} rises, never taken back.")
@@ -176,27 +189,33 @@ def _named(member: Candidate) -> str:
     return f"The number of {short_name(member.name)}{graph}"
 
 
-def _memory_lines(a: Assessed, in_a_row: int) -> list[str]:
+def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     rate = a.cause.rate
     if a.garbage is not None:
         return [
-            f"The collector frees {format_count(a.garbage)} objects per generation that only it could free, "
+            f"The collector frees {format_count(a.garbage)} objects per {unit} that only it could free, "
             "and memory swings with it."
         ]
     if rate.points < 2 or rate.estimate <= 0:
         return []
     spread = f"{format_bytes(rate.low)} to {format_bytes(rate.high)}"
-    found = [f"Memory grows by {format_change(rate.estimate)} per generation ({spread}, 90 %)."]
+    found = [f"Memory grows by {format_change(rate.estimate)} per {unit} ({spread}, 90 %)."]
     if a.rise.window:
         times = "once" if in_a_row == 1 else f"{in_a_row} times in a row"
-        found.append(f"The rise holds over {a.rise.generations} generations, seen {times}.")
+        found.append(f"The rise holds over {a.rise.generations} {unit}s, seen {times}.")
     return found
 
 
-def _explained_lines(a: Assessed) -> list[str]:
+def _explained_lines(a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
         return ["No Python object that was counted explains it."]
+    if cause.kind == "tensors" and cause.owner is None:
+        return ["The number of tensors does not grow with it: they grow larger."]
+    if a.channel == HEAP_BYTES:
+        return ["It is the heap of JavaScript: objects that are no tensors."]
+    if a.channel == RESIDENT_BYTES:
+        return ["It is resident memory without the tensors."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: what it holds unused grows alike."]
     if cause.kind == "gpu_fragmentation":
@@ -208,7 +227,7 @@ def _explained_lines(a: Assessed) -> list[str]:
     if cause.measured is None or cause.rate.estimate <= 0:
         return []
     share = min(1.0, cause.measured / cause.rate.estimate)
-    return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per generation."]
+    return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}."]
 
 
 def _phase_lines(a: Assessed) -> list[str]:
@@ -220,12 +239,12 @@ def _phase_lines(a: Assessed) -> list[str]:
     return [f"{place.share:.0%} of it stays in {place.phase}."]
 
 
-def _harmless(a: Assessed) -> str:
+def _harmless(a: Assessed, unit: str) -> str:
     size = a.cause.measured if a.cause.measured is not None else max(a.cause.rate.estimate, 0.0)
     share = a.scale.share(size, a.window)
     return (
-        f"It grows, but does not matter: {format_bytes(size)} per generation, {share:.2%} of memory within "
-        f"the next {min(100, round(2 * max(1.0, a.window)))} generations."
+        f"It grows, but does not matter: {format_bytes(size)} per {unit}, {share:.2%} of memory within "
+        f"the next {min(100, round(2 * max(1.0, a.window)))} {unit}s."
     )
 
 
@@ -247,21 +266,21 @@ def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
     )  # fmt: skip
 
 
-def merge_alike(findings: Sequence[Finding]) -> list[Finding]:
+def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
     """Ranks that leak alike are one finding with their growth added up."""
     merged: dict[str, Finding] = {}
     for finding in findings:
         known = merged.get(finding.fingerprint)
-        merged[finding.fingerprint] = finding if known is None else _merge(known, finding)
+        merged[finding.fingerprint] = finding if known is None else _merge(known, finding, limits)
     return sorted(merged.values(), key=rank_key)
 
 
-def _merge(a: Finding, b: Finding) -> Finding:
+def _merge(a: Finding, b: Finding, limits: Priorities) -> Finding:
     worse = max(a, b, key=lambda f: SEVERITY.index(f.status))
     x, y = a.growth_bytes_per_generation, b.growth_bytes_per_generation
     total = Interval(x.estimate + y.estimate, x.low + y.low, x.high + y.high)
-    grade = priority(total.estimate)
-    if is_deeper(a) or is_deeper(b):
+    grade = priority(total.estimate, limits)
+    if is_deeper(a, limits) or is_deeper(b, limits):
         grade = one_worse(grade)
     return replace(
         worse,

@@ -50,12 +50,12 @@ class Waiting:
     mostly: bool = False  # most of the newest objects are garbage
     collector_off: bool = False
 
-    def told(self) -> str:
+    def told(self, unit: str) -> str:
         """One line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
             return f"Nothing but each other refers to them: only the collector can free them.{off}"
-        more = f", {format_count(self.growth.slope)} more per generation" if self.growth else ""
+        more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.mostly else ""
         return (
             f"{least}{format_count(self.objects)} objects wait for the collector{more}: "

@@ -11,6 +11,9 @@ from .contracts import Readings, expected_text, find_violation, types_of
 from .counts import count_growth
 from .facts import Facts
 from .history import RunHistory
+from .javascript import TENSOR as JS_TENSOR
+from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
+from .javascript import TENSORS as JS_TENSORS
 from .results import ExpectationRow, Interval, StoreFill, TypeGrowth
 from .series import Lane, fill_gaps, lanes_of
 from .trend import theil_sen
@@ -23,7 +26,7 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
     rows: dict[str, list[TypeGrowth]] = {}
     for lane in lanes_of(history):
         facts = Facts(history, lane)
-        for name in sorted(types_of(lane)):
+        for name in sorted(types_of(lane) | ({JS_TENSOR} if lane.has(JS_TENSORS) else set())):
             row = _type_row(facts, name)
             if row is not None:
                 rows.setdefault(name, []).append(row)
@@ -37,7 +40,7 @@ def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
 
 
 def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
-    lane, series = facts.lane, f"type.{name}.count"
+    lane, (series, size) = facts.lane, _series_of(name)
     x, counts = lane.points(series, baseline=True)
     if not counts:
         column = [v for v in lane.series[series] if v is not None]
@@ -55,7 +58,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         first_count=int(counts[0]),
         last_count=int(counts[-1]),
         count_per_generation=Interval(slope.estimate, slope.low, slope.high) if slope else None,
-        bytes=_last(lane, f"type.{name}.bytes"),
+        bytes=_last(lane, size),
         bytes_per_generation=rate,
         holder=facts.holders.get(name),
         phase=place.phase if place else None,
@@ -70,7 +73,14 @@ def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | Non
     each = facts.bytes_each.get(name)
     if each is not None:
         return slope * each
-    return rate_of(facts.lane, f"type.{name}.bytes", start, len(facts.lane))
+    return rate_of(facts.lane, _series_of(name)[1], start, len(facts.lane))
+
+
+def _series_of(name: str) -> tuple[str, str]:
+    """Where instances of a type are counted, and their bytes."""
+    if name == JS_TENSOR:
+        return JS_TENSORS, JS_TENSOR_BYTES
+    return f"type.{name}.count", f"type.{name}.bytes"
 
 
 def _last(lane: Lane, series: str) -> int | None:

@@ -17,6 +17,8 @@ Value = int | float | None
 COLUMNS: Final = ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
 # No count and no size is larger.
 LARGEST: Final = 2.0**63
+# A program that declares no generations is counted by the minute.
+MINUTE_SECONDS: Final = 60.0
 
 
 def number_of(value: object) -> int | float | None:
@@ -74,6 +76,8 @@ class ProcessHistory:
     kind: Sequence[str]
     series: Mapping[str, Sequence[Value]]
     left_out: LeftOut = NOTHING_LEFT_OUT
+    # What it is counted by where it declares no generations; 0: not by time (`units.py`).
+    unit_seconds: float = MINUTE_SECONDS
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -160,7 +164,9 @@ def history_from_batches(
             events.extend(s.events)
             holders.extend(s.holders)
     events.sort(key=lambda event: event.time)
-    return RunHistory(
+    from .units import in_its_unit
+
+    history = RunHistory(
         run=header.id,
         unit=header.unit,
         total=header.total,
@@ -173,3 +179,4 @@ def history_from_batches(
         environment=header.environment,
         ended=ended,
     )
+    return in_its_unit(history)

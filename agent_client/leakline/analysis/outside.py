@@ -11,6 +11,7 @@ from .candidates import NOWHERE, Candidate, Place, place_of
 from .channels import Channel, allocator_rate, garbage_per_generation
 from .evidence import Rise, Scale
 from .garbage import garbage_of, may_pass, members_of, no_growth, together
+from .javascript import is_javascript
 from .results import Kind
 from .series import Lane
 from .study import Assessed, LaneStudy, Start, bend_of, first_generation, position_of, window_since
@@ -46,6 +47,9 @@ def native_growth(
     """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
     bend = study.bend(upto) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
+    if is_javascript(study.lane.series):
+        # Its memory is tensors: they grow larger where their number does not grow.
+        kind = "tensors"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
     cause = Cause(kind, memory.place(), (), None, rate)

@@ -17,6 +17,9 @@ from .wording import capital, format_bytes, format_count
 _MAX_BANDS: Final = 40
 _MAX_CHECKS: Final = 80
 _MAX_DEVIATIONS: Final = 50
+# What memory gained from the end of one generation to that of the next, worked out where nothing of that name is read.
+GROWTH: Final = "generation.growth_bytes"
+_RESIDENT: Final = "process.rss_bytes"
 # A peak belongs to the stretch since the snapshot before: that of a generation is the highest of all its snapshots.
 _PEAK: Final = "peak_bytes"
 
@@ -45,8 +48,9 @@ def check_bands(history: RunHistory, lanes: Sequence[Lane]) -> tuple[BandCheck, 
     """Every declared band, for each process that measures its series, in the order of their generations."""
     found: list[BandCheck] = []
     for band in declared_bands(history):
+        measured = _RESIDENT if band.series == GROWTH else band.series
         measuring = [
-            lane for lane in lanes if any(v is not None for v in lane.series.get(band.series, ()))
+            lane for lane in lanes if any(v is not None for v in lane.series.get(measured, ()))
         ]
         if not measuring:
             found.append(_unmeasured(band, history))
@@ -102,6 +106,8 @@ def _checked(band: Band, lane: Lane, history: RunHistory, several: bool) -> Band
 
 def readings_of(lane: Lane, series: str) -> Sequence[Value]:
     """One reading per generation, as read: at its end, or where this series is read most."""
+    if series == GROWTH:
+        return _gained(lane)
     if not series.endswith(_PEAK):
         return lane.readings(series)
     column = lane.series[series]
@@ -110,6 +116,24 @@ def readings_of(lane: Lane, series: str) -> Sequence[Value]:
         if generation is not None and value is not None:
             highest[generation] = max(highest.get(generation, value), value)
     return [highest.get(generation) for generation in lane.generations]
+
+
+def _gained(lane: Lane) -> Sequence[Value]:
+    """From the end before, of the first from the baseline; unknown over a resume and over what was not read."""
+    before: Value = None
+    if lane.baseline_row is not None:
+        before = lane.series[_RESIDENT][lane.baseline_row]
+    segment = lane.segment[lane.end_rows[0]] if lane.end_rows else 0
+    last = lane.generations[0] - 1 if lane.generations else 0
+    gained: list[Value] = []
+    for generation, row, now in zip(
+        lane.generations, lane.end_rows, lane.readings(_RESIDENT), strict=True
+    ):
+        follows = generation == last + 1 and lane.segment[row] == segment
+        known = follows and now is not None and before is not None
+        gained.append(now - before if known and now is not None and before is not None else None)
+        before, segment, last = now, lane.segment[row], generation
+    return gained
 
 
 def _unmeasured(band: Band, history: RunHistory) -> BandCheck:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 Priority = Literal["critical", "major", "minor"]
 
-# Defaults of the classes, bytes per generation.
-CRITICAL_BYTES: Final = 5e9
-MAJOR_BYTES: Final = 1e9
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """From how many bytes per generation on a finding is major, and critical."""
+
+    major_bytes: float = 1e9
+    critical_bytes: float = 5e9
 
 
-def priority(rate: float) -> Priority:
+DEFAULTS: Final = Priorities()
+
+
+def priority(rate: float, limits: Priorities = DEFAULTS) -> Priority:
     """``rate`` in bytes per generation."""
-    if rate >= CRITICAL_BYTES:
+    if rate >= limits.critical_bytes:
         return "critical"
-    return "major" if rate >= MAJOR_BYTES else "minor"
+    return "major" if rate >= limits.major_bytes else "minor"
 
 
 def one_worse(grade: Priority) -> Priority:

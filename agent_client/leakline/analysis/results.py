@@ -329,6 +329,38 @@ class TypeChange:
     after_per_generation: float | None
     before_last: int | None
     after_last: int | None
+    change_percent: float | None = None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeChange:
+    """A number of the program beside memory: its median over the generations both runs have.
+
+    ``same``: it differs by less than what two runs differ by.
+    """
+
+    gauge: str
+    before: float | None
+    after: float | None
+    change_percent: float | None
+    same: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """How far one run came: its last generation, and where memory runs out as it went at last, if anything says so."""
+
+    last_generation: int | None
+    ended: bool
+    runs_out_at_generation: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalChange:
+    before: Survival
+    after: Survival
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +386,8 @@ class Comparison:
     environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     # What the fixes of the run after promised.
     fixes: tuple[PromiseCheck, ...] = ()
+    by_gauge: tuple[GaugeChange, ...] = ()
+    survival: SurvivalChange | None = None
 
 
 def to_json(thing: Any) -> Any:

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from .history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
+from .javascript import TENSOR_BYTES, is_javascript
 from .known import Known
 from .thinning import generations_of
 
@@ -134,9 +135,13 @@ class Lane:
 
     @cached_property
     def private_rows(self) -> Sequence[Value]:
-        """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown."""
+        """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown.
+
+        With TensorFlow.js the bytes of its tensors.
+        """
         if not self.splits_memory:
-            return self.series.get("process.rss_bytes", [None] * len(self.kind))
+            known = TENSOR_BYTES if is_javascript(self.series) else "process.rss_bytes"
+            return self.series.get(known, [None] * len(self.kind))
         anonymous, swapped = (
             self.series["process.anon_bytes"],
             self.series.get("process.swap_bytes"),
@@ -363,7 +368,7 @@ def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
 
 
 def _generations(process: ProcessHistory) -> Sequence[int | None]:
-    return generations_of(process.generation, process.monotonic)
+    return generations_of(process.generation, process.monotonic, process.unit_seconds)
 
 
 def _rows_that_count(

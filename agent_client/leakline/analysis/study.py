@@ -84,7 +84,8 @@ class LaneStudy:
 
     @cached_property
     def channels(self) -> tuple[Channel, ...]:
-        return channels_of(self.lane)
+        ranks = {process.rank for process in self.history.processes}
+        return channels_of(self.lane, has_ranks=len(ranks) > 1)
 
     def residual(self, upto: int) -> list[float]:
         """Private bytes per generation without what bounded containers gained."""

@@ -20,6 +20,9 @@ _OUTSIDE: Final = {
     "external": "memory outside this process",
 }
 
+# Of TensorFlow.js, where nothing tells which objects they are.
+_UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
+
 # How the outcome of a promise is told to people, and how a band and a budget stand.
 PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
 BAND_WORDS: Final = {
@@ -109,7 +112,7 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         of = f" of {short_name(finding.suspects[0].name)}" if finding.suspects else ""
         return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
-        what = _OUTSIDE.get(finding.kind, "memory")
+        what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
         return f"{subject} {keeps} {what}: {size}{since}"
     return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"

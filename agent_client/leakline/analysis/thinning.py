@@ -6,12 +6,12 @@ never on when somebody looked, and changes only once in so many generations, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
 
-from .history import LeftOut, ProcessHistory, RunHistory, Value
+from .history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Value
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16
@@ -47,11 +47,12 @@ def rows_to_read(
     generation: Sequence[int | None],
     monotonic: Sequence[float],
     phase: Sequence[str | None],
+    unit_seconds: float = MINUTE_SECONDS,
 ) -> Thinned | None:
     """None where all are read. One entry per snapshot of a process; ``monotonic`` in seconds."""
     if len(generation) <= WHOLE:
         return None
-    of_rows = generations_of(generation, monotonic)
+    of_rows = generations_of(generation, monotonic, unit_seconds)
     generations = sorted({g for g in of_rows if g is not None})
     if len(generations) <= WHOLE:
         return None
@@ -65,20 +66,52 @@ def rows_to_read(
     return Thinned(rows, LeftOut(frozenset(out), frozenset(phases)))
 
 
+def rows_to_compare(
+    generation: Sequence[int | None],
+    monotonic: Sequence[float],
+    phase: Sequence[str | None],
+    last: int,
+    also: Collection[int] = (),
+    unit_seconds: float = MINUTE_SECONDS,
+) -> Thinned | None:
+    """`rows_to_read`, and enough of what another run has too, up to its generation ``last``.
+
+    Of those the first and the newest, and of the others the same of every run: by their numbers, not by their places.
+    ``also``: generations that are read in any case.
+    """
+    found = rows_to_read(generation, monotonic, phase, unit_seconds)
+    if found is None:
+        return None
+    of_rows = generations_of(generation, monotonic, unit_seconds)
+    shared = sorted({g for g in of_rows if g is not None and g <= last})
+    step = 1
+    while len(shared) // step > _OLDER:
+        step *= 2
+    kept = {*shared[:_FIRST], *shared[-_NEWEST:], *(g for g in shared if g % step == 0), *also}
+    out = found.left_out.generations - kept
+    rows = [row for row, g in enumerate(of_rows) if g not in out]
+    phases = {p for p, g in zip(phase, of_rows, strict=True) if p and g in out}
+    return Thinned(rows, LeftOut(frozenset(out), frozenset(phases)))
+
+
 def generations_of(
-    generation: Sequence[int | None], monotonic: Sequence[float]
+    generation: Sequence[int | None],
+    monotonic: Sequence[float],
+    unit_seconds: float = MINUTE_SECONDS,
 ) -> Sequence[int | None]:
-    """The generation of each snapshot; minutes since the start for a program that declares none."""
-    if any(g is not None for g in generation):
+    """The generation of each snapshot; minutes (or what ``unit_seconds`` says) since the start for a program that
+    declares none, and none at all for one that is not counted by time either (0).
+    """
+    if not unit_seconds or any(g is not None for g in generation):
         return generation
     start = monotonic[0]
-    return [int((moment - start) // 60) for moment in monotonic]
+    return [int((moment - start) // unit_seconds) for moment in monotonic]
 
 
 def _thinned(process: ProcessHistory) -> ProcessHistory:
     if process.left_out.generations:
         return process
-    found = rows_to_read(process.generation, process.monotonic, process.phase)
+    found = rows_to_read(process.generation, process.monotonic, process.phase, process.unit_seconds)
     if found is None:
         return process
     # A few thousand of each of many columns: without a Python step per value.

@@ -13,10 +13,12 @@ from .budgets import check_budgets
 from .checklist import check_list
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
+from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
 from .ladder import ACTIVE, MIN_GENERATIONS, walk
 from .plan import check_bands
+from .priority import DEFAULTS, Priorities
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .score import score_of
@@ -33,11 +35,15 @@ _MAX_HARMLESS: Final = 5
 _UNKNOWN: Final = 0.20
 
 
-def examine(history: RunHistory, kept: Kept | None = None) -> Verdict:
+def examine(
+    history: RunHistory, kept: Kept | None = None, priorities: Priorities = DEFAULTS
+) -> Verdict:
     """The verdict of a run at its newest snapshot.
 
     ``kept``: what examinations of the same run before have left for this one. It saves most of the work and changes
     nothing of the answer.
+
+    ``priorities``: from how much growth on a finding is major, and critical.
 
     1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
     merged; 3. the worst of them, or what else is known, is the status of the run.
@@ -47,10 +53,10 @@ def examine(history: RunHistory, kept: Kept | None = None) -> Verdict:
     # What is planned and promised is held against every generation there is.
     every = studies if read is history or not _is_planned(history) else _studies(history)
     if kept is None:
-        return _verdict(read, studies, every)
+        return _verdict(read, studies, every, priorities)
     for study in studies:
         kept.give(study)
-    verdict = _verdict(read, studies, every)
+    verdict = _verdict(read, studies, every, priorities)
     kept.take(studies)
     return verdict
 
@@ -64,8 +70,8 @@ def _is_planned(history: RunHistory) -> bool:
 
 
 def _verdict(
-    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy]
-) -> Verdict:
+    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy], priorities: Priorities,
+) -> Verdict:  # fmt: skip
     walks = [walk(study) for study in studies]
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
@@ -87,7 +93,9 @@ def _verdict(
         return replace(verdict, checklist=check_list(history, verdict, unread))
     judgements = [judged(each) for each in told]
     told = [judgement[0] for judgement in judgements]
-    findings = _findings([each for judgement in judgements for each in judgement], len(told) > 1)
+    findings = _findings(
+        [each for judgement in judgements for each in judgement], len(told) > 1, priorities
+    )
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)
@@ -117,14 +125,19 @@ def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
     return forecast([s for s, _, _ in told], [m for _, m, _ in told], growing)
 
 
-def _findings(told: Sequence[Told], several: bool) -> list[Finding]:
+def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> list[Finding]:
     found = [
-        with_counters(build_finding(study, standing, several), study.history, study.lane)
+        with_companions(
+            with_counters(
+                build_finding(study, standing, several, priorities), study.history, study.lane
+            ),
+            study.lane,
+        )
         for study, _, standings in told
         for standing in standings
         if worth_telling(standing)
     ]
-    merged = merge_alike(found)
+    merged = merge_alike(found, priorities)
     harmless = [f for f in merged if f.status == "ok"][_MAX_HARMLESS:]
     return [f for f in merged if f not in harmless][:_MAX_FINDINGS]
 

@@ -9,21 +9,34 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..errors import LeaklineError
+from .printing import plain, plainly
 
 # Modules are imported only when their command is used: `leakline report` must not load the server.
 COMMANDS: Final = {
     "serve": "the dashboard and the API",
     "demo": "serve, train a leaking and a fixed run, print the pages to open",
+    "run": "start a program as it is, with telemetry",
+    "watch": "the same from outside, for a process that runs already",
     "drill": "plant a known leak, run the whole chain, say how right the answer was",
     "report": "the text report of a spool, without any server",
     "sync": "upload what the server has not got",
+    "import": "make a run of an old log: printed blocks, CSV, W&B, MLflow, psrecord, mprof",
     "runs": "list the runs of a server",
     "verdict": "the verdict of one run",
     "compare": "the comparison of two runs; a gate for CI",
+    "top": "a live view of a run in the terminal",
     "estimate": "check a sum such as '208 x 100 KB = 20 GB', also by what a run measured",
+    "token": "what programs show to a server that asks who they are: make, list, revoke",
+    "password": "the password to sign in with on the pages of a server",
     "webhook": "test the alert webhook",
-    "db": "the database of a server: size, retention, a run as a file",
+    "db": "the database of a server: backup, size, retention, a run as a file",
 }
+
+# A keyword of Python names no module.
+_FILES: Final = {"import": "import_"}
+
+# They command the terminal themselves; names reach it through `report/frame.py`, or are of their own programs.
+_DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command != name:
             commands.add_parser(command, help=summary, add_help=False)
             continue
-        module = importlib.import_module(f".{command}", __name__)
+        module = importlib.import_module(f".{_FILES.get(command, command)}", __name__)
         child = commands.add_parser(
             command,
             help=summary,
@@ -52,9 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         child.set_defaults(main=module.main)
     options = parser.parse_args(arguments)
     try:
-        return int(options.main(options))
+        if name in _DRAWS:
+            return int(options.main(options))
+        with plainly():
+            return int(options.main(options))
     except LeaklineError as error:
-        print(f"leakline: {error}", file=sys.stderr)
+        print(plain(f"leakline: {error}"), file=sys.stderr)
         return error.exit_status
     except BrokenPipeError:
         # The reader of a pipe (`leakline runs | head`) has what it wanted.

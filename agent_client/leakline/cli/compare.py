@@ -8,6 +8,7 @@ for CI.
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
          leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse
          leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
+         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking --junit leaks.xml
 """
 
 from __future__ import annotations
@@ -21,17 +22,28 @@ from urllib.parse import quote
 from ..analysis.results import Outcome
 from ..analysis.wording import count_of
 from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
-from ..report.facts import change_interval, change_rows, finding_line
+from ..report.facts import (
+    change_interval,
+    change_rows,
+    finding_line,
+    gauge_rows,
+    survival_line,
+)
 from .asking import Asker, add_server
+from .gates import (
+    GATE_STATUS,
+    LEAKING,
+    LEAKING_STATUSES,
+    REFUTED,
+    add_gate,
+    asked_of,
+    write_junit,
+)
 from .report import made_now
 from .runs import table
 from .verdict import promised
 
-LEAKING: Final = "leaking"
-REFUTED: Final = "refuted"
 CONDITIONS: Final = (LEAKING, *get_args(Outcome), REFUTED)
-LEAKING_STATUSES: Final = ("suspected", "confirmed")
-GATE_STATUS: Final = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the comparison as the server gives it")
     form.add_argument("--markdown", action="store_true", help="in Markdown, to go with a change")
-    parser.add_argument(
-        "--fail-on", type=_conditions, default=(), metavar="CONDITIONS",
-        help=f"exit with status 3 when one holds; of {', '.join(CONDITIONS)}, with commas between",
-    )  # fmt: skip
+    add_gate(parser, CONDITIONS)
     add_server(parser)
 
 
@@ -56,14 +65,30 @@ def main(options: argparse.Namespace) -> int:
     elif options.markdown:
         print(_markdown(comparison, asker), end="")
     else:
-        print("\n".join(_told(comparison)))
+        unit = asker.get(f"/runs/{quote(before, safe='')}")["unit"]
+        print("\n".join(_told(comparison, unit)))
         print(f"\n{_page(asker, before, after)}")
-    held = [
-        condition for condition in options.fail_on if _holds(condition, comparison, asker, after)
-    ]
-    if held and not (options.json or options.markdown):
-        print(f"failed on: {', '.join(held)}")
-    return GATE_STATUS if held else 0
+    asked = asked_of(options)
+    held = [condition for condition in asked if _holds(condition, comparison, asker, after)]
+    if options.junit:
+        findings = [*comparison["findings"]["new"], *comparison["findings"]["still"]]
+        write_junit(
+            options.junit, "compare", asked, held, comparison,
+            {**dict(_figures(comparison)), "page": _page(asker, before, after)}, findings,
+        )  # fmt: skip
+    closed = [condition for condition in held if condition in options.fail_on]
+    if closed and not (options.json or options.markdown):
+        print(f"failed on: {', '.join(closed)}")
+    return GATE_STATUS if closed else 0
+
+
+def _figures(comparison: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Growth and peak of both sides, in bytes, for who reads the file."""
+    yield "outcome", comparison["outcome"]
+    for name in ("growth_bytes_per_generation", "peak_bytes"):
+        for side in ("before", "after"):
+            told = comparison[name][side]
+            yield f"{name}.{side}", told["estimate"] if isinstance(told, Mapping) else told
 
 
 def _page(asker: Asker, before: str, after: str) -> str:
@@ -84,16 +109,6 @@ def _side(run: Mapping[str, Any]) -> SideTold:
     return SideTold(run["project"], run["name"], run["id"], progress)
 
 
-def _conditions(text: str) -> tuple[str, ...]:
-    wanted = tuple(part.strip() for part in text.split(",") if part.strip())
-    unknown = [part for part in wanted if part not in CONDITIONS]
-    if unknown or not wanted:
-        raise argparse.ArgumentTypeError(
-            f"{', '.join(unknown) or text!r} is no condition; use some of {', '.join(CONDITIONS)}"
-        )
-    return wanted
-
-
 def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: str) -> bool:
     if condition == LEAKING:
         return asker.get(f"/runs/{after}/verdict")["status"] in LEAKING_STATUSES
@@ -102,13 +117,16 @@ def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: s
     return bool(comparison["outcome"] == condition)
 
 
-def _told(comparison: Mapping[str, Any]) -> Iterator[str]:
+def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
     yield f"{comparison['outcome']}: {comparison['summary']}"
     yield ""
-    yield table([("", "BEFORE", "AFTER", "CHANGE"), *change_rows(comparison, "generation")])
+    rows = (*change_rows(comparison, unit), *gauge_rows(comparison))
+    yield table([("", "BEFORE", "AFTER", "CHANGE"), *rows])
     difference = comparison["growth_bytes_per_generation"].get("difference")
     if difference is not None:
-        yield f"difference: {change_interval(difference, ' per generation')}"
+        yield f"difference: {change_interval(difference, f' per {unit}')}"
+    if survival := survival_line(comparison):
+        yield survival
     for title in ("gone", "still", "new"):
         yield from (f"{title}: {finding_line(each)}" for each in comparison["findings"][title])
     for name, (old, new) in comparison["environment_changes"].items():

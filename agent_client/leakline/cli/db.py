@@ -1,9 +1,10 @@
-"""The database of a server: how large it is, what may go, a run as a file.
+"""The database of a server: a copy of it, how large it is, what may go, a run as a file.
 
 Reads the settings of the server (LEAKLINE_DATABASE_URL, LEAKLINE_KEEP_DAYS, LEAKLINE_THIN_AFTER_DAYS,
-LEAKLINE_KEEP_BYTES). The server may run meanwhile, but for rewrite.
+LEAKLINE_KEEP_BYTES). The server may run meanwhile, but for restore, rewrite and upgrade.
 
-example: leakline db size
+example: leakline db backup leakline-monday.db
+         leakline db size --json
          LEAKLINE_KEEP_DAYS=30 leakline db retain --dry-run
          leakline db export 5f2c8d1e9a0b4c37 --format csv --out run.csv
          leakline db partition --parts 16
@@ -12,6 +13,7 @@ example: leakline db size
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -26,6 +28,7 @@ from ..sizes import format_bytes
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     size = actions.add_parser("size", help="bytes of the database and of each project")
+    size.add_argument("--json", action="store_true", help="the same in bytes, for programs")
     retain = actions.add_parser("retain", help="remove and thin what the settings say, now")
     retain.add_argument(
         "--dry-run", action="store_true", help="say what would go, and leave it there"
@@ -46,7 +49,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     partition.add_argument(
         "--parts", type=int, required=True, help="how many; 0: plain tables again"
     )
+    upgrade = actions.add_parser(
+        "upgrade", help="bring the database to this version, as a start does"
+    )
+    backup = actions.add_parser("backup", help="copy an SQLite database, also beside a server")
+    backup.add_argument("file", metavar="FILE", type=Path, help="a new file")
+    restore = actions.add_parser("restore", help="put a backup in the place of the SQLite database")
+    restore.add_argument("file", metavar="FILE", type=Path, help="a file of db backup")
     for action, run in (
+        (upgrade, _upgrade),
+        (backup, _backup),
+        (restore, _restore),
         (size, _size),
         (retain, _retain),
         (export, _export),
@@ -76,6 +89,35 @@ def main(options: argparse.Namespace) -> int:
     return int(options.run_action(options, config))
 
 
+def _upgrade(_options: argparse.Namespace, config: Any) -> int:
+    from leakline_server import safekeeping
+
+    done = safekeeping.bring_up_to_date(config)
+    if done.before == done.after:
+        print(f"the database is at schema {done.after} already")
+    else:
+        print(f"the database is at schema {done.after} now; before: {done.before or 'empty'}")
+    return 0
+
+
+def _backup(options: argparse.Namespace, config: Any) -> int:
+    from leakline_server import safekeeping
+
+    done = safekeeping.back_up(config, options.file)
+    print(f"{options.file}: {format_bytes(done.bytes)}, whole, at schema {done.schema or 'none'}")
+    return 0
+
+
+def _restore(options: argparse.Namespace, config: Any) -> int:
+    from leakline_server import safekeeping
+
+    done, kept = safekeeping.put_back(config, options.file)
+    print(f"restored {options.file}: {format_bytes(done.bytes)}, at schema {done.schema}")
+    if kept is not None:
+        print(f"what was there is kept as {kept}")
+    return 0
+
+
 def _size(options: argparse.Namespace, config: Any) -> int:
     from leakline_server import upkeep
     from leakline_server.store import disk, sizes
@@ -84,6 +126,11 @@ def _size(options: argparse.Namespace, config: Any) -> int:
         upkeep.measure(engine, time.time())
         space, projects = disk.space(engine), sizes.projects(engine)
         address = disk.shown(engine)
+    if options.json:
+        items = [{"project": p.name, "runs": p.runs, "bytes": p.bytes} for p in projects]
+        told = {"database": address, "bytes": space.bytes, "free_bytes": space.free, "items": items}
+        print(json.dumps(told, indent=2))
+        return 0
     free = f", {format_bytes(space.free)} of it free" if space.free else ""
     print(f"{address}: {format_bytes(space.bytes)}{free}")
     width = max((len(project.name) for project in projects), default=0)

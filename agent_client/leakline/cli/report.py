@@ -5,16 +5,18 @@ PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .l
 example: leakline report .leakline
          leakline report .leakline/1a1f9383687f60fa84567 --since "Debug checkpoint 1"
          leakline report .leakline --markdown > report.md
+         leakline report .leakline --json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from importlib.metadata import version
 from pathlib import Path
 
-from ..report import report_markdown, report_text
+from ..report import report_items, report_markdown, report_text
 from ..report.markdown import Origin
 
 
@@ -26,10 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--markdown", action="store_true",
         help="verdict, books and types in Markdown, to go with an issue",
     )  # fmt: skip
+    form.add_argument("--json", action="store_true", help="the same for programs, a run an item")
 
 
 def main(options: argparse.Namespace) -> int:
-    if options.markdown:
+    if options.json:
+        print(json.dumps({"items": report_items(options.path)}, indent=2))
+    elif options.markdown:
         print(report_markdown(options.path, made_now()), end="")
     else:
         print(report_text(options.path, options.since))

@@ -1,9 +1,13 @@
 """The verdict of one run: where it leaks, what, how much, and since when.
 
-RUN is a run's id, or project/name for the newest run of that name.
+RUN is a run's id, or project/name for the newest run of that name. With --fail-on the exit status is 3 when a named
+condition holds: a status of the verdict; `leaking`, which is suspected or confirmed; or `refuted`, when a fix in the
+run does not keep a promise.
 
 example: leakline verdict erl-trading/before-fix
          leakline verdict 01k5... --json
+         leakline verdict erl-trading/nightly --fail-on leaking --junit leaks.xml
+         leakline verdict erl-trading/nightly --markdown >> "$GITHUB_STEP_SUMMARY"
 """
 
 from __future__ import annotations
@@ -11,16 +15,35 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
+from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
+from ..analysis.wording import count_of
 from ..report.facts import finding_facts, forecast, interval
+from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
+from .gates import (
+    GATE_STATUS,
+    LEAKING,
+    LEAKING_STATUSES,
+    REFUTED,
+    add_gate,
+    asked_of,
+    write_junit,
+)
+from .report import made_now
+
+CONDITIONS: Final = (LEAKING, REFUTED, *SEVERITY)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="an id, or project/name")
-    parser.add_argument("--json", action="store_true", help="the verdict as the server gives it")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the verdict as the server gives it")
+    form.add_argument("--markdown", action="store_true", help="the run in Markdown")
+    add_gate(parser, CONDITIONS)
     add_server(parser)
 
 
@@ -30,13 +53,54 @@ def main(options: argparse.Namespace) -> int:
     verdict = asker.get(f"/runs/{run}/verdict")
     if options.json:
         print(json.dumps(verdict, indent=2))
+    elif options.markdown:
+        print(_markdown(asker, run, verdict), end="")
     else:
-        print("\n".join(_told(verdict)))
+        print("\n".join(told(verdict)))
         print(f"\n{asker.server}/runs/{run}")
-    return 0
+    return _gate(options, verdict, f"{asker.server}/runs/{run}")
 
 
-def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
+def _gate(options: argparse.Namespace, verdict: Mapping[str, Any], page: str) -> int:
+    asked = asked_of(options)
+    held = [condition for condition in asked if _holds(condition, verdict)]
+    if options.junit:
+        growth = verdict["growth_bytes_per_generation"]
+        figures = {
+            "status": verdict["status"], "page": page,
+            "growth_bytes_per_generation": None if growth is None else growth["estimate"],
+        }  # fmt: skip
+        write_junit(options.junit, "verdict", asked, held, verdict, figures, verdict["findings"])
+    closed = [condition for condition in held if condition in options.fail_on]
+    if closed and not (options.json or options.markdown):
+        print(f"failed on: {', '.join(closed)}")
+    return GATE_STATUS if closed else 0
+
+
+def _holds(condition: str, verdict: Mapping[str, Any]) -> bool:
+    if condition == LEAKING:
+        return verdict["status"] in LEAKING_STATUSES
+    if condition == REFUTED:
+        return any(check["outcome"] == REFUTED for check in verdict.get("fixes") or ())
+    return bool(verdict["status"] == condition)
+
+
+def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:
+    address = f"/runs/{quote(run_id, safe='')}"
+    run = asker.get(address)
+    return run_markdown(
+        RunTold(
+            project=run["project"], name=run["name"], id=run["id"], state=run["state"],
+            progress=count_of(verdict["generations"], verdict["unit"]),
+            started=run["started_at"], verdict=verdict, books=asker.get(f"{address}/books"),
+            types=asker.get(f"{address}/types")["items"], environment=run["environment"],
+            origin=made_now(asker.server, f"{asker.server}{address}"), unit=verdict["unit"],
+        )
+    )  # fmt: skip
+
+
+def told(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a verdict, as the API gives it."""
     yield f"{verdict['status']}: {verdict['summary']}"
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:

@@ -17,6 +17,8 @@ from leakline.probes.tensors import graph_storages, overrides_off, storage_key, 
 # Objects looked at for one answer: about 50 ms.
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
+# Where these are more than may be looked at, two tell what one adds.
+_FEW: Final = 2
 
 # By address: a class of the program may hash and compare in its own way.
 _MEASURED: Final = frozenset(map(id, (
@@ -43,20 +45,41 @@ def marginal_bytes(
     What most of them share (a trainer they all point back to, common weights) is neither counted nor entered. Arrays
     and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short.
     """
-    chosen = list(items[-_ITEMS:])
-    if not chosen:
-        return None
+    parts = marginal_parts(items, is_over, objects_visited)
+    return None if parts is None else parts[0]
+
+
+def is_on_device(tensor: Any) -> bool:
+    """Whether the memory of a tensor is not the host's."""
+    return not (tensor.is_cpu or tensor.is_meta)
+
+
+def marginal_parts(
+    items: Sequence[object],
+    is_over: Callable[[], bool] = lambda: False,
+    objects_visited: int = OBJECTS_VISITED,
+    on_device: Callable[[Any], bool] = is_on_device,
+) -> tuple[int, int] | None:
+    """(bytes, of these on devices) that one more item adds, as above."""
     with overrides_off():
-        walk = _Walk(chosen, is_over, objects_visited)
-        return walk.marginal_bytes() if walk.run() else None
+        for count in (_ITEMS, _FEW)[: len(items)]:
+            walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device)
+            if walk.run():
+                return walk.marginal_parts()
+    return None
 
 
 class _Walk:
     """A breadth-first walk from all items at once, which tells what is reached from most of them."""
 
     def __init__(
-        self, items: list[object], is_over: Callable[[], bool], objects_visited: int
+        self,
+        items: list[object],
+        is_over: Callable[[], bool],
+        objects_visited: int,
+        on_device: Callable[[Any], bool],
     ) -> None:
+        self._on_device, self._beside = on_device, set[_Key]()
         self._items = items
         self._is_over = is_over
         self._left = objects_visited
@@ -88,13 +111,17 @@ class _Walk:
             level = below
         return True
 
-    def marginal_bytes(self) -> int:
-        count = len(self._items)
+    def marginal_parts(self) -> tuple[int, int]:
         own = {
             key: size
             for key, size in self._sizes.items()
-            if self._reached.get(key, 0).bit_count() < self._shared_from or count == 1
+            if self._reached.get(key, 0).bit_count() < self._shared_from or len(self._items) == 1
         }
+        beside = {key: size for key, size in own.items() if key in self._beside}
+        return self._each(own), self._each(beside)
+
+    def _each(self, own: dict[_Key, int]) -> int:
+        count = len(self._items)
         if count == 1:
             return sum(own.values())
         first = sum(size for key, size in own.items() if self._reached[key] & 1)
@@ -145,8 +172,11 @@ class _Walk:
             storages |= graph_storages(tensor, frozenset(tensor_types()))
         elif tensor.grad is not None and (key := storage_key(tensor.grad)) is not None:
             storages[key[0]] = key[1]
+        beside = self._on_device(tensor)
         for address, size in storages.items():
             self._add_buffer(("storage", address), size, items)
+            if beside:
+                self._beside.add(("storage", address))
 
     def _add_buffer(self, key: _Key, size: int, items: int) -> None:
         self._reached[key] = self._reached.get(key, 0) | items

@@ -43,6 +43,25 @@ def read_nvml() -> dict[str, Number]:
     return samples
 
 
+def read_nvml_of(pid: int) -> dict[str, Number]:
+    """The same of another process, of the cards where it has memory, numbered as the machine numbers them."""
+    if not _driver.open():
+        return {}
+    samples: dict[str, Number] = {}
+    for index in range(int(_driver.ask("nvmlDeviceGetCount") or 0)):
+        card = _driver.ask("nvmlDeviceGetHandleByIndex", index)
+        listed = {} if card is None else _listed_processes(card)
+        size = listed.get(pid) if _numbers_are_ours(listed) else None
+        if size is None:
+            continue
+        samples[f"gpu.{index}.process_bytes"] = size
+        memory = _driver.ask("nvmlDeviceGetMemoryInfo", card)
+        if memory is not None:
+            samples[f"gpu.{index}.used_bytes"] = int(memory.used)
+            samples[f"gpu.{index}.total_bytes"] = int(memory.total)
+    return samples
+
+
 def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
     memory = _driver.ask("nvmlDeviceGetMemoryInfo", card)
     if memory is not None:

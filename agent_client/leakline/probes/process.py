@@ -35,12 +35,12 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """What the kernel tells a process of itself. Right in a forked child from its first call."""
+    """What the kernel tells of a process, mostly this one. Right in a forked child from its first call."""
 
-    def __init__(self, proc: Path = PROC) -> None:
-        self._statm = KeptFile(f"{proc}/self/statm", 128)
-        self._status = KeptFile(f"{proc}/self/status")
-        self._folder = proc / "self" / "fd"
+    def __init__(self, proc: Path = PROC, who: str = "self") -> None:
+        self._statm = KeptFile(f"{proc}/{who}/statm", 128)
+        self._status = KeptFile(f"{proc}/{who}/status")
+        self._folder = proc / who / "fd"
         # Whether the size of that folder has been seen to be the number of open files: kernel 6.2 and newer.
         self._size_tells = False
         # statm has no swap. Reading status costs five times as much, so only where there is swap at all.
@@ -104,13 +104,31 @@ def read_process(proc: Path = PROC) -> dict[str, Number]:
     status = own.read_status()
     if status is None:
         return _process_by_psutil()
+    return _samples(own, status, proc / "self")
+
+
+class OtherProcess:
+    """Another process, from outside."""
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self._files, self._folder = _OwnFiles(proc, str(pid)), proc / str(pid)
+
+    def read(self) -> dict[str, Number]:
+        """``process.*`` as `read_process` gives it; empty once it has ended, and for what has no memory of its own."""
+        status = self._files.read_status()
+        if status is None or b"VmRSS:" not in status:
+            return {}
+        return _samples(self._files, status, self._folder)
+
+
+def _samples(own: _OwnFiles, status: bytes, folder: Path) -> dict[str, Number]:
     samples: dict[str, Number] = {}
     for key, length, end, name, factor in _STATUS:
         at = status.find(key)
         if at >= 0:
             samples[name] = int(status[at + length : status.find(end, at + 1)]) * factor
     if "process.anon_bytes" not in samples and "process.rss_bytes" in samples:
-        samples.update(_split_by_statm(proc))
+        samples.update(_split_by_statm(folder))
     open_files = own.count_open_files()
     if open_files is not None:
         samples["process.open_files"] = open_files
@@ -146,10 +164,10 @@ def _resident_and_shared(statm: bytes) -> tuple[int, int]:
     return int(resident), int(shared)
 
 
-def _split_by_statm(proc: Path) -> dict[str, Number]:
+def _split_by_statm(folder: Path) -> dict[str, Number]:
     # Kernels before 4.5 and some sandboxes have no Rss* lines; statm counts file and shared pages together.
     try:
-        fields = (proc / "self" / "statm").read_bytes().split()
+        fields = (folder / "statm").read_bytes().split()
     except OSError:
         return {}
     shared = int(fields[2]) * _PAGE_BYTES

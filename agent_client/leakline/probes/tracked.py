@@ -10,7 +10,7 @@ from weakref import ref
 from leakline.probes.arrays import array_types
 from leakline.probes.attributes import attributes
 from leakline.probes.contents import is_container, items, newest
-from leakline.probes.deep import marginal_bytes
+from leakline.probes.deep import is_on_device, marginal_parts
 from leakline.probes.tensors import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
@@ -29,16 +29,24 @@ class TrackedContainer:
     """
 
     def __init__(
-        self, name: str, target: Any | Callable[[], Any], capacity: int | None = None
+        self,
+        name: str,
+        target: Any | Callable[[], Any],
+        capacity: int | None = None,
+        on_device: Callable[[Any], bool] = is_on_device,
     ) -> None:
         self.name = name
         self.capacity = capacity
         self._get = _getter(target)
-        self._bytes_each: dict[str, int | None] = {}
+        self._on_device = on_device
+        # (bytes, of these on devices)
+        self._bytes_each: dict[str, tuple[int, int] | None] = {}
         self._sized_at: dict[str, int] = {}
 
     def read(self) -> dict[str, Number]:
         """``tracked.<name>.length``, ``.capacity``, ``.bytes``; empty once the object is gone.
+
+        ``.device_bytes`` is the part of the bytes that lies on devices, where any does.
 
         Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
         object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
@@ -58,23 +66,30 @@ class TrackedContainer:
         if type(target) is not int:
             parts = dict(_parts(target))
             if parts:
-                size = sum(self._part_bytes(*part, length) for part in parts.items())
-                samples[f"tracked.{self.name}.bytes"] = size
+                sizes = [self._part_bytes(*part, length) for part in parts.items()]
+                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in sizes)
+                if beside := sum(beside for _, beside in sizes):
+                    samples[f"tracked.{self.name}.device_bytes"] = beside
         return samples
 
-    def _part_bytes(self, where: str, part: Any, length: int) -> int:
+    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int]:
+        """(bytes, of these on devices)"""
         if is_container(part):
-            return sys.getsizeof(part) + len(part) * (self._item_bytes(where, part) or 0)
+            each, beside = self._item_bytes(where, part) or (0, 0)
+            return sys.getsizeof(part) + len(part) * each, len(part) * beside
         size = _buffer_bytes(part)
         shape = part.shape
         if self.capacity and len(shape) and shape[0] == self.capacity:
-            return round(size * min(1.0, length / self.capacity))
-        return size
+            size = round(size * min(1.0, length / self.capacity))
+        of_torch = any(type(part) is kind for kind in tensor_types())
+        return size, size if of_torch and self._on_device(part) else 0
 
-    def _item_bytes(self, where: str, part: Any) -> int | None:
+    def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
         """Sampled, and again each time the container has doubled."""
         if len(part) and len(part) >= 2 * self._sized_at.get(where, 0):
-            self._bytes_each[where] = marginal_bytes(newest(part), objects_visited=_OBJECTS_VISITED)
+            self._bytes_each[where] = marginal_parts(
+                newest(part), objects_visited=_OBJECTS_VISITED, on_device=self._on_device
+            )
             self._sized_at[where] = len(part)
         return self._bytes_each.get(where)
 

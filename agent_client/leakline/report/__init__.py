@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..analysis.history import history_from_batches
 from ..errors import SpoolError
@@ -20,7 +20,8 @@ WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
 __all__ = [
-    "Recording", "build", "closing_line", "load", "render", "report_markdown", "report_text", "spools_by_run",
+    "Recording", "build", "closing_line", "load", "render", "report_items", "report_markdown", "report_text",
+    "spools_by_run",
 ]  # fmt: skip
 
 
@@ -36,6 +37,20 @@ def report_text(path: Path, since: str | None = None) -> str:
 def report_markdown(path: Path, origin: Origin) -> str:
     """The same in Markdown, with the books and the types that grow. Raises SpoolError."""
     return "\n\n".join(run_markdown(told(load(spools), origin)) for spools in spools_by_run(path))
+
+
+def report_items(path: Path) -> list[dict[str, Any]]:
+    """The same as plain JSON, in the shapes of the API. Raises SpoolError."""
+    return [_item(load(spools)) for spools in spools_by_run(path)]
+
+
+def _item(recording: Recording) -> dict[str, Any]:
+    run = told(recording, Origin("", ""))
+    return {
+        "run": run.id, "project": run.project, "name": run.name, "unit": run.unit, "state": run.state,
+        "verdict": run.verdict, "books": run.books, "types": list(run.types), "environment": dict(run.environment),
+        "large_objects": [asdict(one) for one in recording.large_objects], "lost": recording.lost,
+    }  # fmt: skip
 
 
 def closing_line(path: Path) -> str:

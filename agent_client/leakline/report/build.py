@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
 from ..analysis.wording import count_of
 from ..errors import SpoolError
-from ..snapshot import Batch, LargeObject, ProcessIdentity, RunHeader
+from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_end, read_header
 from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MEMORY: Final = "process.rss_bytes"
 PEAK: Final = "process.peak_bytes"
+SECONDS: Final = "generation.seconds"
 PHASE_PEAK: Final = "process.phase_peak_bytes"
 TREND_KINDS: Final = frozenset({"baseline", "phase_end", "generation_end", "manual"})
 
@@ -71,6 +72,8 @@ class ProcessReport:
     objects: tuple[ObjectChange, ...]
     # (phase path, bytes), highest first
     peaks: tuple[tuple[str, int], ...] = ()
+    # The mean of all generations.
+    seconds_per_generation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def told(recording: Recording, origin: Origin) -> RunTold:
     newest_label = next((each.label[-1] for each in history.processes if len(each)), "")
     started = datetime.fromtimestamp(header.started_at, UTC)
     return RunTold(
-        project=header.project,
+        project=header.project or DEFAULT_PROJECT,
         name=header.name,
         id=header.id,
         state=recording.endings[0].how if recording.endings else "recorded",
@@ -181,6 +184,7 @@ def _process(
         last=rows[-1] if rows else None,
         objects=_objects(history, recording.history, start),
         peaks=phase_peaks(history),
+        seconds_per_generation=mean_of(history.series.get(SECONDS, ())),
     )  # fmt: skip
 
 
@@ -229,6 +233,11 @@ def phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
         if phase and value is not None:
             found[phase] = max(found.get(phase, 0), int(value))
     return tuple(sorted(found.items(), key=lambda row: (-row[1], row[0])))
+
+
+def mean_of(column: Sequence[Value]) -> float | None:
+    known = [value for value in column if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def newest(column: Sequence[Value]) -> int | float | None:

@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from ..analysis.summary import promise_lines
 from ..analysis.wording import format_count
-from .facts import change_interval, change_rows, finding_line, interval, percent
+from .facts import (
+    change_interval,
+    change_rows,
+    finding_line,
+    gauge_rows,
+    interval,
+    percent,
+    survival_line,
+)
 from .markdown import Origin, made, titled
 from .markup import NOTHING, bullets, code, escape, headline, table
 
@@ -52,11 +60,12 @@ def comparison_markdown(told: ComparisonTold) -> str:
     parts = [
         [f"# {escape(told.before.name)} → {escape(told.after.name)}", "", _headline(found), ""],
         table(heads, _changes(told, unit)),
-        [_support(found, unit), ""],
+        [_support(found, unit), "", *_survival(found)],
         _findings(found["findings"]),
         titled("What the fix promised", bullets(promise_lines(found.get("fixes") or ()))),
         titled("By phase", _phases(found["by_phase"], unit)),
         titled("By type", _types(found["by_type"], unit)),
+        titled("Beside memory", _gauges(found)),
         titled("Environment", _environment(found["environment_changes"])),
         [made(told.origin)],
     ]
@@ -118,6 +127,19 @@ def _findings(found: Json) -> Iterator[str]:
         told = [finding_line(each, code) for each in found[key]]
         yield from ((f"- {title}: {each}" for each in told) if told else (f"- {title}: nothing",))
     yield ""
+
+
+def _survival(found: Json) -> tuple[str, ...]:
+    line = survival_line(found)
+    return (escape(line), "") if line else ()
+
+
+def _gauges(found: Json) -> Iterator[str]:
+    rows = [
+        (code(name), before or NOTHING, after or NOTHING, change or NOTHING)
+        for name, before, after, change in gauge_rows(found)
+    ]
+    yield from table(("gauge", "#before", "#after", "#change"), rows)
 
 
 def _phases(changes: Sequence[Json], unit: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ..analysis.plan import plain_number
 from ..analysis.wording import format_bytes, format_change, format_count
 
 Json = Mapping[str, Any]
@@ -86,6 +87,25 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
             "" if change[side] is None else told(change[side]) for side in ("before", "after")
         )
         yield title, before, after, percent(change["change_percent"])
+
+
+def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
+    """(gauge, before, after, change) of what the program told beside memory; of an older server none."""
+    for each in comparison.get("by_gauge") or ():
+        before, after = (
+            "" if each[side] is None else plain_number(each[side]) for side in ("before", "after")
+        )
+        yield (
+            each["gauge"],
+            before,
+            after,
+            "no change" if each["same"] else percent(each["change_percent"]),
+        )
+
+
+def survival_line(comparison: Json) -> str:
+    """How far both runs come, in a sentence; empty of an older server."""
+    return str((comparison.get("survival") or {}).get("sentence", ""))
 
 
 def percent(change: float | None) -> str:

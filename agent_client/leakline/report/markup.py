@@ -18,6 +18,10 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;"}
 _OPENING: Final = re.compile(r"^(?:[-+>=]|\d+(?=[.)](?:\s|$)))")
 # What GitHub and others make a link of by themselves.
 _ADDRESS: Final = re.compile(r"://|(?i:www)\.")
+# A name after this sign calls somebody, who gets a message. No escape helps: it is looked for in what is shown.
+_MENTION: Final = re.compile(r"@(?=\w)")
+# Seen nowhere, and no place to break a line.
+_WORD_JOINER: Final = "\u2060"
 # In a code span a backslash is no escape, and a bar ends a cell of a table.
 _NOT_IN_CODE: Final = re.compile(r"[`|\\]")
 
@@ -32,6 +36,7 @@ def escape(text: object) -> str:
     plain = re.sub(r"[&<]", lambda found: _ENTITIES[found[0]], one_line(text))
     plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
     plain = _ADDRESS.sub(_no_link, plain)
+    plain = _MENTION.sub(f"@{_WORD_JOINER}", plain)
     return _OPENING.sub(_no_block, plain)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from ..analysis.plan import plain_number
 from ..analysis.results import to_json
 from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
-from ..snapshot import LargeObject
-from .build import ObjectChange, ProcessReport, Report, TrendRow
+from ..analysis.wording import format_bytes
+from ..snapshot import DEFAULT_PROJECT, LargeObject
+from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
 
 WIDTH: Final = 78
 TREND_ROWS: Final = 60
@@ -56,11 +58,14 @@ def signed_gib(size: float | None) -> str:
 
 def render(report: Report) -> str:
     header = report.header
-    lines = [f"Run {header.name} ({header.id}), project {header.project}"]
+    project = header.project or DEFAULT_PROJECT
+    lines = [f"Run {header.name} ({header.id}), project {project}"]
     for process in report.processes:
         if len(report.processes) > 1:
             lines += ["", process.title]
         lines += _snapshot(process)
+        lines += _containers(process.snapshot)
+        lines += _gauges(process, header.unit)
         lines += _trend(process.trend)
         lines += _growth(process)
         lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
@@ -92,6 +97,35 @@ def _snapshot(process: ProcessReport) -> Iterator[str]:
     for row in process.objects[:OBJECT_ROWS]:
         note = "" if row.expected is None else f"   <- should be {row.expected}"
         yield f"   {row.name + ':':<40}{row.last:>10,}{note}"
+
+
+def _containers(values: Mapping[str, float]) -> Iterator[str]:
+    """``   replay:    15,680 of 50,000 (31 %)    1.20 GiB``"""
+    names = [
+        series.removeprefix("tracked.").removesuffix(".length")
+        for series in sorted(values)
+        if series.startswith("tracked.") and series.endswith(".length")
+    ]
+    if names:
+        yield "Tracked containers:"
+    for name in names:
+        length, capacity = values[f"tracked.{name}.length"], values.get(f"tracked.{name}.capacity")
+        fill = f" of {capacity:,.0f} ({length / capacity:.0%})" if capacity else ""
+        size, beside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
+        told = "" if size is None else f"   {format_bytes(size)}"
+        told += f", {format_bytes(beside)} of it on devices" if beside else ""
+        yield f"   {name + ':':<40}{length:>10,.0f}{fill}{told}"
+
+
+def _gauges(process: ProcessReport, unit: str) -> Iterator[str]:
+    values, mean = process.snapshot, process.seconds_per_generation
+    gauges = [series for series in sorted(values) if series.startswith("gauge.")]
+    if gauges:
+        yield "Gauges:"
+    for series in gauges:
+        yield f"   {series.removeprefix('gauge.') + ':':<40}{plain_number(values[series]):>10}"
+    if mean is not None and SECONDS in values:
+        yield f"Time per {unit}: {values[SECONDS]:,.2f} s, {mean:,.2f} s on average"
 
 
 def _gpus(process: ProcessReport) -> Iterator[str]:

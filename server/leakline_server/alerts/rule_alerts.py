@@ -1,7 +1,8 @@
 """What is told of the rules that people set, when a run is looked at.
 
 What costs time goes before the transaction that saves the look (`looks_at`): nobody else writes to an SQLite while it
-lasts. Within it (`alerts_of_rules`) only what changed meanwhile, by another server, is judged again.
+lasts. What another server has let a rule say meanwhile is found within it (`alerts_of_rules`), and then the run is
+looked at again.
 
 A rule that fires and ends again and again goes on firing, as far as anybody is told, until it was told less often
 within the hour. Rules that are steps of one limit are one ladder: they are told, counted and held back together.
@@ -50,11 +51,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At one run, as it was then."""
+    """At one run, as it was then; ``unit`` is the name of its generations."""
 
     of_rules: Sequence[Look]
-    history: RunHistory
-    oom: OomForecast
+    unit: str
+
+
+class SaidMeanwhile(Exception):
+    """A rule has said something of the run since it was looked at: by another server, which had its turn between."""
 
 
 def looks_at(
@@ -70,13 +74,13 @@ def looks_at(
         for rule, state in alike:
             seen = seen_by(rule, history, oom) if seen is None else seen
             found.append(Look(rule, state, look(rule, seen, state, at)))
-    return Looks(found, history, oom)
+    return Looks(found, unit_of(history))
 
 
 def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
     """In the transaction of the examination. Writes what the rules say from now on; the caller writes the alerts.
 
-    A rule that was set or changed since the look waits for the next one.
+    A rule that was set or changed since the look waits for the next one. Raises SaidMeanwhile: look again.
     """
     if not looks.of_rules:
         return []
@@ -86,26 +90,20 @@ def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun)
     valid.sort(key=lambda each: each.rule.id)
     if not valid:
         return []
-    before, at = rules.states_of(connection, examined.id), examined.at
-    found = [(each.rule, _outcome(each, before.get(each.rule.id), looks, at)) for each in valid]
+    before = rules.states_of(connection, examined.id)
+    if any(each.state != before.get(each.rule.id) for each in valid):
+        raise SaidMeanwhile
+    found = [(each.rule, each.outcome) for each in valid]
     told = _told_lately(connection, [outcome for _, outcome in found], examined)
-    unit = unit_of(looks.history)
     alerts: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(found):
         number = sum(told.get(rule.id, 0) for rule, _ in ladder)
         believed = _believed(ladder, before, number)
         states |= {rule.id: o.state for rule, o in believed if o.state is not None}
-        alerts += _alerts(believed, before, number, examined, unit)
+        alerts += _alerts(believed, before, number, examined, looks.unit)
     rules.save_states(connection, examined.id, states)
     return alerts
-
-
-def _outcome(prepared: Look, state: State | None, looks: Looks, at: float) -> Outcome:
-    if state == prepared.state:
-        return prepared.outcome
-    # Another server looked meanwhile, on Postgres then: there only the run is locked.
-    return look(prepared.rule, seen_by(prepared.rule, looks.history, looks.oom), state, at)
 
 
 def _told_lately(

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..store.rules import MAX_RULES, Terms
+from ..limits import MAX_RULES
+from ..store.rules import Terms
 from .rule_fields import WrongField, new_rules
 
 MAX_FILE_BYTES: Final = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .superseding import supersede
@@ -91,6 +91,22 @@ def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str,
         return None
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def list_alerts(engine: Engine, run_id: str, limit: int) -> list[dict[str, Any]]:
+    """{event, created_at in Unix seconds, payload} of a run, the newest first."""
+    query = (
+        select(alerts.c.event, alerts.c.created_at, alerts.c.payload)
+        .where(alerts.c.run_id == run_id)
+        .order_by(alerts.c.number.desc(), alerts.c.created_at.desc())
+        .limit(limit)
+    )
+    with engine.connect() as connection:
+        rows = connection.execute(query).all()
+    return [
+        {"event": row.event, "created_at": row.created_at, "payload": json.loads(row.payload)}
+        for row in rows
+    ]
 
 
 def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) -> None:

@@ -13,13 +13,14 @@ from typing import Final
 import numpy as np
 
 from .batch_columns import NOT_THERE
-from .codec import Array, Chunk, Column, Numbers, texts
+from .chunk_rows import Beside
+from .codec import Array, Chunk, Column, Numbers, Texts, texts
 from .codec import numbers as column_of
 from .columns import GENERATION, KIND, LABEL, MONOTONIC, PHASE, SEQUENCE, TIME
 from .compiled import native
+from .cutting import Cut, pack_column
 from .encode_rows import encode_rows
 from .packed import Body
-from .pieces import Cut, pack_column
 
 # Of a run with thousands of series, the table of all of them would be larger than everything else.
 SERIES_AT_ONCE: Final = 128
@@ -27,15 +28,18 @@ SERIES_AT_ONCE: Final = 128
 
 def chunks_of(
     firsts: Sequence[int], bodies: Sequence[Body], *, compacted: bool = False
-) -> Iterator[tuple[int, Chunk, bytes | None]]:
-    """(column, chunk, pieces) of every column of these batches, which begin at the sequence numbers ``firsts``.
+) -> Iterator[tuple[int, Chunk, Beside]]:
+    """(column, chunk, what stands beside it) of every column of these batches, which begin at the sequence numbers
+    ``firsts``.
 
-    ``compacted``: as compaction would make it of them, with the packed records of their pieces (pieces.py).
+    ``compacted``: as compaction would make it of them, cut into pieces and strands.
     """
-    sequence = _sequence(firsts, bodies)
-    cut = Cut(sequence) if compacted else None
-    for number, column in ((SEQUENCE, Numbers(sequence)), *_common(bodies)):
-        yield number, *pack_column(column, cut)
+    sequence, common = _sequence(firsts, bodies), dict(_common(bodies))
+    phases, kinds = common[PHASE], common[KIND]
+    assert isinstance(phases, Texts) and isinstance(kinds, Texts)
+    cut = Cut(sequence, phases, kinds) if compacted else None
+    for number, column in {SEQUENCE: Numbers(sequence), **common}.items():
+        yield number, *pack_column(number, column, cut)
     ids, floats = _names(bodies)
     for at in range(0, len(ids), SERIES_AT_ONCE):
         yield from _of_series(_Table(bodies, ids[at : at + SERIES_AT_ONCE], floats), cut)
@@ -54,17 +58,17 @@ def _unique(packed: Collection[bytes]) -> Array:
     return np.unique(np.frombuffer(b"".join(packed), "<u4"))
 
 
-def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
+def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, Beside]]:
     ids = table.ids.tolist()
     others = set(range(len(ids)))
-    for row, chunk, packed in encode_rows(table.values, cut):
-        yield ids[row], chunk, packed
+    for row, chunk, beside in encode_rows(table.values, cut):
+        yield ids[row], chunk, beside
         others.discard(row)
     for row in sorted(others):
-        column, packed = pack_column(table.column(row), cut)
+        column, beside = pack_column(ids[row], table.column(row), cut)
         # What holds nothing is left out of a compacted segment.
         if column.present or cut is None:
-            yield ids[row], column, packed
+            yield ids[row], column, beside
 
 
 def _sequence(firsts: Sequence[int], bodies: Sequence[Body]) -> Array:

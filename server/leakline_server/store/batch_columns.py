@@ -58,6 +58,11 @@ class BatchColumns:
     def __len__(self) -> int:
         return len(self.time)
 
+    @property
+    def nbytes(self) -> int:
+        """Of its numbers."""
+        return sum(rows.values.nbytes for rows in (self.whole, self.holed, self.floats))
+
     def names(self) -> list[str]:
         return [*self.constant, *self.whole.names, *self.holed.names, *self.floats.names]
 
@@ -128,6 +133,59 @@ def of_lists(columns: wire.Columns) -> BatchColumns:
         _rows(holed, np.int64, count),
         _rows(floats, np.float64, count),
     )
+
+
+@dataclass(slots=True)
+class Sparse:
+    """The values of one series that are there, and at which snapshots."""
+
+    at: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+
+def series_of(rows: Sequence[wire.Row]) -> dict[str, Sparse]:
+    found: dict[str, Sparse] = {}
+    for at, row in enumerate(rows):
+        for name, value in row.series.items():
+            of_name = found.get(name)
+            if of_name is None:
+                of_name = found[name] = Sparse()
+            if value is not None:
+                of_name.at.append(at)
+                of_name.values.append(value)
+    return found
+
+
+def of_rows(rows: Sequence[wire.Row], series: Mapping[str, Sparse]) -> BatchColumns:
+    """Columns of snapshots that came one by one. Nothing is made for a value that is not there: a few bytes of each
+    of 200 snapshots would become a million objects."""
+    count = len(rows)
+    whole: dict[str, Sparse] = {}
+    holed: dict[str, Sparse] = {}
+    floats: dict[str, Sparse] = {}
+    for name, told in series.items():
+        kind = (
+            floats if float in map(type, told.values) else whole if len(told.at) == count else holed
+        )
+        kind[name] = told
+    return BatchColumns(
+        np.array([row.time for row in rows], np.float64),
+        np.array([r.time if r.monotonic is None else r.monotonic for r in rows], np.float64),
+        [row.generation for row in rows],
+        [row.phase for row in rows],
+        [row.label for row in rows],
+        [row.kind or wire.kind_of(row.phase) for row in rows],
+        _filled(whole, NOT_THERE, np.int64, count),
+        _filled(holed, NOT_THERE, np.int64, count),
+        _filled(floats, np.nan, np.float64, count),
+    )
+
+
+def _filled(found: Mapping[str, Sparse], nothing: float, dtype: type[Any], count: int) -> Rows:
+    values = np.full((len(found), count), nothing, dtype)
+    for row, told in zip(values, found.values(), strict=True):
+        row[told.at] = told.values
+    return Rows(list(found), values)
 
 
 _INTEGERS: Final = {int}

@@ -30,18 +30,31 @@ def bucketed(
     nodes = stored.nodes(width)
     if int(nodes.count.sum()) <= most:
         return None
-    # The stretches reach further than what is asked for.
-    narrow = _width(int(nodes.low[0]), int(nodes.high.max()), points)
-    if narrow < width:
-        nodes, width = stored.nodes(narrow), narrow
-    return _of_series(nodes, names, span.axis, width)
+    narrower = _narrower(nodes, width, points)
+    if narrower < width:
+        nodes = stored.nodes(narrower)
+    return _of_series(nodes, names, span.axis, narrower)
+
+
+def bucket_width(stored: Stored, points: int, most: int) -> int | None:
+    """Of how many sequence numbers each of at most ``points`` points is; None as `bucketed`."""
+    width = _width(*stored.ends(), points)
+    nodes = stored.nodes(width, axis_alone=True)
+    if int(nodes.count.sum()) <= most:
+        return None
+    return _narrower(nodes, width, points)
+
+
+def _narrower(nodes: Nodes, width: int, points: int) -> int:
+    """The stretches reach further than what is asked for."""
+    return min(width, _width(int(nodes.low[0]), int(nodes.high.max()), points))
 
 
 def _of_series(
     nodes: Nodes, names: Collection[int], axis: int, width: int
 ) -> Iterator[tuple[int, Shown]]:
     for number in names:
-        shown = _points(nodes, number, axis, width)
+        shown = points_of(nodes, number, axis, width)
         if shown["x"]:
             yield number, shown
 
@@ -53,7 +66,8 @@ def _width(low: int, high: int, points: int) -> int:
     return 1 << bits
 
 
-def _points(nodes: Nodes, number: int, axis: int, width: int) -> Shown:
+def points_of(nodes: Nodes, number: int, axis: int, width: int) -> Shown:
+    """Of nodes in order, none of them across a multiple of ``width``."""
     bucket = nodes.low // width
     records = nodes.numbers[number]
     there = np.flatnonzero(records[:, PRESENT])

@@ -248,7 +248,7 @@ def _prepare(
     parts = [Part(sequence, 0, cut), Part(sequence, cut, len(sequence))]
     parts = [part for part in parts if part.start < part.stop]
     for part in parts:
-        part.add(key, block, COLUMNS)
+        part.begin(key, block, COLUMNS)
     # Not all at once: a run may have thousands, and of each an array of its values.
     for at in range(0, len(there), SERIES_AT_ONCE):
         some = there[at : at + SERIES_AT_ONCE]

@@ -37,10 +37,10 @@ _known: WeakKeyDictionary[Engine, set[Damaged]] = WeakKeyDictionary()
 
 def found(engine: Engine, damaged: Damaged) -> None:
     with _lock:
-        known = _known.setdefault(engine, set())
-        if damaged in known or len(known) >= MAX_KNOWN:
+        before = _known.setdefault(engine, set())
+        if damaged in before or len(before) >= MAX_KNOWN:
             return
-        known.add(damaged)
+        before.add(damaged)
     log.error(
         "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; a backup has it, "
         "if there is one",
@@ -48,12 +48,18 @@ def found(engine: Engine, damaged: Damaged) -> None:
     )  # fmt: skip
 
 
+def known(engine: Engine) -> frozenset[Damaged]:
+    """All that this process has come upon."""
+    with _lock:
+        return frozenset(_known.get(engine, ()))
+
+
 def batches_of(engine: Engine, run_id: str, process_id: int) -> set[int]:
     """First sequence numbers of those batches of a process that were found to be damaged."""
     with _lock:
         return {
-            known.first_sequence for known in _known.get(engine, ())
-            if known.name == BATCH and (known.run_id, known.process_id) == (run_id, process_id)
+            each.first_sequence for each in _known.get(engine, ())
+            if each.name == BATCH and (each.run_id, each.process_id) == (run_id, process_id)
         }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ A row that is damaged costs itself: it is left out, and told (damage.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,12 +14,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, selec
 from leakline.analysis.history import declared_expectations as expectations_of
 from leakline.snapshot import Event, Holder
 
+from ..limits import MAX_LISTED
 from . import blocks, damage, wire
 from .codec import CorruptChunk, decompress
 from .incoming import DetailKind
 from .tables import details, processes
 
-MAX_EVENTS: Final = 5_000
 # Past so many that are damaged, the newest is given up.
 MAX_CENSUSES_TRIED: Final = 16
 _ITS_PROCESS: Final = and_(
@@ -49,17 +50,20 @@ def load_holders(connection: Connection, run_id: str) -> list[Holder]:
 
 
 def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """The newest MAX_EVENTS events in order of time, each with its process; plain JSON."""
+    """The newest MAX_LISTED events in order of time, each with its process; plain JSON."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "events")
     found = [{"process": instance, **msgspec.to_builtins(e)} for instance, e in rows]
-    return sorted(found, key=lambda event: event["time"])[-MAX_EVENTS:]
+    return sorted(found, key=lambda event: event["time"])[-MAX_LISTED:]
 
 
 def newest_census(
-    engine: Engine, run_id: str, generation: int | None = None
-) -> dict[str, Any] | None:
-    """The newest census at or before a generation, with its process and generation; None when there is none."""
+    engine: Engine, run_id: str, generation: int | None = None, instances: Sequence[str] | None = None
+) -> dict[str, Any] | None:  # fmt: skip
+    """The newest census at or before a generation, with its process and generation; None when there is none.
+
+    ``instances``: those of one rank; of all processes without.
+    """
     query = (
         select(details, processes.c.instance)
         .join(processes, _ITS_PROCESS)
@@ -68,6 +72,8 @@ def newest_census(
     )  # fmt: skip
     if generation is not None:
         query = query.where(details.c.generation <= generation)
+    if instances is not None:
+        query = query.where(processes.c.instance.in_(instances))
     with engine.connect() as connection:
         for at in range(MAX_CENSUSES_TRIED):
             row = connection.execute(query.limit(1).offset(at)).first()
@@ -83,7 +89,7 @@ def newest_census(
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
     """The large objects of the newest snapshot of each process that has some, largest first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
-    return sorted(rows, key=lambda row: -int(row["bytes"]))
+    return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
 
 def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
@@ -95,7 +101,7 @@ def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
         key = (instance, holder.type, holder.path)
         if key not in found or found[key]["sequence"] <= holder.sequence:
             found[key] = {"process": instance, **msgspec.to_builtins(holder)}
-    return sorted(found.values(), key=lambda row: -int(row["count"]))
+    return sorted(found.values(), key=lambda row: -int(row["count"]))[:MAX_LISTED]
 
 
 def declared_expectations(connection: Connection, run_id: str) -> list[dict[str, Any]]:

@@ -64,12 +64,18 @@ def called(engine: Engine) -> tuple[str, str]:
 
 def missing_file(url: str) -> str | None:
     """The path of an SQLite file that is not there; None where it is, or where there is none."""
+    path = file_of(url)
+    return None if path is None or path.is_file() else str(path)
+
+
+def file_of(url: str) -> Path | None:
+    """Of an SQLite database; None where it is none."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         return None
-    is_file = parsed.get_backend_name() == "sqlite" and bool(parsed.database)
-    return parsed.database if is_file and not Path(parsed.database or "").is_file() else None
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database
+    return Path(parsed.database or "") if is_file else None
 
 
 def space(engine: Engine) -> Space:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from . import clocks
 from .batch_columns import BatchColumns
 from .columns import COLUMN_NAMES, SEQUENCE, Key, series_ids
 from .incoming import Contradiction, Incoming
@@ -45,8 +46,17 @@ def contradiction(
             over = name not in run.names and name not in _FIELDS.values() and run.room == 0
             lost = there.get(name) is _DAMAGED
             if fields.get(name) != there.get(name) and not over and not lost:
+                if name == "time" and _was_ahead(process, there.get(name), fields.get(name)):
+                    continue
                 return Contradiction(sequence, name, there.get(name), fields.get(name))
     return None
+
+
+def _was_ahead(process: ProcessState, stored: Any, sent: Any) -> bool:
+    """The clock of the process was ahead, and its times became those of the server."""
+    return (
+        clocks.AHEAD in process.lost and stored is not None and sent is not None and stored < sent
+    )
 
 
 # In place of a value that cannot be read any more: nothing says that it was another.

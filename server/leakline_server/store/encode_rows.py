@@ -8,27 +8,39 @@ from typing import Final
 import numpy as np
 
 from .batch_columns import NOT_THERE
+from .chunk_rows import NOTHING_BESIDE, Beside
 from .codec import Array, Chunk, integer_chunk, integer_payload
 from .compiled import native
-from .pieces import Cut, checked
+from .cutting import Cut
+from .pieces import checked
 
 # first, last, min, max, width, payload, records of the pieces
 _Encoded = tuple[float, float, float, float, int, bytes, bytes]
 
 
-def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
-    """(row, chunk, packed records of its pieces) of the rows of int64 in which no entry is NOT_THERE."""
+def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, Beside]]:
+    """(row, chunk, what stands beside it) of the rows of int64 in which no entry is NOT_THERE."""
     module = native()
     if module is None:
         found = in_numpy(values, cut)
     else:
         starts = _NOTHING if cut is None else cut.starts
         found = module.encode_table(np.ascontiguousarray(values), values.shape[1], starts)
-    for row, one in enumerate(found):
+    if cut is None:
+        for row, one in enumerate(found):
+            if one is not None:
+                yield row, _chunk(values, one), NOTHING_BESIDE
+        return
+    limits = [None if one is None else (one[2], one[3]) for one in found]
+    for row, strands in enumerate(cut.strands_of_rows(values, limits)):
+        one = found[row]
         if one is not None:
-            first, last, low, high, width, payload, records = one
-            chunk = integer_chunk(values.shape[1], (first, last, low, high), width, payload)
-            yield row, chunk, None if cut is None else checked(records)
+            yield row, _chunk(values, one), Beside(checked(one[6]), strands)
+
+
+def _chunk(values: Array, one: _Encoded) -> Chunk:
+    first, last, low, high, width, payload, _ = one
+    return integer_chunk(values.shape[1], (first, last, low, high), width, payload)
 
 
 def in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:

@@ -6,9 +6,9 @@ is presumed: a word of it takes that back. Whoever changes an end locks the run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -19,13 +19,13 @@ from sqlalchemy import (
     and_,
     case,
     func,
-    or_,
     select,
     update,
 )
 
 from leakline.kills import MEMORY
 
+from .columns import reading
 from .last_readings import why_killed
 from .tables import processes, runs
 
@@ -67,6 +67,31 @@ class Concluded:
 
     runs: tuple[str, ...] = ()
     processes: tuple[Vanished, ...] = ()
+
+
+class Moment(NamedTuple):
+    """A process that was last heard of then, in Unix seconds."""
+
+    run_id: str
+    process_id: int
+    last_seen_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why a process vanished, None when nothing tells; as of the transaction ``stored`` of its run."""
+
+    stored: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Runs of which silence may tell something, and what is known of each process that vanished."""
+
+    silence: Silence
+    runs: tuple[str, ...]
+    evidence: Mapping[Moment, Evidence]
 
 
 def told(
@@ -144,32 +169,46 @@ def _of_newest_attempt(connection: Connection, run_id: str) -> list[Row[Any]]:
     return [row for row in rows if row.attempt == newest_attempt]
 
 
-def anybody_silent(engine: Engine, silence: Silence) -> bool:
-    """Whether `conclude` may have anything to do."""
-    with engine.connect() as connection:
+def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -> Suspects:
+    """Whom `conclude` has to look at. Reads alone: what a process left last may lie in many rows, and nobody else
+    writes to an SQLite while one does.
+
+    ``before``: what the last call returned, so that of runs that said nothing since nothing is read again.
+    """
+    known = {} if before is None else before.evidence
+    with reading(engine) as connection:
         silence = _in_view_of_all(connection, silence)
-        quiet = connection.execute(select(runs.c.id).where(_quiet(silence.before)).limit(1))
-        vanished = connection.execute(_vanished(silence.soon).limit(1))
-        return quiet.first() is not None or vanished.first() is not None
+        evidence = {}
+        for process in connection.execute(_vanished(silence.soon)).all():
+            moment = _moment(process)
+            found = known.get(moment)
+            if found is None or found.stored != process.of_run:
+                found = Evidence(process.of_run, why_killed(connection, process))
+            evidence[moment] = found
+        unheard = connection.scalars(select(runs.c.id).where(_quiet(silence.soon))).all()
+    # Those of which no process vanished may have none left that goes on.
+    over = set(unheard) - {moment.run_id for moment in evidence}
+    for moment, found in evidence.items():
+        if found.reason is not None or moment.last_seen_at < silence.before:
+            over.add(moment.run_id)
+    return Suspects(silence, tuple(sorted(over)), evidence)
 
 
-def conclude(connection: Connection, silence: Silence) -> Concluded:
-    """What silence tells of running runs and of their processes. The caller commits."""
-    silence = _in_view_of_all(connection, silence)
-    of_vanished = _vanished(silence.soon).with_only_columns(processes.c.run_id)
-    some = or_(runs.c.id.in_(of_vanished), _quiet(silence.soon))
+def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) -> Concluded:
+    """What silence tells of some of these runs, if they still run, and of their processes. The caller commits."""
     over: list[str] = []
     beside: list[Vanished] = []
     # All who lock several take them in this order, which is that of the database: its collation may not be Python's.
-    for run_id in connection.scalars(select(runs.c.id).where(some).order_by(runs.c.id)).all():
+    in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
+    for run_id in connection.scalars(in_order).all():
         going = and_(runs.c.id == run_id, runs.c.state == "running")
         query = select(runs).where(going).with_for_update(key_share=True)
         run = connection.execute(query).first()
         if run is None:
             # It ended in this moment.
             continue
-        killed = _end_vanished(connection, run_id, silence)
-        values = _over(connection, run, silence)
+        killed = _end_vanished(connection, run_id, found)
+        values = _over(connection, run, found.silence)
         if values:
             over.append(run_id)
         else:
@@ -193,12 +232,18 @@ def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
     )
 
 
-def _end_vanished(connection: Connection, run_id: str, silence: Silence) -> list[Vanished]:
+def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[Vanished]:
     """End the processes of a run that vanished. Returns its main processes that were killed."""
     killed = []
-    for process in connection.execute(_vanished(silence.soon, run_id)).all():
-        reason = why_killed(connection, process)
-        if reason is None and process.last_seen_at >= silence.before:
+    for process in connection.execute(_vanished(found.silence.soon, run_id)).all():
+        evidence = found.evidence.get(_moment(process))
+        if evidence is None:
+            # It has joined or spoken since.
+            continue
+        # What others beside it have told since may say why.
+        as_before = evidence.reason is not None or evidence.stored == process.of_run
+        reason = evidence.reason if as_before else why_killed(connection, process)
+        if reason is None and process.last_seen_at >= found.silence.before:
             continue
         connection.execute(
             update(processes).where(processes.c.run_id == run_id, processes.c.id == process.id).values(
@@ -221,6 +266,10 @@ def _over(connection: Connection, run: Row[Any], silence: Silence) -> dict[str, 
     return {"state": "silent"} if run.last_seen_at < silence.before else {}
 
 
+def _moment(process: Row[Any]) -> Moment:
+    return Moment(process.run_id, process.id, process.last_seen_at)
+
+
 def _quiet(before: float) -> ColumnElement[bool]:
     return and_(runs.c.state == "running", runs.c.last_seen_at < before)
 
@@ -228,7 +277,7 @@ def _quiet(before: float) -> ColumnElement[bool]:
 def _vanished(before: float, run_id: str | None = None) -> Select[Any]:
     """Processes of the newest attempt of running runs that have not spoken since, nor said that they end."""
     query = (
-        select(processes)
+        select(processes, runs.c.stored.label("of_run"))
         .join(runs, runs.c.id == processes.c.run_id)
         .where(
             runs.c.state == "running",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Delete, Engine, Insert, Update, create_engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.sql.compiler import Compiled, SQLCompiler
 
@@ -28,7 +29,22 @@ WAL_LIMIT_BYTES: Final = 16 * 2**20
 
 _write_locks: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
 
-__all__ = ["DATABASE_ERRORS", "Connection", "Engine", "Many", "open_engine", "ping", "writing"]
+# SQLITE_FULL, and what a file says that must not grow: IOERR_WRITE (over a quota), IOERR_FSYNC, IOERR_SHMSIZE.
+_SQLITE_FULL: Final = frozenset({13, 778, 1034, 4874})
+_POSTGRES_FULL: Final = "53100"
+
+__all__ = [
+    "DATABASE_ERRORS",
+    "Connection",
+    "Engine",
+    "Many",
+    "check_that_it_writes",
+    "check_url",
+    "is_out_of_space",
+    "open_engine",
+    "ping",
+    "writing",
+]
 
 
 class BadDatabaseUrl(ValueError):
@@ -36,27 +52,61 @@ class BadDatabaseUrl(ValueError):
 
 
 def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
-    """An engine for ``sqlite:///path`` or ``postgresql+psycopg://…``. Makes the folder of an SQLite file."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise BadDatabaseUrl(str(error)) from error
+    """An engine for ``sqlite:///path`` or ``postgresql+psycopg://…``. Makes the folder of an SQLite file.
+
+    Raises BadDatabaseUrl.
+    """
+    parsed = check_url(url)
     if parsed.get_backend_name() == "sqlite":
-        return _open_sqlite(url, parsed.database, synchronous)
-    if parsed.drivername != "postgresql+psycopg":
-        raise BadDatabaseUrl(
-            f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
-        )
-    engine = create_engine(url, pool_size=10, max_overflow=10, pool_pre_ping=True)
+        return _open_sqlite(url, str(parsed.database), synchronous)
+    engine = create_engine(
+        # What is stored is not for logs, where errors go.
+        url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True
+    )  # fmt: skip
     if synchronous == "normal":
         _on_connect(engine, ["SET synchronous_commit = off"])
     return engine
+
+
+def check_url(url: str) -> URL:
+    """The parts of an address that can be of a database. Raises BadDatabaseUrl."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise BadDatabaseUrl(
+            "not an address of a database; use sqlite:///path or postgresql+psycopg://host/db"
+        ) from error
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise BadDatabaseUrl("SQLite needs a file: sqlite:///path/to/leakline.db")
+    elif parsed.drivername != "postgresql+psycopg":
+        raise BadDatabaseUrl(
+            f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
+        )
+    elif find_spec("psycopg") is None:
+        raise BadDatabaseUrl("Postgres needs a driver: pip install 'leakline[postgres]'")
+    return parsed
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether the database did not do it because its disk is full: reading goes on, and writing once there is room."""
+    reason = getattr(error, "orig", None)
+    return (
+        getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
+        or getattr(reason, "sqlstate", None) == _POSTGRES_FULL
+    )
 
 
 def ping(engine: Engine) -> None:
     """Raises one of DATABASE_ERRORS when the database does not answer."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
+
+
+def check_that_it_writes(engine: Engine) -> None:
+    """Raises one of DATABASE_ERRORS when nothing can be written: a database that may only be read answers `ping`."""
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
 
 @contextlib.contextmanager
@@ -117,9 +167,7 @@ def _not_waiting_for_the_disk(connection: Connection) -> Iterator[None]:
         driver.execute(f"PRAGMA synchronous={before}")
 
 
-def _open_sqlite(url: str, database: str | None, synchronous: Synchronous) -> Engine:
-    if not database or database == ":memory:":
-        raise BadDatabaseUrl("SQLite needs a file: sqlite:///path/to/leakline.db")
+def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
     Path(database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
         url,
@@ -127,6 +175,7 @@ def _open_sqlite(url: str, database: str | None, synchronous: Synchronous) -> En
         connect_args={"isolation_level": None},
         pool_size=10,
         max_overflow=30,
+        hide_parameters=True,
     )
     _on_connect(
         engine,

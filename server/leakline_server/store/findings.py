@@ -109,7 +109,7 @@ def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
 
 
 def _first(run_id: str, unit: str) -> Verdict:
-    said = f"nothing to say yet: no {unit} has ended"
+    said = f"Nothing to say yet: no {unit} has ended"
     return Verdict(run_id, unit, 0, "learning", said, None, None)
 
 

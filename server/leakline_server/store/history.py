@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from sqlalchemy import Connection, Engine, Row, select
 
+from leakline.analysis.comparison import RESIDENT
 from leakline.analysis.history import (
+    MINUTE_SECONDS,
     ProcessHistory,
     RunHistory,
     declared_capacities,
     declared_expectations,
 )
-from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_read
+from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_compare, rows_to_read
+from leakline.analysis.units import in_its_unit
 
 from .codec import Array, Numbers
 from .columns import (
@@ -43,6 +46,8 @@ from .tables import processes, runs
 
 # Of a process that is read in part.
 SERIES_AT_ONCE: Final = 16
+# Processes of so many snapshots are compared by all of them.
+COMPARED_WHOLE: Final = 50_000
 
 
 class NoSuchRun(LookupError):
@@ -79,10 +84,50 @@ def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
     return load_history_at(engine, run_id, in_part=True, summed=True)
 
 
+def load_to_compare(
+    engine: Engine, before: str, after: str
+) -> tuple[tuple[RunHistory, int], tuple[RunHistory, int]]:
+    """Both runs whole, but for processes of more than COMPARED_WHOLE snapshots.
+
+    Of these as much as an examination reads, and of what both runs have the same generations. Raises NoSuchRun.
+    """
+    ends = [_last_generation(engine, run_id) for run_id in (before, after)]
+    known = [end for end in ends if end is not None]
+    last = min(known) if len(known) == 2 else None
+    older = load_history_at(engine, before, in_part=last is not None, shared_to=last)
+    return older, load_history_at(engine, after, in_part=last is not None, shared_to=last)
+
+
+def _last_generation(engine: Engine, run_id: str) -> int | None:
+    """Or the last minute; None of a run without snapshots. Raises NoSuchRun."""
+    revision(engine, run_id)
+    found = []
+    with reading(engine) as connection:
+        numbers = connection.scalars(select(processes.c.id).where(processes.c.run_id == run_id))
+        for number in numbers.all():
+            key = Key(run_id, number)
+            among = stretches(connection, key)
+            block = read(connection, key, (GENERATION, MONOTONIC), {}, among)
+            if len(block):
+                found.append(_furthest(block.numbers(GENERATION), block.numbers(MONOTONIC).values))
+    return max(found, default=None)
+
+
+def _furthest(generation: Numbers, monotonic: Array) -> int:
+    there = generation.values
+    if generation.present is not None:
+        there = there[generation.present]
+    return int(there.max() if len(there) else (monotonic[-1] - monotonic[0]) // MINUTE_SECONDS)
+
+
 def load_history_at(
-    engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False
-) -> tuple[RunHistory, int]:
-    """The history, and the revision of the run that it shows. Raises NoSuchRun."""
+    engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False, shared_to: int | None = None,
+) -> tuple[RunHistory, int]:  # fmt: skip
+    """The history, and the revision of the run that it shows. Raises NoSuchRun.
+
+    ``shared_to``: it is read to be compared with a run that ends with this generation.
+    """
+    part = _InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
         run = connection.execute(select(runs).where(runs.c.id == run_id)).first()
         if run is None:
@@ -95,7 +140,8 @@ def load_history_at(
         ).all()
         events = load_events(connection, run_id)
         # A plan holds every generation to something; the books of a page do not.
-        in_part = in_part and (summed or not any(event.kind in PLANS for event in events))
+        if not summed and any(event.kind in PLANS for event in events):
+            part = None
         history = RunHistory(
             run=run_id,
             unit=run.unit,
@@ -103,9 +149,7 @@ def load_history_at(
             phases=tuple(msgspec.json.decode(run.phases)),
             # A process that has said hello and no more has no history.
             processes=tuple(
-                found
-                for row in rows
-                if len(found := _process(connection, row, numbered, in_part, summed))
+                found for row in rows if len(found := _process(connection, row, numbered, part))
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
@@ -114,29 +158,67 @@ def load_history_at(
             environment=msgspec.json.decode(run.environment),
             ended=run.state in ENDED,
         )
-    return history, int(run.revision)
+    return in_its_unit(history), int(run.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class _InPart:
+    """How very long processes are read; see `load_history_at`."""
+
+    summed: bool
+    shared_to: int | None
+
+    @property
+    def least(self) -> int:
+        """Of so many snapshots, a process is read whole."""
+        return WHOLE if self.shared_to is None else COMPARED_WHOLE
 
 
 def _process(
-    connection: Connection, row: Row[Any], numbered: dict[str, int], in_part: bool, summed: bool
+    connection: Connection, row: Row[Any], numbered: dict[str, int], part: _InPart | None
 ) -> ProcessHistory:
     names = {number: name for name, number in numbered.items()}
     key = Key(row.run_id, row.id)
     stored = stretches(connection, key)
-    if in_part and sum(stretch.count for stretch in stored) > WHOLE:
+    if part is not None and sum(stretch.count for stretch in stored) > part.least:
         # Not the labels, most of which differ.
         fixed = read(connection, key, set(COLUMNS) - {LABEL}, names, stored)
-        found = _rows_to_read(fixed)
+        if part.shared_to is None:
+            found = rows_to_read(*_of_rows(fixed))
+        else:
+            peaks = _peaks(connection, key, numbered, stored, fixed, part.shared_to)
+            found = rows_to_compare(*_of_rows(fixed), part.shared_to, peaks)
         if found is not None:
-            return _in_part(connection, row, names, stored, fixed, found, summed=summed)
+            return _in_part(connection, row, names, stored, fixed, found, summed=part.summed)
     block = read(connection, key, (*COLUMNS, *names), names, stored)
     return ProcessHistory(*_identity(row), **_fixed(block), series=_series(block, names))
 
 
-def _rows_to_read(fixed: Block) -> Thinned | None:
-    generation: Any = fixed.numbers(GENERATION).to_list()
-    monotonic: Any = fixed.numbers(MONOTONIC).to_list()
-    return rows_to_read(generation, monotonic, fixed.texts(PHASE).to_list())
+def _of_rows(fixed: Block) -> tuple[Any, Any, list[str | None]]:
+    generation, monotonic = fixed.numbers(GENERATION), fixed.numbers(MONOTONIC)
+    return generation.to_list(), monotonic.to_list(), fixed.texts(PHASE).to_list()
+
+
+def _peaks(
+    connection: Connection, key: Key, numbered: Mapping[str, int], stored: Sequence[Stretch],
+    fixed: Block, last: int,
+) -> set[int]:  # fmt: skip
+    """The generations up to this one with the largest resident size: one snapshot may be far above all others."""
+    generation, found = fixed.numbers(GENERATION), set[int]()
+    if generation.present is not None and not generation.present.any():
+        return found
+    upto = generation.values <= last
+    if generation.present is not None:
+        upto &= generation.present
+    for name in (name for name in RESIDENT if name in numbered):
+        only = fixed.numbers(SEQUENCE).values
+        block = read(connection, key, (numbered[name],), {numbered[name]: name}, stored, only)
+        column = block.numbers(numbered[name])
+        there = upto if column.present is None else upto & column.present
+        if len(block) == len(fixed) and there.any():
+            at = np.flatnonzero(there)
+            found.add(int(generation.values[at[column.values[at].argmax()]]))
+    return found
 
 
 def _in_part(

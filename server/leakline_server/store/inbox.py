@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -38,23 +38,34 @@ from sqlalchemy import (
     update,
 )
 
-from . import log_lines, packed, wire
+from ..limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
+from . import clocks, log_lines, packed, wire
 from .batch_columns import BatchColumns
 from .blocks import BLOCK, divided
 from .codec import compress
 from .columns import Key
 from .doubles import contradiction
 from .engine import Many
-from .incoming import Accepted, Incoming, OtherIdentity, Outcome, UnknownRun
-from .known import ProcessState, RunState, catch_up, load_run, new_process, number_anew
+from .folding import fold
+from .incoming import (
+    Accepted,
+    Incoming,
+    OtherIdentity,
+    Outcome,
+    TooManyBytes,
+    TooManyProcesses,
+    UnknownRun,
+)
+from .intake import Intake, patience_seconds
+from .known import ProcessState, RunState, catch_up, load_run, new_process, number_anew, numbered
+from .retention import FOREVER, PerProject
 from .sealing import MIN_SNAPSHOTS, enough
 from .tables import batches, details, processes, runs, series
 
-MAX_PHASES_LISTED: Final = 64
-MAX_LOST_REASONS: Final = 32
-MAX_RUNS_IN_MEMORY: Final = 2_000
+# Of about 100 bytes: some 17,000 runs of 65 series. Where more post in turn, each batch reads its run again.
+MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
 # By so much the clock of another server may be ahead; what lies further ahead is of a clock that was set right since.
-MAX_AHEAD_SECONDS: Final = 3_600.0
+OTHER_CLOCK_SECONDS: Final = 3_600.0
 
 
 @dataclass(slots=True)
@@ -74,13 +85,18 @@ class _Plan:
 class Inbox:
     """Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
+        self._intake = Intake(bytes_per_day)
+        # Of each of them, as of the last transaction that had to do with it, and of all.
+        self._sizes: dict[str, int] = {}
+        self._size = 0
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """After a failed transaction: what was planned for these runs did not happen."""
         for run_id in run_ids:
             self._runs.pop(run_id, None)
+            self._size -= self._sizes.pop(run_id, 0)
 
     def store(
         self, connection: Connection, waiting: Sequence[Incoming]
@@ -90,13 +106,23 @@ class Inbox:
         self._lock(connection, {batch.run_id for batch in waiting if "\x00" not in batch.run_id})
         outcomes = [self._plan(connection, plan, batch) for batch in waiting]
         _write(connection, plan)
-        while len(self._runs) > MAX_RUNS_IN_MEMORY:
-            self._runs.popitem(last=False)
+        if plan.batches:
+            self._intake.add(connection, _sizes(plan), waiting[0].received_at)
+        self._forget_the_oldest({batch.run_id for batch in waiting})
         ready = [
             key for key, (process, _) in plan.processes.items()
             if enough(process.waiting, process.waiting_batches)
         ]  # fmt: skip
         return outcomes, ready
+
+    def _forget_the_oldest(self, grown: Iterable[str]) -> None:
+        for run_id in grown:
+            if run_id in self._runs:
+                size = self._runs[run_id].size
+                self._size += size - self._sizes.get(run_id, 0)
+                self._sizes[run_id] = size
+        while self._size > MAX_ENTRIES_IN_MEMORY and len(self._runs) > 1:
+            self.forget([next(iter(self._runs))])
 
     def _lock(self, connection: Connection, run_ids: Iterable[str]) -> None:
         """Hold the rows of the runs to the end of the transaction, and know what is true of them now."""
@@ -130,10 +156,12 @@ class Inbox:
 
     def _plan(self, connection: Connection, plan: _Plan, batch: Incoming) -> Outcome:
         run = self._runs.get(batch.run_id)
-        if run is None:
+        if run is None or batch.project not in (None, run.project):
             return UnknownRun(batch.run_id)
         process = run.processes.get(batch.process.instance)
         if process is None:
+            if len(run.processes) >= MAX_RUN_PROCESSES:
+                return TooManyProcesses(run.id, MAX_RUN_PROCESSES)
             process = new_process(connection, run, batch)
         other = _other_identity(process, batch)
         if other is not None:
@@ -143,9 +171,15 @@ class Inbox:
         new = sum(high - low + 1 for low, high in gaps)
         if new < batch.count:
             unwritten = plan.bodies.get(Key(run.id, process.id), ())
-            differs = contradiction(connection, run, process, batch, gaps, unwritten)
+            folded = replace(batch, columns=fold(run, batch.columns).columns)
+            differs = contradiction(connection, run, process, folded, gaps, unwritten)
             if differs is not None:
                 return differs
+        if gaps:
+            limit = self._intake.limit_passed(connection, run.project, batch.received_at)
+            if limit is not None:
+                wait = patience_seconds(batch.received_at)
+                return TooManyBytes(run.project, limit, wait)
         more_lost = _merge_lost(process.lost, batch.lost)
         if not gaps and not more_lost:
             # Nothing new: an upload of an old spool must not make a run look alive.
@@ -167,6 +201,25 @@ def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | N
     return None
 
 
+def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
+    """What is counted here; a few reasons, beside those that a process may tell."""
+    for reason, number in numbers.items():
+        if number:
+            process.lost[reason] = process.lost.get(reason, 0) + number
+
+
+def _sizes(plan: _Plan) -> dict[str, int]:
+    """Bytes by project."""
+    found: dict[str, int] = {}
+    for row in (*plan.batches, *plan.details):
+        project = plan.runs[row["run_id"]][0].project
+        found[project] = found.get(project, 0) + len(row["body"])
+    for row in plan.series:
+        project = plan.runs[row["run_id"]][0].project
+        found[project] = found.get(project, 0) + len(row["name"].encode())
+    return found
+
+
 def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
     """Running totals only grow, so an old batch that is sent again takes nothing back. True: something grew."""
     grew = False
@@ -183,7 +236,10 @@ def _plan_rows(
     columns = batch.columns
     if high - low + 1 < batch.count:
         columns = columns.slice(low - batch.first_sequence, high + 1 - batch.first_sequence)
-    columns = _fold_names(plan, run, process, columns)
+    columns, ahead = clocks.clamped(columns, batch.received_at)
+    folded = fold(run, columns)
+    _count(process, {**folded.counted, clocks.AHEAD: ahead})
+    columns = _number_names(plan, run, process, folded.columns)
     plan.batches.append(
         {
             "run_id": run.id,
@@ -204,7 +260,7 @@ def _plan_rows(
     _observe(run, process, columns, high)
 
 
-def _fold_names(
+def _number_names(
     plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
 ) -> BatchColumns:
     """Number the names that are new; past the bound they are left out, and counted."""
@@ -216,22 +272,23 @@ def _fold_names(
     kept, over = new[: run.room], new[run.room :]
     newest = max(run.names.values(), default=0)
     # Many runs have the same names.
-    numbered = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
-    run.names.update(numbered)
+    added = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
+    run.names = numbered({**run.names, **added})
     plan.series += [
-        {"run_id": run.id, "id": number, "name": name} for name, number in numbered.items()
+        {"run_id": run.id, "id": number, "name": name} for name, number in added.items()
     ]
     for name in over:
         column = columns.numbers(name)
         assert column is not None
         left_out = len(column) if column.present is None else int(column.present.sum())
-        process.lost["series_over_limit"] = process.lost.get("series_over_limit", 0) + left_out
+        _count(process, {"series_over_limit": left_out})
     return columns.without(over) if over else columns
 
 
 def _detail_rows(
     run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
 ) -> Iterable[dict[str, Any]]:
+    clocks.clamp_events(batch.details.get("events", ()), batch.received_at)
     for kind, found in batch.details.items():
         rows = [row for row in found if low <= row.sequence <= high]
         # The censuses of a snapshot stand alone, because one of them is asked for at a time.
@@ -266,8 +323,8 @@ def _observe(
             high if run.last_generation is None else max(high, run.last_generation)
         )
     for phase in dict.fromkeys(columns.phase):
-        if phase and phase not in run.phases and len(run.phases) < MAX_PHASES_LISTED:
-            run.phases[phase] = None
+        if phase:
+            run.phases.setdefault(phase)
     values = _present(columns, "process.rss_bytes")
     if values:
         if last_sequence > process.newest_sequence:
@@ -312,7 +369,7 @@ def _write(connection: Connection, plan: _Plan) -> None:
 def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
     """Now, or what another server wrote whose clock is a little ahead: else that one would find the run silent."""
     now: ColumnElement[float] = bindparam("b_now", type_=last.type)
-    return case((last.between(now, now + MAX_AHEAD_SECONDS), last), else_=now)
+    return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
 
 
 # Statements are made once: making one costs more than executing it.

@@ -30,6 +30,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from ..limits import MAX_PAGE
 from .acknowledgements import Acknowledgement, of_leaks
 from .columns import reading
 from .deleting import IS_DELETED
@@ -38,7 +39,6 @@ from .tables import acknowledgements, attempts, incidents, runs
 
 State = Literal["open", "acknowledged", "ignored", "closed", "over", "watched"]
 STATES: Final[tuple[str, ...]] = get_args(State)
-MAX_LIMIT: Final = 200
 # Of each group the newest; the others are counted.
 MAX_RUNS: Final = 20
 
@@ -61,7 +61,7 @@ class GroupFilter:
 
 def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
     """{"items": groups as plain JSON, "next": cursor or None}, newest change first. Raises BadCursor."""
-    limit = max(1, min(filters.limit, MAX_LIMIT))
+    limit = max(1, min(filters.limit, MAX_PAGE))
     with reading(engine) as connection:
         found = connection.execute(_page(filters).limit(limit + 1)).all()
         rows = found[:limit]

@@ -25,6 +25,10 @@ class Incoming:
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float
+    # What it is worth in memory, about: the inflated body, or its numbers where few bytes told many of them.
+    size_bytes: int = 0
+    # Whoever sent it may add to this project alone, and knows of no run of another.
+    project: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +63,21 @@ class OtherIdentity:
     sent: int
 
 
-Outcome = Accepted | UnknownRun | Contradiction | OtherIdentity
+@dataclass(frozen=True, slots=True)
+class TooManyProcesses:
+    """The run has as many as a run may."""
+
+    run_id: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyBytes:
+    """The project has stored as much today as it may."""
+
+    project: str
+    limit: int
+    wait_seconds: int
+
+
+Outcome = Accepted | UnknownRun | Contradiction | OtherIdentity | TooManyProcesses | TooManyBytes

@@ -9,16 +9,31 @@ numbers of those that began after it move up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, and_, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
+from leakline.analysis.units import UNITS_OF_TIME
 from leakline.snapshot import ProcessIdentity, RunHeader
 
+from ..limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, MAX_RUN_TAGS
+from . import clocks
 from .engine import writing
+from .intake import add_bytes, begin_run
 from .known import next_process
 from .runs import ENDED, locked
 from .tables import attempts, processes, runs
@@ -55,6 +70,14 @@ class OtherProcess(Exception):
         self.instance, self.field, self.stored, self.sent = instance, field, stored, sent
 
 
+class TooManyProcesses(Exception):
+    """The run has as many as a run may."""
+
+
+class TooManyAttempts(Exception):
+    """The run has as many as a run may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """The number of an attempt. ``moves``: those from this number on move up by one."""
@@ -64,40 +87,83 @@ class Placed:
 
 
 def join_run(
-    engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None = None
+    engine: Engine,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None = None,
+    runs_per_day: float | None = None,
+    bytes_per_day: float | None = None,
 ) -> Joined:
     """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
 
     A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
     once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
-    its next attempt.
+    its next attempt. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns where the
+    project has begun ``runs_per_day`` already, TooMuchStored where it has stored ``bytes_per_day`` and this would be
+    more, and TooManyProjects.
     """
+    limits = runs_per_day, bytes_per_day
     try:
-        return _join(engine, header, now, process)
+        return _join(engine, header, now, process, *limits)
     except IntegrityError:
         # Another rank has created it in the same moment.
-        return _join(engine, header, now, process)
+        return _join(engine, header, now, process, *limits)
 
 
-def _join(engine: Engine, header: RunHeader, now: float, process: ProcessIdentity | None) -> Joined:
+def _join(
+    engine: Engine,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None,
+    runs_per_day: float | None,
+    bytes_per_day: float | None,
+) -> Joined:
+    header = replace(header, started_at=clocks.moment(header.started_at, now))
     with writing(engine) as connection:
         row = locked(connection, header.id)
         if row is None:
-            attempt = 1 if process is None else process.attempt
-            _create(connection, header, attempt, now)
-            if process is not None:
-                _introduce(connection, header, process, attempt, now)
-            return Joined(header.id, True, attempt)
-        if row.project != header.project:
+            joined, told = _begin(connection, header, process, now, runs_per_day)
+        elif row.project != header.project:
             raise OtherProject(row.project)
-        if process is None:
-            return _resume(connection, header, row, now)
-        known = _known(connection, header.id, process)
-        if known is not None:
-            if row.state not in ENDED:
-                _note(connection, header, row, now)
-            return Joined(header.id, False, known)
+        elif process is None:
+            joined, told = _resume(connection, header, row, now)
+        else:
+            joined, told = _join_as(connection, header, row, process, now)
+        if told:
+            size = len(msgspec.json.encode(told))
+            add_bytes(connection, header.project, size, now, bytes_per_day)
+    return joined
+
+
+# What was written that was not there, to be counted.
+_Told = tuple[Any, ...]
+
+
+def _begin(
+    connection: Connection,
+    header: RunHeader,
+    process: ProcessIdentity | None,
+    now: float,
+    runs_per_day: float | None,
+) -> tuple[Joined, _Told]:
+    attempt = 1 if process is None else process.attempt
+    _create(connection, header, attempt, now)
+    begin_run(connection, header.project, now, runs_per_day)
+    if process is not None:
+        _introduce(connection, header, process, attempt, now)
+    # Of the run and of its attempt.
+    return Joined(header.id, True, attempt), (header, header.environment, process)
+
+
+def _join_as(
+    connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
+) -> tuple[Joined, _Told]:
+    known = _known(connection, header.id, process)
+    if known is None:
         return _take_in(connection, header, row, process, now)
+    if row.state not in ENDED:
+        _note(connection, header, row, now)
+    return Joined(header.id, False, known), ()
 
 
 def place(
@@ -141,7 +207,7 @@ def place(
 
 def _take_in(
     connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
-) -> Joined:
+) -> tuple[Joined, _Told]:
     """A process that is new."""
     mains = _mains(connection, header.id)
     begun = _begun(connection, header.id, mains)
@@ -165,20 +231,32 @@ def _take_in(
     if is_newest and (describes or newest > row.attempt):
         values["environment"] = _dump(header.environment)
     _introduce(connection, header, process, placed.number, now)
-    _describe(connection, header, placed.number, header.started_at, anew=describes)
+    anew = _describe(connection, header, placed.number, header.started_at, anew=describes)
     _note(connection, header, row, now, **values)
-    return Joined(header.id, False, placed.number)
+    return Joined(header.id, False, placed.number), (process, *_environments(header, values, anew))
 
 
-def _resume(connection: Connection, header: RunHeader, row: Row[Any], now: float) -> Joined:
+def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
+    """Of the run, where it is among what changes of it, and of the attempt."""
+    return (header.environment,) * (("environment" in values) + anew)
+
+
+def _resume(
+    connection: Connection, header: RunHeader, row: Row[Any], now: float
+) -> tuple[Joined, _Told]:
     """Somebody joins who names no process."""
     attempt = int(row.attempt) + (row.state in ENDED)
-    values = {"attempt": attempt, "state": "running", "reason": "", "ended_at": None}
+    values: dict[str, Any] = {
+        "attempt": attempt,
+        "state": "running",
+        "reason": "",
+        "ended_at": None,
+    }
     if attempt > row.attempt:
         values["environment"] = _dump(header.environment)
     _note(connection, header, row, now, **values, presumed=False, last_seen_at=now)
-    _describe(connection, header, attempt, now)
-    return Joined(header.id, False, attempt)
+    anew = _describe(connection, header, attempt, now)
+    return Joined(header.id, False, attempt), _environments(header, values, anew)
 
 
 def _note(
@@ -190,9 +268,11 @@ def _note(
     connection.execute(
         update(runs).where(runs.c.id == header.id).values(
             revision=runs.c.revision + 1,
+            # A program that was counted by time has begun to count for itself.
+            unit=header.unit if row.unit in UNITS_OF_TIME else row.unit,
             total=row.total if header.total is None else header.total,
-            phases=_dump(_union(msgspec.json.decode(row.phases), header.phases)),
-            tags=_dump(_union(msgspec.json.decode(row.tags), header.tags)), **values,
+            phases=_dump(_union(msgspec.json.decode(row.phases), header.phases, MAX_DECLARED_PHASES)),
+            tags=_dump(_union(msgspec.json.decode(row.tags), header.tags, MAX_RUN_TAGS)), **values,
         )
     )  # fmt: skip
 
@@ -239,9 +319,12 @@ def _introduce(
     connection: Connection, header: RunHeader, process: ProcessIdentity, attempt: int, now: float
 ) -> None:
     """Write the row of a process that joins. From now on, the run waits for its end."""
+    number = next_process(connection, header.id)
+    if number > MAX_RUN_PROCESSES:
+        raise TooManyProcesses
     connection.execute(
         insert(processes).values(
-            run_id=header.id, id=next_process(connection, header.id), instance=process.instance,
+            run_id=header.id, id=number, instance=process.instance,
             rank=process.rank, role=process.role, pid=process.pid, host=process.host, attempt=attempt,
             started_at=header.started_at, last_seen_at=now,
         )
@@ -263,19 +346,31 @@ def _create(connection: Connection, header: RunHeader, attempt: int, now: float)
 
 def _describe(
     connection: Connection, header: RunHeader, number: int, at: float, *, anew: bool = False
-) -> None:
-    """The first process of an attempt describes it; its first main process ``anew``, where a child came before it."""
-    same = and_(attempts.c.run_id == header.id, attempts.c.number == number)
+) -> bool:
+    """The first process of an attempt describes it; its first main process ``anew``, where a child came before it.
+
+    True: it did.
+    """
+    of_run = attempts.c.run_id == header.id
+    same = and_(of_run, attempts.c.number == number)
     described = {"started_at": at, "environment": _dump(header.environment)}
-    if connection.execute(select(func.count()).select_from(attempts).where(same)).scalar_one():
+    if connection.scalar(_how_many(same)):
         if anew:
             connection.execute(update(attempts).where(same).values(**described))
-    else:
-        connection.execute(insert(attempts).values(run_id=header.id, number=number, **described))
+        return anew
+    if (connection.scalar(_how_many(of_run)) or 0) >= MAX_RUN_ATTEMPTS:
+        raise TooManyAttempts
+    connection.execute(insert(attempts).values(run_id=header.id, number=number, **described))
+    return True
 
 
-def _union(there: Sequence[str], more: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*there, *more)))
+def _how_many(which: ColumnElement[bool]) -> Select[int]:
+    return select(func.count()).select_from(attempts).where(which)
+
+
+def _union(there: Sequence[str], more: Sequence[str], most: int) -> list[str]:
+    """Each once, the first ones where they are too many."""
+    return list(dict.fromkeys((*there, *more)))[:most]
 
 
 def _dump(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -12,6 +13,8 @@ from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from leakline.snapshot import ProcessIdentity
 
+from ..limits import MAX_RUN_SERIES as MAX_SERIES
+from . import clocks
 from .columns import Key, of
 from .incoming import Incoming
 from .intervals import Intervals
@@ -19,9 +22,12 @@ from .sparkline import Sparkline
 from .tables import batches, processes, removals, runs, series
 from .while_writing import stored_numbers
 
-MAX_SERIES: Final = 6_000
 # A process that a process of the run has started counts as long as it was heard of within this time.
 CHILD_SECONDS: Final = 30.0
+MAX_NUMBERED: Final = 64
+# The one used last at the end.
+_LOCK: Final = threading.Lock()
+_NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 
 
 @dataclass(slots=True)
@@ -43,8 +49,9 @@ class ProcessState:
 @dataclass(slots=True)
 class RunState:
     id: str
-    # Name -> number.
-    names: dict[str, int]
+    project: str
+    # Name -> number; other runs may hold the same (`numbered`).
+    names: Mapping[str, int]
     phases: dict[str, None]
     sparkline: Sparkline
     first_generation: int | None
@@ -55,6 +62,11 @@ class RunState:
     stored: int
     revision: int
     created_at: float
+
+    @property
+    def size(self) -> int:
+        """How much is remembered of it, in entries."""
+        return 32 + len(self.names) + 16 * len(self.processes)
 
     @property
     def room(self) -> int:
@@ -75,6 +87,17 @@ class RunState:
         }
 
 
+def numbered(names: Mapping[str, int]) -> Mapping[str, int]:
+    """The same, held once for all runs that number their series alike: half of what is remembered of a run."""
+    key = tuple(names.items())
+    with _LOCK:
+        shared = _NUMBERED.pop(key, names)
+        _NUMBERED[key] = shared
+        if len(_NUMBERED) > MAX_NUMBERED:
+            del _NUMBERED[next(iter(_NUMBERED))]
+    return shared
+
+
 def _sum(values: Iterable[int | None]) -> int | None:
     present = [v for v in values if v is not None]
     return sum(present) if present else None
@@ -84,6 +107,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
     """A process not seen since the run was loaded: it may have introduced itself without a batch."""
     who, times = batch.process, batch.columns.time.tolist()
     skew = batch.received_at - times[-1] if times else None
+    times = [clocks.moment(time, batch.received_at) for time in times[:1]]
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
     row = connection.execute(select(processes).where(*same)).mappings().first()
     if row is not None:
@@ -157,12 +181,16 @@ def _state(
 ) -> RunState:
     """``names``: those that are known, so that only newer ones are read."""
     names = names or {}
-    newer = select(series.c.name, series.c.id).where(
-        series.c.run_id == row["id"], series.c.id > max(names.values(), default=0)
+    newer = (
+        select(series.c.name, series.c.id)
+        .where(series.c.run_id == row["id"], series.c.id > max(names.values(), default=0))
+        .order_by(series.c.id)
     )
+    added = {sys.intern(name): number for name, number in connection.execute(newer).all()}
     return RunState(
         row["id"],
-        dict(names) | {sys.intern(name): n for name, n in connection.execute(newer).all()},
+        row["project"],
+        numbered({**names, **added}) if added else names,
         dict.fromkeys(msgspec.json.decode(row["phases_seen"])),
         Sparkline.from_json(row["sparkline"]),
         row["first_generation"],

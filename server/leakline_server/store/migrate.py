@@ -25,15 +25,20 @@ class NewerDatabase(Exception):
 def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:
     """Bring an empty or older database to this version. Raises NewerDatabase."""
     found, known = current(engine), revisions(scripts)
-    if found is not None and found not in known:
-        raise NewerDatabase(
-            f"the database is at schema {found}, which this version of leakline does not know; "
-            "install the newer leakline that wrote it"
-        )
+    refuse_newer(found, scripts)
     if to != "head" or found != known[-1]:
         from alembic import command
 
         _run(engine, scripts, lambda config: command.upgrade(config, to))
+
+
+def refuse_newer(found: str | None, scripts: Path, what: str = "the database") -> None:
+    """Raises NewerDatabase for a schema that this version does not know: there is no way back from it."""
+    if found is not None and found not in revisions(scripts):
+        raise NewerDatabase(
+            f"{what} is at schema {found}, which this version of leakline does not know; "
+            "install the newer leakline that wrote it"
+        )
 
 
 def downgrade(engine: Engine, scripts: Path, to: str) -> None:

@@ -46,8 +46,16 @@ class Nodes:
         return len(self.low)
 
     def take(self, rows: Array) -> Nodes:
+        """Where a mask is true, or at the positions given."""
+        if rows.dtype == bool and rows.all():
+            return self
         numbers = {number: records[rows] for number, records in self.numbers.items()}
         return Nodes(self.low[rows], self.high[rows], self.count[rows], numbers)
+
+    def in_order(self) -> Nodes:
+        if bool((np.diff(self.low) >= 0).all()):
+            return self
+        return self.take(np.argsort(self.low, kind="stable"))
 
     def outside(self, span: Span) -> Array:
         """Where nothing is asked for. On an axis that some entries are not on, as without a generation."""
@@ -88,6 +96,10 @@ def of_records(parts: Sequence[Sequence[Array]], numbers: Collection[int]) -> No
 
 
 def together(parts: Sequence[Nodes], numbers: Collection[int]) -> Nodes:
+    """Of parts with the records of these columns, and maybe of more."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
     low, high, count = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high", "count")
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from .chunk_rows import chunk_row, size
 from .codec import Array, Texts, only_used
-from .columns import COLUMNS, Block, Key
-from .pieces import Cut, pack_column
+from .columns import COLUMNS, KIND, PHASE, Block, Key
+from .cutting import Cut, pack_column
 
 
 class Part:
@@ -22,7 +22,15 @@ class Part:
         self.rows: list[dict[str, Any]] = []
         self._compacted = start == 0
         self._sequence = sequence[start:stop]
-        self._cut = Cut(self._sequence) if self._compacted and start < stop else None
+        self._cut: Cut | None = None
+
+    def begin(self, key: Key, block: Block, columns: Collection[int]) -> None:
+        """The rows of what every snapshot has, by which the others are cut."""
+        if self._compacted:
+            texts = (block.texts(number).index[self.start : self.stop] for number in (PHASE, KIND))
+            names = (block.texts(number).names for number in (PHASE, KIND))
+            self._cut = Cut(self._sequence, *map(Texts, names, texts))
+        self.add(key, block, columns)
 
     def add(self, key: Key, block: Block, columns: Collection[int]) -> None:
         """The chunk rows of these columns. A series without values among these snapshots has none."""
@@ -31,9 +39,9 @@ class Part:
             column = part.columns[number]
             if isinstance(column, Texts):
                 column = only_used(column)
-            chunk, packed = pack_column(column, self._cut)
+            chunk, beside = pack_column(number, column, self._cut)
             if chunk.present or number in COLUMNS:
-                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, packed))
+                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, beside))
             # Whoever answers a request comes first.
             time.sleep(0)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from .codec import Array, Chunk, Column, CorruptChunk, Numbers, encode
+from .codec import Array, CorruptChunk, Numbers
 
 PIECE: Final = 512
 MAX_PIECES: Final = 16
@@ -56,34 +56,6 @@ def summed(column: Numbers, starts: Array) -> Array:
     return found
 
 
-class Cut:
-    """A stretch of snapshots in pieces: packs the records of columns of as many entries."""
-
-    def __init__(self, sequence: Array) -> None:
-        """``sequence``: its ascending sequence numbers, of at least one."""
-        self.starts = bounds(sequence)
-        self._ends = np.append(self.starts[1:], len(sequence))
-        self._counts = self._ends - self.starts
-
-    def pack(self, column: Numbers) -> bytes:
-        return pack(summed(column, self.starts), self._counts)
-
-    def records_of_rows(self, values: Array) -> list[bytes]:
-        """Of many columns at once, one a row, in which every entry is there."""
-        found = np.empty((len(values), len(self.starts), NUMBERS))
-        found[:, :, PRESENT] = self._counts
-        found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
-        found[:, :, MIN] = np.minimum.reduceat(values, self.starts, axis=1)
-        found[:, :, MAX] = np.maximum.reduceat(values, self.starts, axis=1)
-        return [_bytes(records, self._counts) for records in found]
-
-
-def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
-    """The chunk of a column, and where it is compacted (there is a ``cut``) the packed records of its pieces."""
-    pieces = cut.pack(column) if cut is not None and isinstance(column, Numbers) else None
-    return encode(column, tight=cut is not None), pieces
-
-
 def _fill(found: Array, rows: Array | slice, values: Array, starts: Array, ends: Array) -> None:
     found[rows, FIRST], found[rows, LAST] = values[starts], values[ends - 1]
     found[rows, MIN] = np.minimum.reduceat(values, starts)
@@ -102,7 +74,7 @@ def joined(records: Array) -> Array:
 
 def pack(records: Array, counts: Array) -> bytes:
     """The bytes of the records of pieces with ``counts`` entries each."""
-    return checked(_bytes(records, counts))
+    return checked(told(records, counts))
 
 
 def checked(records: bytes) -> bytes:
@@ -110,7 +82,8 @@ def checked(records: bytes) -> bytes:
     return zlib.crc32(records).to_bytes(4, "little") + records
 
 
-def _bytes(records: Array, counts: Array) -> bytes:
+def told(records: Array, counts: Array) -> bytes:
+    """The same without a checksum."""
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
         records = records[:1]

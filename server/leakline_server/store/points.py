@@ -1,20 +1,21 @@
 """Series as charts read them: at most N points, each with the first, last, smallest and largest of what it stands for.
 
 A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
-snapshots a point, or where a phase or kind is chosen, snapshots are read one by one and joined to points of equally
-many; above it, chunks are not opened (buckets.py). Which of the two depends on what is asked for and on nothing else,
-so whether a run is compacted makes no difference to any answer.
+snapshots a point, snapshots are read one by one and joined to points of equally many; above it, chunks are not opened
+(buckets.py; stranded.py where a phase or kind is chosen). Which of the two depends on what is asked for and on nothing
+else, so whether a run is compacted makes no difference to any answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 from sqlalchemy import Connection, Engine, bindparam, select
 
+from ..limits import MAX_ITEMS, MAX_POINTS
 from . import buckets
 from .codec import Array, Texts
 from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
@@ -22,13 +23,12 @@ from .damage import Damaged
 from .history import NoSuchRun
 from .nodes import Span
 from .runs import LIVED
+from .stranded import Choice, StrandedLines
 from .summaries import Stored
 from .tables import processes, runs
 
 Axis = Literal["generation", "time", "sequence"]
 AXES: Final[Mapping[Axis, int]] = {"generation": GENERATION, "time": TIME, "sequence": SEQUENCE}
-MAX_POINTS: Final = 20_000
-MAX_ITEMS: Final = 1_000
 CHUNK_RATIO: Final = 256
 # Laid over each other in one answer.
 MAX_RUNS: Final = 10
@@ -95,6 +95,15 @@ class _Found:
             "damaged": self.damaged[:MAX_ITEMS],
         }
 
+    def add(self, instance: str, made: Iterable[tuple[str | None, str, buckets.Shown]]) -> None:
+        """(phase, name, points) of each."""
+        for phase, name, of_one in made:
+            if self.is_full:
+                self.left_out += 1
+                continue
+            named = {"name": name, "process": instance, "phase": phase}
+            self.items.append({**named, **of_one})
+
     def add_damaged(self, instance: str, what: Sequence[Damaged]) -> None:
         self.damaged += [
             {
@@ -158,20 +167,26 @@ def _read_process(
 ) -> None:
     span = Span(AXES[query.axis], query.start, query.stop)
     points = max(1, min(query.points, MAX_POINTS))
-    stored = Stored(connection, key, wanted, span)
+    stored = Stored(connection, key, instance, wanted, span)
     most = CHUNK_RATIO * points
-    if query.phase is None and query.kind is None and stored.count() > most:
-        buckets_of = buckets.bucketed(stored, wanted, span, points, most)
-        if buckets_of is not None:
-            named = {"process": instance, "phase": None}
-            for number, of_one in buckets_of:
-                if not found.is_full:
-                    found.items.append({"name": wanted[number], **named, **of_one})
-                else:
-                    found.left_out += 1
-            found.add_damaged(instance, stored.damaged)
+    if stored.count() > most:
+        if query.phase is None and query.kind is None:
+            buckets_of = buckets.bucketed(stored, wanted, span, points, most)
+            if buckets_of is not None:
+                found.add(instance, ((None, wanted[n], of_one) for n, of_one in buckets_of))
+                found.add_damaged(instance, stored.damaged)
+                return
+        elif (width := buckets.bucket_width(stored, points, most)) is not None:
+            choice = Choice(query.phase, query.kind)
+            lines = StrandedLines(connection, key, wanted, span, choice)
+            told = lines.points(*stored.told_and_opened(), width)
+            found.add(instance, ((phase, wanted[n], of_one) for phase, n, of_one in told))
+            found.add_damaged(instance, [*stored.damaged, *lines.damaged])
             return
-    filters = (*((PHASE,) if query.phase is not None else ()), *((KIND,) if query.kind else ()))
+    filters = (
+        *((PHASE,) if query.phase is not None else ()),
+        *((KIND,) if query.kind is not None else ()),
+    )
     block = read(connection, key, (span.axis, *filters, *wanted), wanted, stored.stretches())
     found.add_damaged(instance, block.damaged)
     # What was only needed to choose by is not picked from.

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ..limits import MAX_RULES
 from .engine import writing
 from .runs import ENDED
 from .tables import alerts, rule_states, rules, runs
@@ -23,8 +24,6 @@ Measure = Literal["value", "rate", "forecast"]
 Source = Literal["api", "page", "file"]
 
 FILE: Final = "file"
-MAX_RULES: Final = 500
-MAX_LIMIT: Final = 200
 # Of one rule, as the list of rules tells them.
 MAX_FIRING: Final = 50
 _SUBJECT: Final = "rule "

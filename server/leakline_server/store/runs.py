@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
+from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.priority import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
-from . import accounts, ends, log_lines
+from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
+from . import accounts, clocks, ends, log_lines
 from .columns import reading
 from .deleting import IS_DELETED
 from .details import declared_expectations
 from .engine import writing
+from .intake import add_bytes
+from .retention import FOREVER, PerProject
 from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
 from .tables import attempts, processes, runs, series
 
@@ -27,12 +32,10 @@ ENDED: Final = ("finished", "failed", "killed")
 STATES: Final = ("running", "silent", *ENDED)
 # Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
 DELETED: Final = "deleted"
-MAX_LIMIT: Final = 200
 # In which order processes are given: those that share a line one after the other, whenever they were heard of.
 LIVED: Final = (
     processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
 )  # fmt: skip
-MAX_NOTES: Final = 1_000
 _NONE_STORED: Final = accounts.Stored()
 
 
@@ -66,8 +69,15 @@ class RunFilter:
     tags: tuple[str, ...] = ()
 
 
-def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dict[str, Any] | None:
-    """Apply changes and return the run as it is then; None when there is no such run."""
+def change_run(
+    engine: Engine,
+    run_id: str,
+    changes: Changes,
+    now: float,
+    bytes_per_day: PerProject = FOREVER,
+) -> dict[str, Any] | None:
+    """Apply changes and return the RunSummary as it is then; None when there is no such run. Raises TooMuchStored
+    where there is no room for notes."""
     with writing(engine) as connection:
         # Two ranks may tell of their ends in the same moment, and the last of them is the end of the run.
         row = locked(connection, run_id)
@@ -76,7 +86,7 @@ def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dic
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
             # A process speaks; notes and tags come from people.
-            ended_at = now if changes.ended_at is None else changes.ended_at
+            ended_at = now if changes.ended_at is None else clocks.moment(changes.ended_at, now)
             values |= {"last_seen_at": now} | ends.told(
                 connection, row, changes.state, changes.reason or "", ended_at, changes.instance
             )
@@ -85,15 +95,29 @@ def change_run(engine: Engine, run_id: str, changes: Changes, now: float) -> dic
         if changes.tags is not None:
             values["tags"] = _dump(list(dict.fromkeys(changes.tags)))
         if changes.notes:
-            notes = [*msgspec.json.decode(row.notes), *({"at": now, **n} for n in changes.notes)]
-            values["notes"] = _dump(notes[-MAX_NOTES:])
+            more = [{"at": now, **note} for note in changes.notes]
+            size = len(msgspec.json.encode(more))
+            add_bytes(connection, row.project, size, now, bytes_per_day.of(row.project))
+            values["notes"] = _dump(_newest([*msgspec.json.decode(row.notes), *more]))
         connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
-    return get_run(engine, run_id)
+    return get_summary(engine, run_id)
+
+
+def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many as a run may have."""
+    kept: list[Mapping[str, Any]] = []
+    room = MAX_NOTES_BYTES
+    for note in reversed(notes[-MAX_NOTES:]):
+        room -= len(msgspec.json.encode(note))
+        if room < 0:
+            break
+        kept.append(note)
+    return kept[::-1]
 
 
 def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
     """{"items": [RunSummary], "next": cursor or None}. Raises BadCursor."""
-    limit, order = max(1, min(filters.limit, MAX_LIMIT)), filters.order
+    limit, order = max(1, min(filters.limit, MAX_PAGE)), filters.order
     after = None if filters.cursor is None else read_cursor(order, filters.cursor)
     with engine.connect() as connection:
         found = places(connection, order, after, limit + 1, _wanted(filters))
@@ -137,6 +161,13 @@ def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
     return None if row is None else summary(row)
 
 
+def project_of(engine: Engine, run_id: str) -> str | None:
+    """None when there is no such run."""
+    with engine.connect() as connection:
+        found: str | None = connection.scalar(select(runs.c.project).where(runs.c.id == run_id))
+    return found
+
+
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """RunSummary with everything else there is of the run itself; None when there is no such run."""
     with reading(engine) as connection:
@@ -146,34 +177,47 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
         names = connection.scalars(
             select(series.c.name).where(series.c.run_id == run_id).order_by(series.c.name)
         ).all()
+        left_out, told = _attempts(connection, run_id)
         return summary(row) | {
             "config": msgspec.json.decode(row.config),
             "environment": msgspec.json.decode(row.environment),
             "phases": msgspec.json.decode(row.phases),
             "phases_seen": msgspec.json.decode(row.phases_seen),
             "processes": _processes(connection, run_id),
-            "attempts": _attempts(connection, run_id),
+            "attempts": told,
+            "attempts_left_out": left_out,
             "series": list(names),
             "expectations": declared_expectations(connection, run_id),
             "notes": msgspec.json.decode(row.notes),
         }
 
 
-def headline_runs(engine: Engine, limit: int) -> list[dict[str, Any]]:
-    """{id, project, name, rss_bytes, peak_bytes} of the runs that are alive."""
-    columns = (runs.c.id, runs.c.project, runs.c.name, runs.c.rss_bytes, runs.c.peak_bytes)
-    query = select(*columns).where(runs.c.state == "running", ~IS_DELETED).limit(limit)
-    with engine.connect() as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """The RunSummary of the runs that are alive, those heard of last first; and how many there are in all."""
+    alive = (runs.c.state == "running", ~IS_DELETED)
+    newest = select(*_LISTED).where(*alive).order_by(runs.c.last_seen_at.desc()).limit(limit)
+    with reading(engine) as connection:
+        found = [summary(row) for row in connection.execute(newest)]
+        count = len(found)
+        if count == limit:
+            count = connection.scalar(select(func.count()).select_from(runs).where(*alive)) or 0
+    return found, count
+
+
+class _Found(msgspec.Struct):
+    status: str = "ok"
+    priority: str = "minor"
 
 
 class _Said(msgspec.Struct):
     """What a list shows of a verdict; the rest of it is much longer."""
 
-    summary: str = "nothing to say yet"
+    unit: str = ""
+    summary: str = "Nothing to say yet"
     generations: int = 0
     growth_bytes_per_generation: Any = None
     oom: msgspec.Raw = msgspec.Raw(msgspec.json.encode(to_json(OomForecast())))
+    findings: list[_Found] = []
 
 
 _decode_said: Final = msgspec.json.Decoder(_Said).decode
@@ -194,7 +238,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "id": row.id,
         "project": row.project,
         "name": row.name,
-        "unit": row.unit,
+        "unit": _unit(row, verdict),
         "total": row.total,
         "tags": msgspec.json.decode(row.tags),
         "state": row.state,
@@ -202,6 +246,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "presumed": row.presumed,
         "attempt": row.attempt,
         "status": row.status,
+        "priority": _priority(verdict.findings),
         "summary": verdict.summary,
         "generations": _generations(row, verdict),
         "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
@@ -217,6 +262,12 @@ def summary(row: Row[Any]) -> dict[str, Any]:
     }
 
 
+def _priority(findings: Sequence[_Found]) -> str | None:
+    """The highest of what leaks or may leak; None where nothing does."""
+    found = {each.priority for each in findings if each.status in (*ACTIVE, "watch")}
+    return next((name for name in get_args(Priority) if name in found), None)
+
+
 def iso_or_none(seconds: float | None) -> str | None:
     return None if seconds is None else iso(seconds)
 
@@ -230,6 +281,11 @@ def iso(seconds: float) -> str:
     """UTC, to the millisecond: 2026-01-31T12:00:00.000Z"""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _unit(row: Row[Any], verdict: _Said) -> str:
+    """What the run is really counted by: one that has told no generation, by the minute."""
+    return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
 def _generations(row: Row[Any], verdict: _Said) -> int:
@@ -271,15 +327,21 @@ def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def _attempts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
-    query = select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.number)
-    return [
+def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
+    """How many there were before the newest, and those."""
+    of_run = attempts.c.run_id == run_id
+    newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
+    found = connection.execute(newest.limit(MAX_ATTEMPTS_TOLD)).all()
+    count = len(found)
+    if count == MAX_ATTEMPTS_TOLD:
+        count = connection.scalar(select(func.count()).select_from(attempts).where(of_run)) or 0
+    return count - len(found), [
         {
             "number": row.number,
             "started_at": iso(row.started_at),
             "environment": msgspec.json.decode(row.environment),
         }
-        for row in connection.execute(query)
+        for row in reversed(found)
     ]
 
 

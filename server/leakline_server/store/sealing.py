@@ -29,7 +29,7 @@ from sqlalchemy import (
     select,
 )
 
-from . import blocks, damage, packing, rollups
+from . import blocks, damage, full_disk, packing, rollups
 from .assembling import chunks_of
 from .chunk_rows import chunk_row, size
 from .codec import CorruptChunk
@@ -128,7 +128,8 @@ def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
             rollups.roll_up(engine, key)
         except DATABASE_ERRORS as error:
             # The segment is there all the same, and the next one rolls up both.
-            log.error("could not sum up the segments of run %s: %s", key.run_id, error)
+            if not full_disk.is_told(engine, error):
+                log.error("could not sum up the segments of run %s: %s", key.run_id, error)
     return Sealed(plan.segment["count"], plan.more)
 
 
@@ -222,8 +223,8 @@ def _plan(
     )
     bodies = [body for _, body in found]
     rows = [
-        chunk_row(key, number, first, chunk, pieces)
-        for number, chunk, pieces in chunks_of(firsts, bodies, compacted=compacted)
+        chunk_row(key, number, first, chunk, beside)
+        for number, chunk, beside in chunks_of(firsts, bodies, compacted=compacted)
     ]
     segment = {
         **key._asdict(), "first_sequence": first, "last_sequence": last, "count": count,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-MAX_POINTS: Final = 64
+MAX_POINTS_KEPT: Final = 64
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Sparkline:
                 self.filled += len(more)
                 at += len(more)
                 continue
-            if len(self.values) == MAX_POINTS:
+            if len(self.values) == MAX_POINTS_KEPT:
                 self.values = [
                     max(pair) for pair in zip(self.values[::2], self.values[1::2], strict=True)
                 ]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, bindparam, select
 
-from . import damage
+from . import damage, remembered
 from .codec import Array, CorruptChunk
 from .columns import COLUMN_NAMES, SEQUENCE, ChunkRows, Key, Stretch, mine, read, waiting
 from .nodes import Nodes, Span, of_entries, of_records, parted, together, with_some_within
@@ -48,9 +48,15 @@ class Stored:
     """Where a process has what is asked for. ``names``: series id -> name, of those that are wanted."""
 
     def __init__(
-        self, connection: Connection, key: Key, names: Mapping[int, str], span: Span
+        self,
+        connection: Connection,
+        key: Key,
+        instance: str,
+        names: Mapping[int, str],
+        span: Span,
     ) -> None:
         self._connection, self._key, self._names, self._span = connection, key, names, span
+        self._instance, self._remembered = instance, remembered.of(connection.engine)
         self._numbers = tuple(dict.fromkeys((SEQUENCE, span.axis, *names)))
         self.damaged: list[damage.Damaged] = []
         rolled = self._rollups(tuple(dict.fromkeys((SEQUENCE, span.axis))))
@@ -81,23 +87,30 @@ class Stored:
         found = [*self._apart, *self._mixed, *self._rolled.stretches()]
         return sorted(found, key=lambda stretch: stretch.first)
 
-    def nodes(self, width: int) -> Nodes:
-        """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two)."""
+    def told_and_opened(self) -> tuple[list[Stretch], list[Stretch]]:
+        """Compacted segments that lie apart from all else; and the rest, which has to be opened."""
+        return [*self._apart, *self._rolled.stretches()], list(self._mixed)
+
+    def nodes(self, width: int, *, axis_alone: bool = False) -> Nodes:
+        """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two).
+
+        ``axis_alone``: without the numbers of the series.
+        """
+        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis))) if axis_alone else self._numbers
         parts: list[Nodes] = []
         apart = self._apart
         if len(self._rolled):
             rolled = self._rolled
             use = np.zeros(len(rolled), dtype=bool)
             if width >= COARSE:
-                wanted = self._rollups(self._numbers)
+                wanted = self._rollups(numbers)
                 use = rolled.inside(self._span) & (rolled.low // width == rolled.high // width)
                 use &= np.isin(rolled.low, wanted.low)
                 parts.append(wanted.take(np.isin(wanted.low, rolled.low[use])))
             apart = apart + rolled.take(~use).stretches()
-        pieces, opened = self._pieces(sorted(apart, key=lambda s: s.first), width)
-        parts += [pieces, self._entries(self._mixed + opened)]
-        nodes = together(parts, self._numbers)
-        return nodes.take(np.argsort(nodes.low, kind="stable"))
+        pieces, opened = self._pieces(sorted(apart, key=lambda s: s.first), width, numbers)
+        parts += [pieces, self._entries(self._mixed + opened, numbers)]
+        return together(parts, numbers).in_order()
 
     def _rollups(self, numbers: Collection[int]) -> Nodes:
         """A node for each segment that is rolled up."""
@@ -130,9 +143,11 @@ class Stored:
         kept = [told.stretches[at] for at in np.flatnonzero(near).tolist()]
         return sorted([*kept, *told.others], key=lambda stretch: stretch.first)
 
-    def _pieces(self, apart: Sequence[Stretch], width: int) -> tuple[Nodes, list[Stretch]]:
+    def _pieces(
+        self, apart: Sequence[Stretch], width: int, numbers: Collection[int]
+    ) -> tuple[Nodes, list[Stretch]]:
         """The nodes of these segments, and those segments that have to be opened."""
-        told = self._told_of(apart, self._numbers)
+        told = self._told_of(apart, numbers)
         nodes, opened = told.nodes, list(told.others)
         whole = nodes.inside(self._span) & (nodes.low // width == nodes.high // width)
         doubtful = ~whole & ~nodes.outside(self._span)
@@ -144,10 +159,10 @@ class Stored:
         return nodes.take(whole), opened
 
     def _told_of(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told:
-        packed = self._packed(apart, numbers)
-        found = self._at_once(packed, apart, numbers)
+        found = self._at_once(apart, numbers)
         if found is not None:
             return found
+        packed = self._packed(apart, numbers)
         rows = [self._records(packed, stretch, numbers) for stretch in apart]
         told = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
         others = [stretch for stretch, row in zip(apart, rows, strict=True) if row is None]
@@ -155,35 +170,35 @@ class Stored:
         lengths = np.array([len(row[0]) for row in records], np.int64)
         return _Told(told, others, lengths, of_records(records, numbers))
 
-    def _at_once(
-        self, packed: _Packed, apart: Sequence[Stretch], numbers: Collection[int]
-    ) -> _Told | None:
+    def _at_once(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told | None:
         """None where one of these stretches has to be looked at by itself."""
-        axis = packed.get(self._span.axis, {})
-        plain = all(stretch.whole and stretch.first in axis for stretch in apart)
+        plain = all(stretch.whole and stretch.level > 0 for stretch in apart)
         if not apart or self._span.axis == SEQUENCE or not plain:
             return None
+        where = (*self._key, self._instance, tuple((each.first, each.last) for each in apart))
+        looked = {number: self._remembered.get((number, where)) for number in numbers}
+        known = {number: records for number, records in looked.items() if records is not None}
         sequences = [of_numbers(stretch.first, stretch.last) for stretch in apart]
         lengths = np.array([len(each) for each in sequences])
-        sequence = np.concatenate(sequences)
+        known[SEQUENCE] = sequence = np.concatenate(sequences)
+        packed = self._packed(apart, [n for n in numbers if n not in known])
         firsts = [stretch.first for stretch in apart]
+        if self._span.axis in packed and packed[self._span.axis].keys() < set(firsts):
+            # Every compacted segment has pieces of its axis.
+            return None
         try:
-            columns = [
-                sequence
-                if number == SEQUENCE
-                else unpack_all(
-                    list(map(packed[number].get, firsts)), lengths, sequence[:, PRESENT]
-                )
-                for number in numbers
-            ]
+            for number, pieces in packed.items():
+                found = unpack_all(list(map(pieces.get, firsts)), lengths, sequence[:, PRESENT])
+                self._remembered.put((number, where), found)
+                known[number] = found
         except CorruptChunk:
             return None
-        return _Told(apart, (), lengths, of_records([columns], numbers))
+        return _Told(apart, (), lengths, of_records([[known[n] for n in numbers]], numbers))
 
     def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
         """The pieces of these segments, by column and first sequence number."""
         firsts = [stretch.first for stretch in apart if stretch.level > 0]
-        if not firsts:
+        if not firsts or not numbers:
             return {}
         known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in apart)
         asked = [number for number in numbers if number != SEQUENCE or not known]
@@ -236,10 +251,10 @@ class Stored:
             return None
         return found
 
-    def _entries(self, among: Iterable[Stretch]) -> Nodes:
+    def _entries(self, among: Iterable[Stretch], wanted: Collection[int]) -> Nodes:
         """A node for each snapshot that is asked for."""
         found = sorted(among, key=lambda stretch: stretch.first)
-        block = read(self._connection, self._key, self._numbers, self._names, found)
+        block = read(self._connection, self._key, wanted, self._names, found)
         self.damaged += block.damaged
         on = block.numbers(self._span.axis)
         keep = self._span.holds(on.values)
@@ -247,7 +262,7 @@ class Stored:
             keep &= on.present
         block = block.take(keep)
         sequence = block.numbers(SEQUENCE).values
-        numbers = {number: of_entries(block, number) for number in self._numbers}
+        numbers = {number: of_entries(block, number) for number in wanted}
         return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
 
 

@@ -13,7 +13,9 @@
           ├─ sizes                    how large it is
           └─ deletions                since when people want it gone
     acknowledgements, rules, webhooks, settings
+    tokens ── sessions                what programs show to be let in; people who are signed in
     removals                          runs that are gone, until their last row is
+    intake                            what a project has taken in on a day
 
 Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
 table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
@@ -231,8 +233,10 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (codec.py).
+    # Of a compacted chunk of numbers, the same of each of its pieces (pieces.py).
     Column("pieces", LargeBinary),
+    # And of each phase and kind apart (strands.py).
+    Column("strands", LargeBinary),
 )
 
 rollups = Table(
@@ -464,6 +468,49 @@ removals = Table(
     Column("requested_at", Double, nullable=False),
     # When nothing of it was found any more; what was on its way then is looked for once again.
     Column("swept_at", Double),
+)
+
+intake = Table(
+    "intake",
+    metadata,
+    Column("project", Text, primary_key=True),
+    # Of UTC, since 1970.
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("runs", BigInteger, nullable=False),
+    # As they are packed in rows.
+    Column("bytes", BigInteger, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False),
+    Column("scope", Text, nullable=False),  # ingest, read, admin
+    # The only one an ingest token adds to.
+    Column("project", Text),
+    # Of pages of other origins, which accept no other.
+    Column("browser", Boolean, nullable=False),
+    # How it begins, by which people know it again.
+    Column("begins", Text, nullable=False),
+    # SHA-256 of the token, which is nowhere else.
+    Column("digest", Text, nullable=False, unique=True),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("last_used_at", Double),
+    Column("revoked_at", Double),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    # Signed in with this token; with the password where there is none.
+    Column("token_id", ForeignKey("tokens.id", ondelete="CASCADE")),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("ix_sessions_token_id", "token_id"),
+    Index("ix_sessions_expires_at", "expires_at"),
 )
 
 settings = Table(

@@ -176,7 +176,7 @@ class _Stretch:
         sequence = before.numbers(SEQUENCE).values
         first, last = int(sequence[0]), int(sequence[-1])
         rows = [
-            chunk_row(key, number, first, chunk, None)
+            chunk_row(key, number, first, chunk)
             for number, column in after.columns.items()
             if (chunk := encode(column)).present or number in COLUMNS
         ]

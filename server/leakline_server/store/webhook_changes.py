@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
+from ..limits import MAX_WEBHOOKS
 from .engine import writing
 from .tables import settings, webhooks
 from .webhooks import (
@@ -26,8 +27,6 @@ from .webhooks import (
 
 API: Final = "api"
 BY_HAND: Final = "by hand"
-# With those of the environment not more than can be sent to at once, so that none ever waits for another.
-MAX_WEBHOOKS: Final = 31
 # How long the secret before a rotation signs too.
 ROTATION_SECONDS: Final = 86_400.0
 

@@ -11,18 +11,21 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-# Beyond this, JSON numbers are no longer exact in JavaScript.
-MAX_INTEGER: Final = 2**53
-MAX_NAME_LENGTH: Final = 512
-# The year 3000: a clock that says more is in the wrong unit.
-MAX_TIME_SECONDS: Final = 32_503_680_000.0
+from ..limits import (
+    MAX_INSTANCE_LENGTH,
+    MAX_INTEGER,
+    MAX_LABEL_LENGTH,
+    MAX_NAME_LENGTH,
+    MAX_PATH_LENGTH,
+    MAX_TIME_SECONDS,
+)
 
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_TIME_SECONDS)]
-Label = Annotated[str, Meta(max_length=256)]
+Label = Annotated[str, Meta(max_length=MAX_LABEL_LENGTH)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
-Path = Annotated[str, Meta(max_length=1024)]
+Path = Annotated[str, Meta(max_length=MAX_PATH_LENGTH)]
 Value = Integer | float | None
 Kind = Literal["baseline", "phase_end", "generation_end", "manual", "sample", "finish"]
 EventKind = Literal[
@@ -32,7 +35,7 @@ EventKind = Literal[
 
 
 class Process(Struct, frozen=True):
-    instance: Annotated[str, Meta(min_length=1, max_length=128)]
+    instance: Annotated[str, Meta(min_length=1, max_length=MAX_INSTANCE_LENGTH)]
     rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     pid: Count = 0
     host: Label = ""
@@ -148,21 +151,6 @@ decode_batch: Final = msgspec.json.Decoder(Batch).decode
 decode_plain: Final = msgspec.json.Decoder(PlainBatch).decode
 decode_stored: Final = msgspec.json.Decoder(StoredBody).decode
 encode: Final = msgspec.json.Encoder().encode
-
-
-def columns_of(rows: list[Row]) -> Columns:
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row.series))
-    return Columns(
-        time=[r.time for r in rows],
-        monotonic=[r.time if r.monotonic is None else r.monotonic for r in rows],
-        generation=[r.generation for r in rows],
-        phase=[r.phase for r in rows],
-        label=[r.label for r in rows],
-        kind=[r.kind or kind_of(r.phase) for r in rows],
-        series={name: [r.series.get(name) for r in rows] for name in names},
-    )
 
 
 def kind_of(phase: str | None) -> Kind:

@@ -12,10 +12,11 @@ from leakline.analysis.promises import GROWTH
 from leakline.analysis.summary import PROMISE_WORDS
 from leakline.analysis.trend import floor_slope
 
+from ..alerts.events import FIRED, OOM_RISK
 from ..chart_parts import Axis, Mark, Points
 from ..store.runs import unix
 from . import formats
-from .inventory import cleanup_words
+from .inventory import Effects, alert_words, cleanup_words
 from .notes_view import Note
 
 Json = Mapping[str, Any]
@@ -23,6 +24,8 @@ MAX_MARKS: Final = 60
 MAX_CLEANUPS: Final = 300
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
+# The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
+TOLD: Final = (FIRED, OOM_RISK)
 # Readings on each side of a fix from which a growth can be told.
 MIN_READINGS: Final = 4
 
@@ -70,12 +73,13 @@ def place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float
 
 
 def marks(
-    run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], verdict: Json | None,
-    ends: Points | None, axis: Axis, clock: Clock,
+    run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], alerts: Sequence[Json],
+    effects: Effects, axis: Axis, clock: Clock,
 ) -> tuple[Mark, ...]:  # fmt: skip
-    """``ends``: private memory at generation ends, from which the effect of a fix is told."""
+    """``effects`` as `fix_effects` finds them."""
     place = place_on(axis, clock, unix(run["started_at"]))
-    unit = run["unit"]
+    # A run that was uploaded later was examined long after its end.
+    heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
     for event in events:
@@ -84,7 +88,7 @@ def marks(
             text = f"{event['name']}: {cleanup_words(event['data'])}"
             cleanups.append((x, event["name"], "cleanup", text))
         elif event["kind"] == "fix":
-            text = "\n".join([event["name"], *_effect(event["name"], x, ends, verdict, unit)])
+            text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], event["name"]))
@@ -92,9 +96,15 @@ def marks(
         x = None if note.time is None else place(note.time, note.generation)
         rare.append((x, note.text, "note", note.text))
     for incident in incidents:
-        x = place(unix(incident["first_seen_at"]), None)
+        x = place(min(unix(incident["first_seen_at"]), heard), None)
         rare.append((x, "incident", "incident", f"{incident['status']}: {incident['summary']}"))
-    for attempt in run["attempts"][1:]:
+    for alert in alerts:
+        if alert["event"] not in TOLD:
+            continue
+        x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
+        rare.append((x, "alert", "alert", alert_words(alert["payload"])))
+    # The first of all is the beginning of the run.
+    for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
     # Of too many, the newest; what is rare never goes for cleanups.
@@ -102,10 +112,21 @@ def marks(
     return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
 
 
-def fix_effects(found: Sequence[Mark]) -> dict[str, str]:
-    """Fix -> what its mark tells of it, for those who cannot point at one."""
-    told = {mark.label: mark.text.split("\n")[1:] for mark in found if mark.kind == "fix"}
-    return {name: "; ".join(lines) for name, lines in told.items() if lines}
+def fix_effects(
+    run: Json, events: Sequence[Json], verdict: Json | None, ends: Points | None, axis: Axis, clock: Clock
+) -> Effects:  # fmt: skip
+    """Of each fix that is an event, for its mark and for those who cannot point at one.
+
+    ``ends``: private memory at generation ends, from which growth is told.
+    """
+    place = place_on(axis, clock, unix(run["started_at"]))
+    return {
+        (event["name"], event["time"]): _effect(
+            event["name"], place(event["time"], event["generation"]), ends, verdict, run["unit"]
+        )
+        for event in events
+        if event["kind"] == "fix"
+    }
 
 
 def _newest(

@@ -1,12 +1,16 @@
 """JSON bodies of ordinary routes: bounded, strict JSON, then a pydantic model.
 
-The framework's own reading has no bound and takes NaN and broken surrogates, which no database can store.
+The framework's own reading has no bound and takes NaN and broken surrogates, which no database can store. A value
+takes up to twenty times the memory of its text, and a request keeps it while it waits for a thread: so values have a
+bound as well, and those that wait are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,24 +20,50 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from ..errors import Malformed, TooLarge, Unavailable
-from ..ingest import deeper_than, inflate, too_deep
+from ..errors import Malformed, TooBusy, TooLarge, Unavailable
+from ..ingest import inflate, too_deep
+from ..limits import (
+    BODY_SECONDS,
+    MAX_BODIES_BYTES,
+    MAX_BODY_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_JSON_VALUES,
+)
 from ..live import Live
-
-MAX_BODY_BYTES: Final = 256 * 1024
-MAX_DEPTH: Final = 16
-BODY_SECONDS: Final = 15.0
+from ..texts import all_without_marks, may_steer
 
 Model = TypeVar("Model", bound=BaseModel)
 
+# What a JSON value takes in memory, about: an empty list is as large.
+VALUE_BYTES: Final = 64
+
+
+@dataclass(slots=True)
+class Coming:
+    """The bytes of all bodies that are on their way, and of what was made of them until that is answered. Belongs to
+    the event loop."""
+
+    size: int = 0
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Raises TooBusy when too much is held at once."""
+        self.size += size
+        try:
+            if self.size > MAX_BODIES_BYTES:
+                raise _too_many_bodies()
+            yield
+        finally:
+            self.size -= size
+
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live
-) -> bytes:
+    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live, coming: Coming
+) -> bytes:  # fmt: skip
     """The whole body, counted while it comes.
 
-    Raises ``refuse`` beyond ``limit`` bytes, ClientDisconnect, Malformed when it is too slow, and Unavailable when the
-    server ends before it is there.
+    Raises ``refuse`` beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect, Malformed when it is
+    too slow, and Unavailable when the server ends before it is there.
     """
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
@@ -49,8 +79,11 @@ async def read_body(
                         raise ClientDisconnect
                     part = message.get("body", b"")
                     size += len(part)
+                    coming.size += len(part)
                     if size > limit:
                         raise refuse
+                    if coming.size > MAX_BODIES_BYTES:
+                        raise _too_many_bodies()
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)
@@ -62,31 +95,63 @@ async def read_body(
         raise Malformed(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
         ) from error
+    finally:
+        coming.size -= size
+
+
+def _too_many_bodies() -> TooBusy:
+    return TooBusy(
+        "too_busy",
+        "too many requests are on their way to the server; send this one again later",
+        retry_after_seconds=1,
+    )
 
 
 def json_body(model: type[Model]) -> Any:
     """A dependency that reads the body into ``model``; put ``described(model)`` into the route for OpenAPI."""
 
-    async def read(request: Request) -> Model:
-        refuse = TooLarge(
-            "body_too_large",
-            f"the body has more than {MAX_BODY_BYTES} bytes",
-            {"limit_bytes": MAX_BODY_BYTES},
-        )
-        live = request.app.state.services.live
-        headers = dict(request.scope["headers"])
-        body = await read_body(request.receive, headers, refuse, MAX_BODY_BYTES, live)
-        # The client compresses a header as it compresses a batch.
-        body = inflate(body, headers.get(b"content-encoding", b"").decode("latin-1"))
-        try:
-            return model.model_validate(_decode(body))
-        except ValidationError as error:
-            errors = error.errors(include_url=False)
-            raise RequestValidationError(
-                [e | {"loc": ("body", *e["loc"])} for e in errors]
-            ) from error
+    async def read(request: Request) -> AsyncIterator[Model]:
+        made, held_bytes = await _made(model, request)
+        with request.app.state.services.coming.holding(held_bytes):
+            yield made
 
     return Depends(read)
+
+
+async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
+    """What the body says, and what it takes in memory; the body itself is not kept."""
+    use = request.app.state.services
+    headers = dict(request.scope["headers"])
+    body = await read_body(
+        request.receive, headers, _too_large(), MAX_BODY_BYTES, use.live, use.coming
+    )
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    found, held_bytes = _decode(_inflated(body, encoding))
+    return _checked(model, found), held_bytes
+
+
+def _inflated(body: bytes, encoding: str) -> bytes:
+    """The client compresses a header as it compresses a batch."""
+    try:
+        return inflate(body, encoding, MAX_BODY_BYTES)
+    except TooLarge as error:
+        raise _too_large(" inflated") from error
+
+
+def _too_large(what: str = "") -> TooLarge:
+    return TooLarge(
+        "body_too_large",
+        f"the body has more than {MAX_BODY_BYTES} bytes{what}",
+        {"limit_bytes": MAX_BODY_BYTES},
+    )
+
+
+def _checked(model: type[Model], found: Any) -> Model:
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        raise RequestValidationError([e | {"loc": ("body", *e["loc"])} for e in errors]) from error
 
 
 def described(model: type[BaseModel]) -> dict[str, Any]:
@@ -94,13 +159,34 @@ def described(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _decode(body: bytes) -> Any:
+def _decode(body: bytes) -> tuple[Any, int]:
+    """The value, and what it takes in memory, about."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed("malformed_json", f"the body is not JSON: {error}") from error
     except RecursionError as error:
-        raise too_deep(MAX_DEPTH) from error
-    if deeper_than(found, MAX_DEPTH):
-        raise too_deep(MAX_DEPTH)
-    return found
+        raise too_deep(MAX_JSON_DEPTH) from error
+    held_bytes = len(body) + VALUE_BYTES * _values(found)
+    return (all_without_marks(found) if may_steer(body) else found), held_bytes
+
+
+def _values(found: Any) -> int:
+    """How many there are in it. Raises Malformed where they are too many, or too deep."""
+    count = 1
+    level = [found]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        nested = [each for each in level if isinstance(each, (dict, list))]
+        if not nested:
+            return count
+        count += sum(map(len, nested))
+        if count > MAX_JSON_VALUES:
+            raise Malformed(
+                "too_many_values", f"the body has {count} values, at most {MAX_JSON_VALUES}"
+            )
+        level = [
+            inner
+            for each in nested
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    raise too_deep(MAX_JSON_DEPTH)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from leakline.analysis.comparison import warm_up
+from leakline.analysis.gauges import SAME_PERCENT as GAUGES_SAME
+from leakline.analysis.plan import plain_number
 from leakline.analysis.results import Books
+from leakline.analysis.units import UNITS_OF_TIME
 
 from .. import charts
-from ..chart_parts import Axis, Line, Palette, Points
+from ..chart_parts import Axis, Chart, Line, Palette, Points
 from . import formats
-from .contexts import ChangeTile, ComparePage, Figure, FindingGroup, Section, Side
+from .contexts import Figure, FindingView, Section, Status
 from .promises import promises
-from .run_view import in_phase_order, palette_of, progress
+from .run_charts import in_phase_order, palette_of
+from .run_view import progress
 from .sections import books as books_section
 from .sections import line_table
-from .sharing import share_comparison
+from .sharing import Share, share_comparison
 from .tables import Field, code, rated, table
 from .verdict_view import findings_view, outcome_of, plural, status_of
 from .waterfall_view import mean_steps, reach, steps_table, waterfall_chart
@@ -28,6 +33,51 @@ Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
+SIDES: Final = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    id: str
+    name: str
+    project: str
+    href: str
+    status: Status
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTile:
+    label: str
+    value: str
+    detail: str
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    title: str
+    findings: tuple[FindingView, ...]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePage:
+    """``/compare``"""
+
+    title: str
+    before: Side
+    after: Side
+    swap_href: str
+    outcome: Status
+    sentence: str
+    support: str
+    changes: tuple[ChangeTile, ...]
+    sections: tuple[Section, ...]
+    books: tuple[Section, ...]
+    findings: tuple[FindingGroup, ...]
+    share: Share
+    lines_href: str
 
 
 def compare_page(
@@ -38,7 +88,7 @@ def compare_page(
     books: Sequence[Books],
 ) -> ComparePage:
     """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends."""
-    unit, axis = before["unit"], Axis(before["unit"])
+    unit, axis = before["unit"], axis_of(before)
     books = [in_phase_order(run, each) for run, each in zip((before, after), books, strict=True)]
     return ComparePage(
         title=f"{before['name']} → {after['name']}",
@@ -61,17 +111,21 @@ def compared_lines(
     before: Json, after: Json, trends: Sequence[Points | None], books: Sequence[Books], stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:  # fmt: skip
     """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
-    axis, ends = Axis(before["unit"]), (math.floor(stretch.first), math.ceil(stretch.last))
+    axis, ends = axis_of(before), (math.floor(stretch.first), math.ceil(stretch.last))
     found = [
         in_phase_order(run, charts.books_within(each, *ends))
         for run, each in zip((before, after), books, strict=True)
     ]
-    drawn = [_overlay(axis, trends, axis.title), *_books(axis, (before, after), found, axis.title)]
-    return {
-        section.figure.chart.id: section.figure.chart.lines
-        for section in drawn
-        if section.figure is not None and section.figure.chart.x_unit != "step"
-    }
+    both = _books_charts(axis, _merged((before, after), found), found)
+    drawn = [charts.overlay_chart(axis, *trends), *both]
+    return {chart.id: chart.lines for chart in drawn if chart is not None}
+
+
+def axis_of(run: Json) -> Axis:
+    """Generations, or minutes of a program that counts none."""
+    if run["unit"] in UNITS_OF_TIME:
+        return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
+    return Axis(run["unit"])
 
 
 def _address(path: str, before: Json, after: Json) -> str:
@@ -88,7 +142,19 @@ def _side(run: Json) -> Side:
 def _support(comparison: Json, unit: str) -> str:
     number = comparison["generations_compared"]
     meaning = outcome_of(comparison["outcome"]).meaning
-    return f"{meaning} Compared over {number:,} {plural(unit, number)} that both runs have."
+    return f"{meaning} Compared over {number:,} {plural(unit, number)} that both runs have.{_without(number, unit)}"
+
+
+def _without(generations: int, unit: str) -> str:
+    """Of what the growth here is, which is another figure than the growth of each run by itself."""
+    first = warm_up(generations)
+    if not first:
+        return ""
+    left_out = f"the first {first}" if first > 1 else "the first"
+    return (
+        f" Growth is that of these without {left_out} for warm-up; the list of runs tells that of each run's newest "
+        f"{plural(unit, 2)}."
+    )
 
 
 def _changes(comparison: Json, unit: str) -> tuple[ChangeTile, ...]:
@@ -97,7 +163,7 @@ def _changes(comparison: Json, unit: str) -> tuple[ChangeTile, ...]:
     difference = f" · difference {formats.interval(apart, formats.change)}" if apart else ""
     return (
         _change("GROWTH", f"per {unit}{difference}", growth, formats.change),
-        _change("PEAK", "highest resident memory", comparison["peak_bytes"], formats.size),
+        _change("PEAK", "highest memory", comparison["peak_bytes"], formats.size),
         _change("TIME", f"per {unit}", comparison["seconds_per_generation"], formats.seconds),
     )
 
@@ -129,20 +195,23 @@ def _sections(
         promises(comparison["fixes"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
+        _beside(comparison["by_gauge"], unit),
+        _survival(comparison["survival"]),
         _environment(comparison["environment_changes"]),
     ]
     return [section for section in found if section is not None]
 
 
 def _overlay(axis: Axis, trends: Sequence[Points | None], unit: str) -> Section:
+    when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
     how = (
-        f"Private memory at the end of each {unit} of both runs. What matters is how steeply a line climbs, not how "
+        f"Private memory {when} of both runs. What matters is how steeply a line climbs, not how "
         "high it starts."
     )
     chart = charts.overlay_chart(axis, *trends)
     if chart is None:
         return Section("overlay", "Both runs", how, empty=f"No whole {unit} has been measured yet.")
-    figure = Figure(chart, f"Memory of both runs at each {unit} end.")
+    figure = Figure(chart, f"Memory of both runs {when}.")
     return Section("overlay", "Both runs", how, figure, line_table(chart, unit), fold=True)
 
 
@@ -150,22 +219,34 @@ def _books(
     axis: Axis, runs: Sequence[Json], found: Sequence[Books], unit: str
 ) -> tuple[Section, ...]:
     """Side by side, with one colour per phase for both."""
-    merged = Palette.of(
-        name
-        for run, books in zip(runs, found, strict=True)
-        for name in palette_of(run, books).order
-    )
+    merged = _merged(runs, found)
     how = "Growth booked to each phase; both charts have one scale."
     made = _sums(merged, found, unit)
-    for side, books in zip(("before", "after"), found, strict=True):
-        chart = charts.books_chart(axis, merged, books, f"books-{side}")
-        chart = chart and replace(chart, y_range=charts.same_scale(found))
+    drawn = _books_charts(axis, merged, found)
+    for side, books, chart in zip(SIDES, found, drawn, strict=True):
         section = books_section(chart, books, unit)
         made.append(
             Section(f"books-{side}", f"The books, {side}", how, section.figure,
                     section.table, True, section.note, section.empty)
         )  # fmt: skip
     return tuple(made)
+
+
+def _merged(runs: Sequence[Json], found: Sequence[Books]) -> Palette:
+    return Palette.of(
+        name
+        for run, books in zip(runs, found, strict=True)
+        for name in palette_of(run, books).order
+    )
+
+
+def _books_charts(axis: Axis, palette: Palette, found: Sequence[Books]) -> list[Chart | None]:
+    scale = charts.same_scale(found)
+    drawn = [
+        charts.books_chart(axis, palette, books, f"books-{side}")
+        for side, books in zip(SIDES, found, strict=True)
+    ]
+    return [chart and replace(chart, y_range=scale) for chart in drawn]
 
 
 def _sums(palette: Palette, found: Sequence[Books], unit: str) -> list[Section]:
@@ -184,7 +265,7 @@ def _sums(palette: Palette, found: Sequence[Books], unit: str) -> list[Section]:
                    f"What the mean {unit} of the run {side} added to memory, step by step."),
             steps_table(each), fold=True,
         )
-        for side, each in zip(("before", "after"), steps, strict=True)
+        for side, each in zip(SIDES, steps, strict=True)
     ]  # fmt: skip
 
 
@@ -198,7 +279,7 @@ def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
             formats.interval(each["before"], formats.change),
             formats.interval(each["after"], formats.change),
             formats.interval(each["difference"], formats.change),
-            _percent_cell(each["change_percent"]),
+            _percent_cell(each),
         ]
         for each in changes
     ]  # fmt: skip
@@ -206,9 +287,13 @@ def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     return Section("by-phase", "By phase", how, table=table(heads, rows, tall=False))
 
 
-def _percent_cell(percent: float | None) -> Field:
+def _percent_cell(change: Json) -> Field:
+    """Better or worse only where the difference is: its whole interval lies on one side of zero."""
+    percent, apart = change["change_percent"], change["difference"]
     text = "–" if percent is None else formats.percent_change(percent)
     status = _better(percent)
+    if apart is not None and apart["low"] <= 0 <= apart["high"]:
+        status = None
     return rated(text, status) if status else text
 
 
@@ -219,18 +304,50 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
         "type",
         f"#before, per {unit}",
         f"#after, per {unit}",
-        "#last count before",
-        "#last count after",
+        "#difference",
+        "#change",
+        "#last before",
+        "#last after",
     )
     rows: list[list[Field]] = [
         [
             code(each["type"]), formats.rate(each["before_per_generation"]), formats.rate(each["after_per_generation"]),
+            formats.interval(each["difference"], formats.rate), _percent_cell(each),
             formats.count(each["before_last"]), formats.count(each["after_last"]),
         ]
         for each in changes[:MAX_ROWS]
     ]  # fmt: skip
-    how = "Live instances that changed between the runs. Types that grow in neither are left out."
+    how = (
+        f"Live instances that changed between the runs, per {unit}, the difference with its 90 % interval. Types that "
+        "grow in neither are left out."
+    )
     return Section("by-type", "By type", how, table=table(heads, rows))
+
+
+def _beside(changes: Sequence[Json], unit: str) -> Section | None:
+    if not changes:
+        return None
+    rows = [_gauge_row(each) for each in changes]
+    how = (
+        f"What the program told beside memory, the median over the {plural(unit, 2)} that both runs have. Less than "
+        f"{GAUGES_SAME:.0f} % is no change."
+    )
+    heads = ("gauge", "#before", "#after", "#change")
+    return Section("by-gauge", "Beside memory", how, table=table(heads, rows, tall=False))
+
+
+def _gauge_row(each: Json) -> list[Field]:
+    numbers = ("–" if each[side] is None else plain_number(each[side]) for side in SIDES)
+    percent = each["change_percent"]
+    change = "–" if percent is None else formats.percent_change(percent)
+    return [code(each["gauge"]), *numbers, "no change" if each["same"] else change]
+
+
+def _survival(found: Json | None) -> Section | None:
+    if found is None:
+        return None
+    how = "The last generation of each run, and where its memory runs out as it went at last."
+    return Section("survival", "How far they come", how, note=found["sentence"])
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:

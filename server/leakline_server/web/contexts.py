@@ -21,6 +21,15 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Sparkline:
+    """Points of an SVG polyline in a box of 120 by 28."""
+
+    line: str
+    area: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One field of a table. ``time`` is ISO 8601; the page shows it in the viewer's zone."""
 
@@ -32,6 +41,7 @@ class Cell:
     time: str | None = None
     absent: bool = False
     outside: bool = False  # ``href`` leads to another site
+    sparkline: Sparkline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Sign:
+    """What a sign at the foot of a chart stands for; ``kind`` names its shape (static/js/marks.js) and colour."""
+
+    kind: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
 
@@ -117,6 +135,7 @@ class Section:
     empty: str = ""
     short: str = ""  # its name in the list of contents
     ask: Ask | None = None
+    signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +170,7 @@ class FindingView:
     status: Status
     title: str
     kind: str
+    priority: str  # nothing for what does no harm
     suspects: tuple[SuspectView, ...]
     facts: tuple[str, ...]
     evidence: tuple[str, ...]
@@ -164,15 +184,7 @@ class VerdictView:
     sentence: str
     support: str
     ruled_out: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sparkline:
-    """Points of an SVG polyline in a box of 120 by 28."""
-
-    line: str
-    area: str
-    description: str
+    ending: str = ""  # of a run that died: how, and its last reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +202,7 @@ class RunRow:
     name: str
     href: str
     status: Status
+    priority: str
     sentence: str
     state: str
     ending: str
@@ -325,50 +338,6 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    id: str
-    name: str
-    project: str
-    href: str
-    status: Status
-    progress: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeTile:
-    label: str
-    value: str
-    detail: str
-    status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FindingGroup:
-    title: str
-    findings: tuple[FindingView, ...]
-    empty: str
-
-
-@dataclass(frozen=True, slots=True)
-class ComparePage:
-    """``/compare``"""
-
-    title: str
-    before: Side
-    after: Side
-    swap_href: str
-    outcome: Status
-    sentence: str
-    support: str
-    changes: tuple[ChangeTile, ...]
-    sections: tuple[Section, ...]
-    books: tuple[Section, ...]
-    findings: tuple[FindingGroup, ...]
-    share: Share
-    lines_href: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunChoice:
     id: str
     label: str
@@ -383,6 +352,7 @@ class PickPage:
     choices: tuple[RunChoice, ...]
     before: str
     after: str
+    server: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from leakline import analysis
 from leakline.analysis.history import RunHistory
+from leakline.analysis.priority import DEFAULTS, Priorities
 from leakline.analysis.results import Books, Comparison, ExpectationRow, StoreFill, TypeGrowth
 
 from ..store import history
@@ -29,6 +30,8 @@ MAX_COMPARISONS: Final = 16
 # What takes longer than this is not waited for again, and takes at most a tenth of a core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
+# Nobody waits for the next one.
+AFTER_SECONDS: Final = 1.0
 # Older than this, an answer is waited for all the same.
 STALE_SECONDS: Final = 60.0
 
@@ -68,16 +71,22 @@ class _Of:
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="leakline-derive", daemon=True).start()
+    """After whoever asked has the page: both at once would keep it from coming."""
+    timer = threading.Timer(AFTER_SECONDS, work)
+    timer.name, timer.daemon = "leakline-derive", True
+    timer.start()
 
 
 class Derivations:
     """For any thread. Every method raises NoSuchRun. ``beside`` does work that nobody waits for."""
 
     def __init__(
-        self, engine: Engine, beside: Callable[[Callable[[], None]], None] = _in_background
+        self,
+        engine: Engine,
+        beside: Callable[[Callable[[], None]], None] = _in_background,
+        priorities: Priorities = DEFAULTS,
     ) -> None:
-        self._engine, self._beside = engine, beside
+        self._engine, self._beside, self._priorities = engine, beside, priorities
         self._runs: _Newest[str, _Of] = _Newest(MAX_RUNS)
         self._comparisons: _Newest[tuple[Version, Version], Comparison] = _Newest(MAX_COMPARISONS)
         self._lock = threading.Lock()
@@ -100,11 +109,10 @@ class Derivations:
     def compare(self, before: str, after: str) -> Comparison:
         found = self._comparisons.get((self._version(before), self._version(after)))
         if found is None:
-            # Whole: of two that are read in part, few generations are in both.
-            older, older_revision = history.load_history_at(self._engine, before)
-            newer, newer_revision = history.load_history_at(self._engine, after)
+            both = history.load_to_compare(self._engine, before, after)
+            (older, older_revision), (newer, newer_revision) = both
             key = ((before, older_revision), (after, newer_revision))
-            found = self._comparisons.put(key, analysis.compare(older, newer))
+            found = self._comparisons.put(key, analysis.compare(older, newer, self._priorities))
         return found
 
     def _derive(self, run_id: str) -> _Of:

@@ -39,6 +39,9 @@ _REASONS: Final = {
     "thinned": "Not taken at all, to stay within the overhead budget: raise LEAKLINE_MAX_OVERHEAD for more.",
     "events": "More events between two snapshots than one may carry.",
     "gauges": "More gauges than a run may have.",
+    "phases_over_limit": "More phases than a run may have: the snapshots of the others are those of one phase, other.",
+    "types_over_limit": "More types than a run may have: the others are counted together, as type.other.",
+    "clock_ahead": "The clock of the process was minutes ahead: these snapshots have the time of the server.",
     "series_over_limit": "More series than a run may have: their values are missing, the snapshots are there.",
 }  # fmt: skip
 
@@ -88,6 +91,12 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
         "end", "How it ended", _how_known(run), note=_told(run, read),
         table=table(heads, rows, tall=False) if rows else None, empty="No process has reported.", short="End",
     )  # fmt: skip
+
+
+def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
+    """What `end` says, for the head of the page; nothing of a run that goes on or finished."""
+    section = end(run, snapshots)
+    return section.note if section else ""
 
 
 def _how_known(run: Json) -> str:
@@ -213,12 +222,16 @@ def attempts(run: Json) -> Section | None:
     how = "An attempt is one life of the run: a resume under the same id is the next one of the same curve."
     return Section(
         "attempts", "Attempts", how, table=table(heads, rows[::-1], tall=False),
-        note=_lives(len(found)),
+        note=_lives(len(found), run["attempts_left_out"]),
     )  # fmt: skip
 
 
-def _lives(count: int) -> str:
-    return "" if count == 1 else f"{count:,} {plural('attempt', count)}, the newest first."
+def _lives(shown: int, left_out: int) -> str:
+    count = shown + left_out
+    if count == 1:
+        return ""
+    those = f", {shown:,} of them" if left_out else ""
+    return f"{count:,} {plural('attempt', count)}, the newest first{those}."
 
 
 def _attempt_row(

@@ -10,11 +10,22 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
-from ..errors import RequestRefused, Unavailable, shorten
+from .. import logs
+from ..errors import (
+    MAX_FIELD_LENGTH,
+    RequestRefused,
+    Unauthorized,
+    Unavailable,
+    cut,
+    disk_full,
+    shorten,
+)
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS
+from ..store.engine import DATABASE_ERRORS, is_out_of_space
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
@@ -46,7 +57,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestRefused)
         return answer(
-            request, error.status, error.code, error.message, error.details, _patience(error)
+            request, error.status, error.code, error.message, error.details, headers_of(error)
         )
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -62,11 +73,14 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
             404: f"there is nothing at {path}; the API is described at /api/v1/openapi.json",
             405: f"{path} does not take {request.method}",
         }.get(error.status_code, str(error.detail))
-        return answer(
-            request, error.status_code, code, message, {"path": path}, dict(error.headers or {})
-        )
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods_of(request))
+        return answer(request, error.status_code, code, message, {"path": path}, headers)
 
     async def database(request: Request, error: Exception) -> Response:
+        if is_out_of_space(error):
+            return await refused(request, disk_full())
         log.error("database: %s", error)
         down = Unavailable(
             "database_unavailable",
@@ -80,11 +94,16 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         message = f"stored data of this run is damaged ({error}); restore it from a backup"
         return answer(request, 500, "stored_data_damaged", message)
 
+    async def gone(request: Request, error: Exception) -> Response:
+        # Nobody is there any more to read it; a bug, with its traceback in the log, it is not.
+        return Response(status_code=400)
+
     async def unforeseen(request: Request, error: Exception) -> Response:
         # Starlette raises it again after this answer, and the server logs it with its traceback: once is enough.
-        return answer(request, 500, "internal_error", _BUG)
+        return answer(request, 500, "internal_error", _BUG, _which())
 
     app.add_exception_handler(Exception, unforeseen)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(RequestRefused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
@@ -93,19 +112,38 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         app.add_exception_handler(kind, database)
 
 
+def _methods_of(request: Request) -> list[str]:
+    """All that its path takes; each method of a path is a route of its own."""
+    found: dict[str, set[str]] = {}
+    for route in request.app.router.routes:
+        path, methods = getattr(route, "path", ""), getattr(route, "methods", None)
+        if methods and route.matches(request.scope)[0] is not Match.NONE:
+            told = methods if route.include_in_schema else methods & {"HEAD"}
+            found.setdefault(path, set()).update(told)
+    # The first path that matches is the one that answers; files have no routes.
+    return sorted(next(iter(found.values()), ("GET", "HEAD")))
+
+
 def is_api(path: str) -> bool:
-    return path.startswith("/api") or path in _PLAIN
+    return path.startswith(("/api", "/v1/")) or path in _PLAIN
 
 
 def refusal_response(error: RequestRefused) -> Response:
-    return error_response(error.status, error.code, error.message, error.details, _patience(error))
+    return error_response(error.status, error.code, error.message, error.details, headers_of(error))
 
 
 def bug_response() -> Response:
-    return error_response(500, "internal_error", _BUG)
+    return error_response(500, "internal_error", _BUG, _which())
 
 
-def _patience(error: RequestRefused) -> dict[str, str]:
+def _which() -> dict[str, Any]:
+    """What to look for in the log."""
+    return {"request": logs.request_id()}
+
+
+def headers_of(error: RequestRefused) -> dict[str, str]:
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": 'Bearer realm="leakline"'}
     if error.retry_after_seconds is None:
         return {}
     return {"Retry-After": str(error.retry_after_seconds)}
@@ -129,7 +167,7 @@ def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", first["msg"])
         return 400, "malformed_json", f"the body is not JSON: {why}", {}
-    field = ".".join(place[1:]) or place[0]
+    field = cut(".".join(place[1:]) or place[0], MAX_FIELD_LENGTH)
     value = shorten(first.get("input"))
     details = {"field": field, "value": value, "in": place[0]}
     return 422, "invalid_field", f"{field}={value}: {first['msg']}", details

@@ -10,22 +10,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from leakline.sizes import format_bytes
+
 NOT_MEASURED: Final = "not measured"
 MINUS: Final = "\u2212"
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(value: float | None) -> str:
     """``7.10 GiB``; bytes below one KiB as whole numbers."""
     if value is None:
         return NOT_MEASURED
-    amount, unit = abs(value), 0
-    # 1023.995 would be printed as 1024.00 of the smaller unit.
-    while unit < len(_UNITS) - 1 and amount >= (1023.995 if unit else 1024):
-        amount /= 1024
-        unit += 1
-    text = f"{amount:,.2f}" if unit else f"{_round(amount):,}"
-    return f"{_sign(value, text)}{text} {_UNITS[unit]}"
+    return format_bytes(value).replace("-", MINUS)
 
 
 def change(value: float | None) -> str:

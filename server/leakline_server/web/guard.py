@@ -1,4 +1,6 @@
-"""Who may speak to a server without a login: not the pages of other sites, which a browser on this machine has open.
+"""Who may speak to a server at all: not the pages of other sites, which a browser on this machine has open.
+
+Whether it asks who they are is another question (`door.py`).
 
 1. A request that changes something and names an origin comes from our own pages or from an allowed origin.
 2. A server that listens on loopback is asked for by a name of loopback. Another name that leads here is how a foreign
@@ -27,9 +29,7 @@ class Guard:
         self._app = app
         self._check_host = is_loopback(config.host) and not config.insecure
         self._public = urlsplit(config.public_url or "")
-        self._origins: Collection[str] = {
-            origin.rstrip("/").lower() for origin in config.allowed_origins
-        }
+        self._origins: Collection[str] = frozenset(config.allowed_origins)
 
     def allows_host(self, host: bytes) -> bool:
         """Whether a request that names no origin may be here."""
@@ -68,10 +68,15 @@ class Guard:
     def _may_change(self, origin: str, host: str) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
-        scheme, _, place = origin.partition("://")
-        if scheme not in ("http", "https"):
-            return False
-        return bool(place) and place in (host, self._public.netloc.lower())
+        return is_own(origin, host, self._public.netloc)
+
+
+def is_own(origin: str, host: str, public: str) -> bool:
+    """Whether it is that of our own pages: of the name the server was asked for by, or its public one."""
+    scheme, _, place = origin.partition("://")
+    if scheme not in ("http", "https"):
+        return False
+    return bool(place) and place in (host, public.lower())
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:

@@ -11,9 +11,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from ..errors import InvalidField
-from ..ingest import without_control
 from ..store import incident_groups, runs
 from ..store.acknowledgements import Kind
+from ..texts import without_control
 from . import incident_actions
 from .forms import Form
 from .incident_schemas import MAX_REASON_CHARACTERS, Fingerprint

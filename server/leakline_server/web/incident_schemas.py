@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..ingest import without_control
+from ..texts import without_control
 from .schemas import Name, Strict, UnixSeconds
 
 MAX_REASON_CHARACTERS = 1_000

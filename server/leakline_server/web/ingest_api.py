@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -19,20 +20,39 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from .. import ingest
-from ..errors import Conflict, RequestRefused, instance_in_use, run_not_found, shorten
-from ..live import Live
-from ..store.incoming import Accepted, Contradiction, OtherIdentity, Outcome, UnknownRun
+from ..errors import (
+    Conflict,
+    RequestRefused,
+    run_not_found,
+    shorten,
+    too_many_bytes,
+    too_many_processes,
+)
+from ..limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
+from ..store.incoming import (
+    Accepted,
+    Contradiction,
+    OtherIdentity,
+    Outcome,
+    TooManyBytes,
+    TooManyProcesses,
+    UnknownRun,
+)
 from ..store.wire import Batch
 from .bodies import read_body
+from .callers import calling
+from .door import Door
 from .errors import bug_response, refusal_response
 from .guard import Guard
+from .headers import EVERY_ANSWER, completing
+from .may_add import reads_what_is_stored, refusal_of_process
 from .metrics import Metrics
 from .services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
 MAX_KNOWN_HOSTS: Final = 64
 _BEFORE, _AFTER = PATH.split("{run}")
-_HEADERS: Final = [(b"content-type", b"application/json")]
+_HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
 
 class IngestRoute:
@@ -43,8 +63,9 @@ class IngestRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services: Services = scope["app"].state.services
+        project = calling.get().project
         try:
-            answer = await _answer(services, scope["path_params"]["run"], scope, receive)
+            answer = await _answer(services, scope["path_params"]["run"], scope, receive, project)
         except ClientDisconnect:
             return
         except RequestRefused as error:
@@ -59,8 +80,9 @@ class Hot:
     Whatever is not plainly one goes on to the application: another path or method, an unknown host, a page's origin.
     """
 
-    def __init__(self, services: Services, metrics: Metrics, guard: Guard) -> None:
-        self._services, self._metrics, self._guard = services, metrics, guard
+    def __init__(self, services: Services, metrics: Metrics, guard: Guard, door: Door) -> None:
+        self._services, self._metrics, self._guard, self._door = services, metrics, guard, door
+        self._asked = services.callers.asked
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
@@ -77,15 +99,16 @@ class Hot:
 
     async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await _answer(self._services, run_id, scope, receive)
+            project = (await self._door.admit(scope)).project if self._asked else None
+            answer = await _answer(self._services, run_id, scope, receive, project)
         except ClientDisconnect:
             return
         except RequestRefused as error:
             self._metrics.refused(error.code)
-            await refusal_response(error)(scope, receive, send)
+            await refusal_response(error)(scope, receive, completing(scope, send))
             return
         except Exception:
-            await bug_response()(scope, receive, send)
+            await bug_response()(scope, receive, completing(scope, send))
             # The server logs it with its traceback.
             raise
         await _send(send, answer)
@@ -106,13 +129,18 @@ class Hot:
         return True
 
 
-async def _answer(services: Services, run_id: str, scope: Scope, receive: Receive) -> bytes:
-    """Raises RequestRefused and ClientDisconnect."""
+async def _answer(
+    services: Services, run_id: str, scope: Scope, receive: Receive, project: str | None
+) -> bytes:
+    """``project``: the only one whose runs it may add to. Raises RequestRefused and ClientDisconnect."""
     headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
-    body = await _read(receive, headers, services.live)
+    body = await _read(receive, headers, services)
+    services.writer.refuse_when_full()
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
-    accepted = _accepted(run_id, await services.writer.store(batch))
+    if project is not None:
+        batch = replace(batch, project=project)
+    accepted = _accepted(run_id, await services.writer.store(batch), project)
     services.requests.answered(run_id, batch.details.get("events", ()))
     wishes = services.requests.of(run_id, batch.process.rank)
     return msgspec.json.encode({"accepted": accepted, "requests": wishes})
@@ -126,31 +154,41 @@ async def _send(send: Send, answer: bytes) -> None:
     await send({"type": "http.response.body", "body": answer})
 
 
-def _accepted(run_id: str, outcome: Outcome) -> int:
+def _accepted(run_id: str, outcome: Outcome, project: str | None) -> int:
     if isinstance(outcome, Accepted):
         return outcome.count
     if isinstance(outcome, UnknownRun):
         raise run_not_found(run_id)
+    if isinstance(outcome, TooManyProcesses):
+        raise too_many_processes(outcome.run_id, outcome.limit)
+    if isinstance(outcome, TooManyBytes):
+        raise too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds)
     if isinstance(outcome, OtherIdentity):
-        raise instance_in_use(outcome.instance, outcome.field, outcome.stored, outcome.sent)
-    raise _conflict(outcome)
+        raise refusal_of_process(outcome, project)
+    raise _conflict(outcome, project)
 
 
-def _conflict(found: Contradiction) -> Conflict:
-    stored, sent = shorten(found.stored), shorten(found.sent)
+def _conflict(found: Contradiction, project: str | None) -> Conflict:
+    sent = shorten(found.sent)
+    details = {"sequence": found.sequence, "field": found.field, "sent": sent}
+    known = f"another {found.field}"
+    if reads_what_is_stored(project):
+        details["stored"] = shorten(found.stored)
+        known = f"{found.field}={details['stored']}"
     return Conflict(
         "sequence_contradiction",
-        f"snapshot {found.sequence} is stored with {found.field}={stored}, this batch says {sent}; "
+        f"snapshot {found.sequence} is stored with {known}, this batch says {sent}; "
         "a sequence number stands for one snapshot, and every process needs an instance of its own",
-        {"sequence": found.sequence, "field": found.field, "stored": stored, "sent": sent},
+        details,
     )
 
 
-async def _read(receive: Receive, headers: Mapping[bytes, bytes], live: Live) -> bytes:
-    limit, what = ingest.MAX_BODY_BYTES, "compressed"
+async def _read(receive: Receive, headers: Mapping[bytes, bytes], use: Services) -> bytes:
+    limit, what = MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
-        limit, what = ingest.MAX_INFLATED_BYTES, "in all"
-    return await read_body(receive, headers, ingest.too_large(limit, what), limit, live)
+        limit, what = MAX_INFLATED_BYTES, "in all"
+    refuse = ingest.too_large(limit, what)
+    return await read_body(receive, headers, refuse, limit, use.live, use.coming)
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -161,7 +199,9 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     error = {"$ref": "#/components/schemas/Error"}
     refusals = {
         "400": "not JSON, damaged compression, or a body that did not arrive",
-        "404": "no such run",
+        "401": "no token where the server asks for one, or one that is not valid (any more)",
+        "403": "a token that adds nothing, or a page of an origin that may not",
+        "404": "no such run, or one of a project that the token does not add to",
         "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",

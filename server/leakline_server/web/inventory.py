@@ -12,54 +12,59 @@ from typing import Any, Final
 from leakline.analysis.results import ExpectationRow
 
 from . import formats
-from .contexts import Cell, Section
+from .contexts import Cell, Section, Table
 from .ending_view import process_end
 from .links import code_link
 from .tables import Field, at, at_iso, code, place, rated, shown, table
 
 Json = Mapping[str, Any]
+# (name, time) of a fix -> what came of it, in short lines.
+Effects = Mapping[tuple[str, float], Sequence[str]]
 MAX_ROWS: Final = 100
 
 
-def large_objects(found: Sequence[Json]) -> Section | None:
+def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
+    """``whose``: instance -> what its process is called, told where there are several."""
     if not found:
         return None
     how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
-    rows = [
-        [
-            code(each["type"]),
-            formats.size(each["bytes"]),
-            each.get("detail") or "–",
-            code(each.get("holder")),
-        ]
-        for each in found[:MAX_ROWS]
-    ]
-    return Section(
-        "large-objects",
-        "Large objects",
-        how,
-        table=table(("type", "#bytes", "detail", "held by"), rows),
-    )
+    made = _by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
+    return Section("large-objects", "Large objects", how, table=made)
 
 
-def holders(found: Sequence[Json]) -> Section | None:
+def _large_object(each: Json) -> list[Field]:
+    size, detail = formats.size(each["bytes"]), each.get("detail") or "–"
+    return [code(each["type"]), size, detail, code(each.get("holder"))]
+
+
+def _by_process(
+    heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
+) -> Table:  # fmt: skip
+    """With a column for the process of each row, where they are of several."""
+    rows = [row_of(each) for each in found[:MAX_ROWS]]
+    labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
+    if len(set(labels)) > 1:
+        heads = (*heads, "process")
+        rows = [[*row, label] for row, label in zip(rows, labels, strict=True)]
+    return table(heads, rows)
+
+
+def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
+    """``whose`` as for the large objects."""
     if not found:
         return None
     how = (
         "Paths of names from the program's own variables to the growing objects. What the last name holds must be "
         "let go."
     )
-    rows: list[list[Field]] = [
-        [
-            code(each["type"]),
-            code(each["path"]),
-            formats.count(each["count"]),
-            formats.size(each.get("bytes_each")),
-        ]
-        for each in found[:MAX_ROWS]
-    ]
     heads = ("type", "kept alive by", "#instances", "#one more costs")
-    return Section("holders", "Who keeps it alive", how, table=table(heads, rows), short="Holders")
+    made = _by_process(heads, found, _holder, whose)
+    return Section("holders", "Who keeps it alive", how, table=made, short="Holders")
+
+
+def _holder(each: Json) -> list[Field]:
+    number, size = formats.count(each["count"]), formats.size(each.get("bytes_each"))
+    return [code(each["type"]), code(each["path"]), number, size]
 
 
 _SHOWN_EVENTS: Final = (
@@ -70,22 +75,29 @@ _COUNTS_SHOWN: Final = 3
 
 
 def events(
-    found: Sequence[Json], unit: str, environment: Json | None = None, effects: Mapping[str, str] | None = None,
+    found: Sequence[Json], unit: str, environment: Json | None = None, effects: Effects | None = None,
+    whose: Mapping[str, str] | None = None,
 ) -> Section | None:  # fmt: skip
-    """``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix."""
+    """``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
+
+    ``whose`` as for the large objects.
+    """
     told = [each for each in found if each["kind"] in _SHOWN_EVENTS]
     if not told:
         return None
-    rows = [
-        _event_row(each, environment or {}, effects or {}) for each in told[: -MAX_ROWS - 1 : -1]
-    ]
+    newest = told[: -MAX_ROWS - 1 : -1]
     heads = (f"#{unit}", "time", "kind", "name", "phase", "what happened")
+    made = _by_process(
+        heads, newest, lambda each: _event_row(each, environment or {}, effects or {}), whose or {}
+    )
     how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
-    found_table = table(heads, rows, caption=shown(len(rows), len(told), "event"))
-    return Section("events", "Events and cleanups", how, table=found_table, short="Events")
+    caption = shown(len(newest), len(told), "event")
+    return Section(
+        "events", "Events and cleanups", how, table=replace(made, caption=caption), short="Events"
+    )
 
 
-def _event_row(event: Json, environment: Json, effects: Mapping[str, str]) -> list[Field]:
+def _event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
     if event["kind"] == "fix":
@@ -100,13 +112,11 @@ def _event_row(event: Json, environment: Json, effects: Mapping[str, str]) -> li
     ]
 
 
-def _fix(event: Json, told: Cell, environment: Json, effects: Mapping[str, str]) -> Cell:
+def _fix(event: Json, told: Cell, environment: Json, effects: Effects) -> Cell:
     """Its effect behind what it says itself, which leads to its code where that is known."""
-    code_at, effect = (
-        code_link(environment, event["data"].get("location")),
-        effects.get(event["name"]),
-    )
-    text = "; ".join(filter(None, (told.text if told.text != "–" else "", effect)))
+    code_at = code_link(environment, event["data"].get("location"))
+    effect = effects.get((event["name"], event["time"]), ())
+    text = "; ".join(filter(None, (told.text if told.text != "–" else "", *effect)))
     return replace(told, text=text or "–", href=code_at, outside=code_at is not None)
 
 
@@ -181,17 +191,41 @@ def _number(data: Json, name: str) -> float | None:
     return value if isinstance(value, (int, float)) else None
 
 
+def alerts(found: Sequence[Json], unit: str) -> Section | None:
+    """``found``: {event, created_at in Unix seconds, payload}, the newest first."""
+    if not found:
+        return None
+    how = "What was told of this run, to every webhook there was, newest first. The page Alerts has the deliveries."
+    rows: list[list[Field]] = [
+        [
+            place(each["payload"]["when"].get("generation")), at(each["created_at"]), each["event"],
+            alert_words(each["payload"]),
+        ]
+        for each in found
+    ]  # fmt: skip
+    heads = (f"#{unit}", "time", "event", "what was said")
+    return Section("alerts", "Alerts", how, table=table(heads, rows))
+
+
+def alert_words(payload: Json) -> str:
+    """What an alert says, without the name of the run it is shown on."""
+    rule = payload.get("rule")
+    if rule is None:
+        return str(payload["summary"])
+    state = "fired" if rule["status"] == "firing" else "is over"
+    return f"{rule['name']} {state}: {payload['summary']}"
+
+
 def expectations(found: Sequence[ExpectationRow]) -> Section | None:
     if not found:
         return None
     how = "Declared counts are exact: one instance too many after a collection is enough."
-    heads = ("type", "expected", "after", "#last seen", "first broken", "state")
-    return Section(
-        "expectations",
-        "Expectations",
-        how,
-        table=table(heads, map(_expectation_row, found), tall=False),
-    )
+    heads = ["type", "expected", "after", "#last seen", "first broken", "state"]
+    rows = [_expectation_row(each) for each in found]
+    if any(each.process for each in found):
+        heads.append("process")
+        rows = [[*row, each.process or "–"] for row, each in zip(rows, found, strict=True)]
+    return Section("expectations", "Expectations", how, table=table(heads, rows, tall=False))
 
 
 def _expectation_row(each: ExpectationRow) -> list[Field]:
@@ -213,20 +247,30 @@ _EXPECTATION_STATES: Final = {
 }
 
 
-def processes(found: Sequence[Json]) -> Section:
-    how = "Growth of the run is the sum over the processes of an attempt."
-    heads = ("#rank", "role", "#pid", "host", "#attempt", "started", "last seen", "ended", "how")
+def processes(found: Sequence[Json], newest_snapshots: Sequence[Json] = ()) -> Section:
+    """``newest_snapshots``: of all processes, the newest first; a process may have none of them."""
+    how = "Growth of the run is the sum over the processes of an attempt. Memory is that of the newest snapshots."
+    heads = (
+        "#rank", "role", "#private", "#RSS", "#pid", "host", "#attempt", "started", "last seen", "ended", "how",
+    )  # fmt: skip
     newest = max((each["attempt"] for each in found), default=0)
-    rows = [_process_row(each, newest) for each in found]
+    last: dict[str, Json] = {}
+    for row in newest_snapshots:
+        last.setdefault(row["process"], row["samples"])
+    rows = [_process_row(each, newest, last.get(each["instance"])) for each in found]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
         empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
 
 
-def _process_row(each: Json, newest: int) -> list[Field]:
+def _process_row(each: Json, newest: int, last: Json | None) -> list[Field]:
+    memory = ["–", "–"]
+    if last is not None:
+        names = ("process.anon_bytes", "process.rss_bytes")
+        memory = [formats.size(last.get(name)) for name in names]
     return [
-        f"{each['rank']}", each["role"], f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
+        f"{each['rank']}", each["role"], *memory, f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
         at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
         process_end(each, newest),
     ]  # fmt: skip

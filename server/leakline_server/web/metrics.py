@@ -12,10 +12,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
 from starlette.responses import Response
 
-from ..store import damage, disk, removal, runs, sizes
+from ..store import damage, disk, removal, sizes
+from .run_metrics import live_run_metrics
 from .services import Services, Use
 
-MAX_RUNS: Final = 200
 MAX_PROJECTS: Final = 200
 
 router = APIRouter(tags=["health"])
@@ -48,6 +48,10 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
+        # Where there is none, it tells nothing.
+        ProcessCollector(
+            "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
+        )
 
 
 class _Figures:
@@ -97,9 +101,14 @@ class _Figures:
             self._services.writer.waiting,
         )
         yield GaugeMetricFamily(
+            "leakline_disk_full",
+            "1 while batches are refused because the disk of the database is full.",
+            figures.disk_full,
+        )
+        yield GaugeMetricFamily(
             "leakline_live_streams", "Open live streams.", self._services.live.listeners
         )
-        yield from self._runs()
+        yield from live_run_metrics(self._services.engine)
         yield from self._sizes()
 
     def _sizes(self) -> Iterator[Metric]:
@@ -130,23 +139,6 @@ class _Figures:
             count.add_metric([project.name], project.runs)
         yield stored
         yield count
-
-    def _runs(self) -> Iterator[Metric]:
-        labels = ["run", "project", "name"]
-        resident = GaugeMetricFamily(
-            "leakline_run_rss_bytes", "Resident memory of live runs.", labels=labels
-        )
-        peak = GaugeMetricFamily(
-            "leakline_run_peak_bytes", "Largest resident memory of live runs.", labels=labels
-        )
-        for run in runs.headline_runs(self._services.engine, MAX_RUNS):
-            named = [run["id"], run["project"], run["name"]]
-            if run["rss_bytes"] is not None:
-                resident.add_metric(named, run["rss_bytes"])
-            if run["peak_bytes"] is not None:
-                peak.add_metric(named, run["peak_bytes"])
-        yield resident
-        yield peak
 
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -11,14 +13,16 @@ from pydantic.json_schema import models_json_schema
 
 from .incident_schemas import Acknowledging, Closing
 from .ingest_api import PATH, openapi_entry
+from .permissions import need_of
 from .rule_schemas import NewRule, RuleChanges
 from .schemas import Error, NewRequest, NewRun, RunChanges
+from .token_schemas import NewToken
 from .webhook_schemas import NewWebhook, WebhookChanges
 
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
-    NewRule, RuleChanges, Error,
+    NewRule, RuleChanges, NewToken, Error,
 )  # fmt: skip
 
 
@@ -37,13 +41,105 @@ def _build(app: FastAPI) -> dict[str, Any]:
     found = get_openapi(
         title="Leakline", version=app.version, description=app.description, routes=app.routes
     )
-    entry, schemas = openapi_entry()
+    sent = openapi_entry()
     _, bodies = models_json_schema(
         [(model, "validation") for model in BODIES],
         ref_template="#/components/schemas/{model}",
     )
     components = found.setdefault("components", {}).setdefault("schemas", {})
-    # The wire's own types win over answers of the same name: they are what is sent.
-    found["components"]["schemas"] = {**components, **bodies.get("$defs", {}), **schemas}
+    described = {**components, **bodies.get("$defs", {})}
+    entry, schemas = _apart(sent, described)
+    found["components"]["schemas"] = {**described, **schemas}
     found["paths"][PATH] = entry
+    for item in found["paths"].values():
+        for operation in item.values():
+            _tell_refusals(operation)
+    _describe_access(found)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        found["components"]["schemas"].pop(unused, None)
     return found
+
+
+def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What is sent in a batch and what is answered of it have the same names, and not the same fields."""
+    names = {name: f"Sent{name}" for name in sent[1] if name in described}
+    text = msgspec.json.encode(sent).decode()
+    for name, own in names.items():
+        text = text.replace(f'"{_REFERENCE}{name}"', f'"{_REFERENCE}{own}"')
+    entry, schemas = msgspec.json.decode(text)
+    return entry, {names.get(name, name): schema for name, schema in schemas.items()}
+
+
+_REFERENCE: Final = "#/components/schemas/"
+# Which every operation may answer with, and those that read a body; what it says itself of one of them stays.
+_ALWAYS: Final[Mapping[str, str]] = {
+    "400": "no HTTP that can be read, or an address that is too long",
+    "403": "the host, the origin or the token may not do this",
+    "503": "the database does not answer; see Retry-After",
+}
+_WITH_BODY: Final[Mapping[str, str]] = {
+    "400": "not JSON, damaged compression, nested too deep, or a body that did not arrive",
+    "413": "more than 256 KiB",
+    "415": "a content encoding other than gzip, zstd and identity",
+    "422": "a field is wrong: named in details, with its value",
+    "429": "as much as may be on its way, or begin on a day; see Retry-After",
+}
+_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+
+
+def _tell_refusals(operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):
+        # What the framework would answer, and we do not.
+        del responses["422"]
+    for status, why in _refusals(operation):
+        responses.setdefault(status, {"description": why, "content": dict(_ERROR)})
+    for status, response in responses.items():
+        if status >= "400" and "application/json" not in response.get("content", {}):
+            # The framework takes every answer for one of the kind that the route gives when nothing is wrong.
+            response["content"] = dict(_ERROR)
+    # Before it is known what is asked for.
+    responses["400"]["content"]["text/plain"] = {"schema": {"type": "string"}}
+
+
+def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "requestBody" in operation:
+        yield from _WITH_BODY.items()
+    elif operation.get("parameters"):
+        yield "422", _WITH_BODY["422"]
+    yield from _ALWAYS.items()
+
+
+def _describe_access(found: dict[str, Any]) -> None:
+    """What any operation may answer where the server asks who it is."""
+    found["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "leakline token create"}
+    }
+    for path, item in found["paths"].items():
+        for method, operation in item.items():
+            need = need_of(method.upper(), path)
+            if need == "nothing":
+                continue
+            operation["security"] = [{"token": []}, {}]
+            operation["description"] = (
+                f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()
+            )
+            _answers(
+                operation, 401, "no token where the server asks for one, or one that is not valid"
+            )
+            _answers(
+                operation, 429, "too many wrong tokens came from this address; see Retry-After"
+            )
+
+
+def _answers(operation: dict[str, Any], status: int, text: str) -> None:
+    error = {"schema": {"$ref": "#/components/schemas/Error"}}
+    told = {"description": text, "content": {"application/json": error}}
+    operation["responses"].setdefault(str(status), told)
+
+
+_NEEDS: Final = {
+    "add": "Where the server asks who it is: an ingest token of the project, or an administrator.",
+    "read": "Where the server asks who it is: a token that reads, or an administrator.",
+    "change": "Where the server asks who it is: an administrator.",
+}

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ..chart_parts import Points
 from ..errors import InvalidField, run_not_found
 from ..store import deleting, findings, points, runs
+from ..store.starts import first_generations
 from .json_response import json_response
 from .overlay_view import (
     SECONDS,
@@ -21,8 +22,10 @@ from .overlay_view import (
     Series,
     Shown,
     address,
+    attempts_of,
     line_of,
     measured,
+    measured_by,
     overlay_chart,
     overlay_page,
     shifts,
@@ -34,7 +37,8 @@ from .zoom import read_stretch
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 # More points than a chart has pixels are wasted on everybody.
-MAX_POINTS: Final = 2_000
+MAX_POINTS_SHOWN: Final = 2_000
+_END: Final = "generation_end"
 _TIMES: Final = Series("Time", "time", SECONDS, "seconds")
 Ids = Annotated[list[str] | None, Query()]
 
@@ -63,7 +67,8 @@ def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") 
         for each in found
     ]
     names = [(each.run_id, each.name) for each in left_out]
-    return render("overlay.html", overlay_page(laid, shown, choices, shifts(_starts(lines)), names))
+    moved = shifts(_starts(use, found, SERIES[shown]))
+    return render("overlay.html", overlay_page(laid, shown, choices, moved, names))
 
 
 @router.get("/overlay/lines")
@@ -71,7 +76,7 @@ def show_lines(use: Use, x: str, run: Ids = None, series: str = "") -> Response:
     """{"lines": {chart: its lines}} of a stretch of the axis, with as many points as the page has of all of it."""
     stretch, shown = read_stretch(x), _series(series) or "private"
     found, _ = _known(use, _chosen(run or []))
-    moved = shifts(_starts(_lines(use, found, SERIES[shown], most=1)))
+    moved = shifts(_starts(use, found, SERIES[shown]))
     lines: dict[str, Points] = {}
     for each in found:
         by = moved.get(each["id"], 0.0)
@@ -118,12 +123,11 @@ def _lines(
     found: Sequence[Mapping[str, Any]],
     series: Series,
     ends: tuple[float, float] | None = None,
-    most: int = MAX_POINTS,
 ) -> dict[str, Points]:
     """By run, of those that have measured it."""
     start, stop = ends or (None, None)
     query = points.SeriesQuery(
-        series.names, kind="generation_end", start=start, stop=stop, points=most
+        series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN
     )
     items = points.overlay(use.engine, [each["id"] for each in found], query)["items"]
     of_runs = {
@@ -133,5 +137,12 @@ def _lines(
     return {run_id: line for run_id, line in of_runs.items() if line is not None}
 
 
-def _starts(lines: Mapping[str, Points]) -> dict[str, float]:
-    return {run_id: line.x[0] for run_id, line in lines.items() if line.x}
+def _starts(use: Services, found: Sequence[Mapping[str, Any]], series: Series) -> dict[str, float]:
+    """By run: the generation at which its line begins, of those that have one."""
+    starts = {}
+    for each in found:
+        first = first_generations(use.engine, each["id"], measured_by(series), _END)
+        of_line = [first[instance] for instance in attempts_of(each) if instance in first]
+        if of_line:
+            starts[each["id"]] = min(of_line)
+    return starts

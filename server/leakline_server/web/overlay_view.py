@@ -10,11 +10,21 @@ from statistics import median
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
-from ..chart_parts import Axis, Chart, Line, Palette, Points, Unit, add_up, join_attempts, points_of
-from ..charts import PRIVATE
+from ..chart_parts import (
+    PRIVATE,
+    Axis,
+    Chart,
+    Line,
+    Palette,
+    Points,
+    Unit,
+    add_up,
+    join_attempts,
+    points_of,
+)
 from . import formats
 from .contexts import Cell, Figure, Section
-from .run_view import process_label
+from .run_data import process_label
 from .sections import line_table
 from .tables import Field, at_iso, code, place, rated, table
 from .verdict_view import forecast_text, leading_finding, plural, status_of
@@ -89,8 +99,12 @@ class OverlayRun:
 def measured(runs: Sequence[Json], shown: Shown) -> bool:
     """Whether any of these runs has some of it."""
     names = {name for run in runs for name in run["series"]}
-    heads = SERIES[shown].names[:1] if SERIES[shown].whole else SERIES[shown].names
-    return any(_is_one(name, head) for name in names for head in heads)
+    return any(_is_one(name, head) for name in names for head in measured_by(SERIES[shown]))
+
+
+def measured_by(series: Series) -> tuple[str, ...]:
+    """The names of which there must be one."""
+    return series.names[:1] if series.whole else series.names
 
 
 def _is_one(name: str, wanted: str) -> bool:
@@ -103,14 +117,18 @@ def line_of(run: Json, items: Sequence[Json], series: Series) -> Points | None:
 
     ``items`` are those of this run in an answer of `points.overlay`.
     """
-    first = next((process_label(each) for each in run["processes"]), None)
-    instances = [p["instance"] for p in run["processes"] if process_label(p) == first]
     attempts = []
-    for instance in instances:
+    for instance in attempts_of(run):
         parts = [points_of(item, item["x"]) for item in items if item["process"] == instance]
         if parts and (not series.whole or parts[0].name == series.names[0]):
             attempts.append(add_up(parts))
     return join_attempts(attempts) if attempts else None
+
+
+def attempts_of(run: Json) -> list[str]:
+    """The instances of the first process."""
+    first = next((process_label(each) for each in run["processes"]), None)
+    return [each["instance"] for each in run["processes"] if process_label(each) == first]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -11,16 +12,19 @@ from starlette.responses import Response
 
 from leakline.analysis.results import to_json
 
-from ..chart_parts import Axis, Points, join_attempts, points_of
-from ..charts import PRIVATE
+from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
-from ..store import details, findings, points, runs, snapshots
-from .compare_view import compare_page, compared_lines
-from .contexts import ComparePage, ErrorPage, PickPage, RunChoice, RunPage
+from ..limits import MAX_PAGE
+from ..store import alerts, details, findings, points, runs, snapshots
+from .annotations import MAX_MARKS
+from .compare_view import ComparePage, axis_of, compare_page, compared_lines
+from .contexts import ErrorPage, PickPage, RunChoice, RunPage
 from .deletion_pages import deleted_run
 from .json_response import json_response
-from .run_view import ReadSeries, RunData, process_label, run_page, summed, zoomed_lines
-from .services import Services, Use
+from .run_charts import zoomed_lines
+from .run_data import ReadSeries, RunData, process_label, summed
+from .run_view import run_page
+from .services import Services, Use, address_of
 from .templating import render
 from .viewed import Viewed
 from .waterfall_view import chosen as chosen_generation
@@ -31,10 +35,16 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 SNAPSHOT_ROWS: Final = 50
 # Of a line. More than a chart has pixels are wasted on everybody; of the whole run they are half as many, each with the
 # extremes of what it stands for, because everybody loads those.
-MAX_POINTS: Final = 2_000
+MAX_POINTS_SHOWN: Final = 2_000
 MAX_POINTS_OF_ALL: Final = 1_000
 _MINUTES_UNTIL_HOURS: Final = 180
-_TITLES: Final = {404: "Not found", 422: "Not a valid request", 503: "Not available just now"}
+_TITLES: Final = {
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    422: "Not a valid request",
+    503: "Not available just now",
+}
 
 
 @router.head("/runs/{run}")
@@ -51,18 +61,41 @@ def show_fragments(run: str, use: Use, viewed: Viewed) -> Response:
 
 @router.get("/runs/{run}/lines")
 def show_lines(run: str, use: Use, x: str, viewed: Viewed) -> Response:
-    """{"lines": {chart: its lines}} of a stretch of the axis, with as many points as the page has of all of it."""
+    """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
+
+    ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
+    """
     stretch = read_stretch(x)
-    return json_response({"lines": zoomed_lines(_run_data(use, run, viewed, stretch), stretch)})
+    data = _chart_data(use, run, viewed, stretch)
+    lines = zoomed_lines(data, stretch)
+    return json_response({"lines": lines, "x_seconds": data.axis.seconds})
 
 
 def read_run_page(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunPage:
     return run_page(_run_data(use, run_id, viewed))
 
 
-def _run_data(
+def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
+    data = _chart_data(use, run_id, viewed)
+    processes = data.run["processes"]
+    return replace(
+        data,
+        events=details.list_events(use.engine, run_id),
+        large_objects=details.newest_large_objects(use.engine, run_id),
+        holders=details.newest_holders(use.engine, run_id),
+        snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
+        incidents=findings.list_incidents(use.engine, run_id),
+        alerts=alerts.list_alerts(use.engine, run_id, MAX_MARKS),
+        # Another rank holds other objects.
+        census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
+        end_bytes=_end_bytes(use, data.run, chosen_generation(data.books, viewed.get("g", ""))),
+    )  # fmt: skip
+
+
+def _chart_data(
     use: Services, run_id: str, viewed: Mapping[str, str], stretch: Stretch | None = None
 ) -> RunData:
+    """What lines are drawn from; tables, marks and texts need more."""
     # The revision is read first: what arrives while the rest is read, the stream tells again.
     run = runs.get_run(use.engine, run_id)
     if run is None:
@@ -70,49 +103,41 @@ def _run_data(
     derived = use.derived.of(run_id, at_once=run["state"] == "running")
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
     chosen = viewed["process"] if viewed.get("process") in labels else next(iter(labels), None)
-    instances = [p["instance"] for p in run["processes"] if process_label(p) == chosen]
     axis = _axis(use, run)
     return RunData(
         run=run,
         verdict=findings.current_verdict(use.engine, run_id),
         axis=axis,
-        read=_reader(use, run, instances, axis, stretch),
+        read=_reader(use, run, _instances(run["processes"], chosen), axis, stretch),
         books=derived.books,
         types=derived.types,
         stores=derived.stores,
         expectations=derived.expectations,
-        events=details.list_events(use.engine, run_id),
-        large_objects=details.newest_large_objects(use.engine, run_id),
-        holders=details.newest_holders(use.engine, run_id),
-        snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
         process=chosen,
-        incidents=findings.list_incidents(use.engine, run_id),
-        census=_census_of(use, run_id, instances),
         clock=derived.clock,
         asked=viewed,
-        end_bytes=_end_bytes(use, run, chosen_generation(derived.books, viewed.get("g", ""))),
-    )  # fmt: skip
+    )
 
 
-def _census_of(use: Services, run_id: str, instances: Sequence[str]) -> Mapping[str, Any] | None:
-    """The newest census, if it is of the process that is shown."""
-    found = details.newest_census(use.engine, run_id)
-    return found if found and found["process"] in instances else None
+def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
+    """All attempts of a rank."""
+    return [each["instance"] for each in processes if process_label(each) == label]
 
 
 def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) -> float | None:
     """Private memory of all processes at the end of a generation; of a rank that did it again, as it was last."""
     if generation is None:
         return None
+    names = (*PRIVATE, *JS_PRIVATE)
     query = points.SeriesQuery(
-        PRIVATE, None, "generation_end", None, "generation", generation, generation
+        names, None, "generation_end", None, "generation", generation, generation
     )
     last: dict[tuple[str, str], float] = {}
     labels = {each["instance"]: process_label(each) for each in run["processes"]}
     # Attempts come in the order in which they began.
     for item in points.read_series(use.engine, run["id"], query)["items"]:
         last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
-    known = any(name == PRIVATE[0] for _, name in last)
+    known = any(name in (PRIVATE[0], *JS_PRIVATE) for _, name in last)
     return sum(last.values()) if known else None
 
 
@@ -128,7 +153,10 @@ def _axis(use: Services, run: Mapping[str, Any]) -> Axis:
     items = points.read_series(use.engine, run["id"], timed)["items"]
     if not any(len(item["x"]) > 1 for item in items):
         return generations
-    minutes = (runs.unix(run["last_seen_at"]) - runs.unix(run["started_at"])) / 60
+    # What was imported or uploaded later was heard of long after its end.
+    minutes = (
+        runs.unix(run["ended_at"] or run["last_seen_at"]) - runs.unix(run["started_at"])
+    ) / 60
     hours = minutes > _MINUTES_UNTIL_HOURS
     return Axis(f"{'hours' if hours else 'minutes'} since the start", "time", 3600 if hours else 60)
 
@@ -143,7 +171,7 @@ def _reader(
     """Reads series of one rank: its attempts joined, on the axis of the page, whole or of a stretch of it."""
     started = runs.unix(run["started_at"])
     start, stop = wanted(stretch, axis, started) if stretch else (None, None)
-    most = MAX_POINTS if stretch else MAX_POINTS_OF_ALL
+    most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
 
     def on_axis(x: float) -> float:
         return (x - started) / axis.seconds if axis.unit == "time" else x
@@ -164,6 +192,7 @@ def _reader(
 
 @router.get("/compare")
 def compare(
+    request: Request,
     use: Use,
     before: str = "",
     after: str = "",
@@ -175,7 +204,7 @@ def compare(
     if len(pick) == 2:
         before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
     if not (before and after):
-        return _pick(use, before, after)
+        return _pick(use, before, after, address_of(request, use))
     return render("compare.html", read_compare_page(use, before, after))
 
 
@@ -200,7 +229,7 @@ def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
         [use.derived.of(side["id"]).books for side in sides],
         stretch,
     )
-    return json_response({"lines": lines})
+    return json_response({"lines": lines, "x_seconds": axis_of(sides[0]).seconds})
 
 
 def known_run(use: Services, run_id: str) -> dict[str, Any]:
@@ -213,24 +242,26 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
 def _ends(use: Services, run: Mapping[str, Any], stretch: Stretch | None = None) -> Points | None:
     """Private memory at the generation ends of the run's first process; RSS where the split is not known."""
     first = next((process_label(each) for each in run["processes"]), None)
-    instances = [p["instance"] for p in run["processes"] if process_label(p) == first]
-    read = _reader(use, run, instances, Axis(run["unit"]), stretch)
-    for names in (PRIVATE, ("process.rss_bytes",)):
-        lines = summed(read(names, None, "generation_end"), names)
+    instances = _instances(run["processes"], first)
+    axis = axis_of(run)
+    read = _reader(use, run, instances, axis, stretch)
+    kind = None if axis.unit == "time" else "generation_end"
+    for names in (PRIVATE, JS_PRIVATE, ("process.rss_bytes",)):
+        lines = summed(read(names, None, kind), names)
         if lines:
             return lines[0]
     return None
 
 
-def _pick(use: Services, before: str, after: str) -> Response:
-    items = runs.list_runs(use.engine, runs.RunFilter(limit=runs.MAX_LIMIT))["items"]
+def _pick(use: Services, before: str, after: str, server: str) -> Response:
+    items = runs.list_runs(use.engine, runs.RunFilter(limit=MAX_PAGE))["items"]
     choices = tuple(RunChoice(each["id"], f"{each['project']} / {each['name']}") for each in items)
     message = (
         "Choose the run before a change and the one after it: the page says whether the leak is gone."
         if choices
-        else "There are no runs yet."
+        else "Here two runs are held against each other, such as one before a fix and one after it. There are none yet."
     )
-    return render("pick.html", PickPage("Compare", message, choices, before, after))
+    return render("pick.html", PickPage("Compare", message, choices, before, after, server))
 
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:

@@ -23,12 +23,15 @@ from .contexts import (
     FindingView,
     ProcessChoice,
     Section,
+    Sign,
     Status,
     SuspectView,
     Table,
     Tick,
     Tile,
 )
+from .sections import SIGNS
+from .sparklines import sparkline
 from .templating import render
 from .verdict_view import OUTCOMES, STATUSES, outcome_of, status_of
 
@@ -65,6 +68,8 @@ class PatternsPage:
     numbers: Table
     cells: Table
     live: tuple[Pair, ...]
+    priorities: tuple[Pair, ...]
+    signs: tuple[Sign, ...]
     states: tuple[Pair, ...]
     tiles: tuple[Tile, ...]
     ticks: tuple[Tick, ...]
@@ -92,6 +97,8 @@ def patterns_page() -> PatternsPage:
         numbers=_numbers(),
         cells=_cells(),
         live=tuple(Pair(name, use) for name, use in LIVE.items()),
+        priorities=tuple(Pair(name, use) for name, use in PRIORITIES.items()),
+        signs=tuple(Sign(kind, word) for kind, word in SIGNS.items()),
         states=tuple(Pair(name, use) for name, use in STATES.items()),
         tiles=_tiles(),
         ticks=_ticks(),
@@ -143,6 +150,11 @@ def _cells() -> Table:
             tables.at(_MOMENT),
             "in the zone of the viewer, with the day where it is not today",
         ),
+        (
+            "a history",
+            Cell("", sparkline=sparkline([4, 4, 5, 6, 7, 9, 10, 12], "Instances", formats.count)),
+            "a small line beside the name, told in words to those who cannot see it",
+        ),
         ("a link", Cell("before-fix", href="/patterns#tables"), "where more is to be seen"),
         ("absent", formats.NOT_MEASURED, "faint and slanted, in words"),
     )
@@ -187,6 +199,7 @@ def _finding() -> FindingView:
         status=status_of("confirmed"),
         title="trading.TradingEnvironment piles up in evaluate_population",
         kind="objects",
+        priority="critical",
         suspects=(
             SuspectView("trading.TradingEnvironment", "type", "+16 per generation"),
             SuspectView("erl_trainer.Trainer.population_history[*]", "holder", ""),
@@ -297,9 +310,15 @@ COLOURS: Final = {
 }
 LIVE: Final = {
     "live": "what happens is shown as it happens",
+    "closed": "not connected: nobody looks, or not yet",
     "paused": "the viewer stopped it",
     "disconnected": "the server does not answer; it is tried again",
     "ended": "the run is over",
+}
+PRIORITIES: Final = {
+    "critical": "grows so much that a machine does not last long",
+    "major": "worth stopping for",
+    "minor": "worth mending some day",
 }
 STATES: Final = {
     "running": "speaks",

@@ -13,14 +13,24 @@ from starlette.responses import Response
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
-from ..errors import Conflict, InvalidField, NotFound, Unavailable, instance_in_use, run_not_found
+from ..errors import (
+    Conflict,
+    InvalidField,
+    NotFound,
+    Unavailable,
+    run_not_found,
+    too_many_bytes,
+)
+from ..limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_PAGE
 from ..store import details, engine, findings, history, joining, run_order, runs, snapshots
+from ..store.intake import TooMuchStored, patience_seconds
 from ..store.requests import Wanted
-from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .bodies import described, json_body
 from .derived import Derived
+from .joins import join
 from .json_response import json_response
+from .may_add import as_told, may_add_to, may_only_add, project_of, refusal_to_join
 from .schemas import RunId
 from .services import Services, Use
 
@@ -45,7 +55,7 @@ Names = Annotated[
     list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None, Query(max_length=200)
 ]
 Generation = Annotated[int | None, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Limit = Annotated[int, Query(ge=1, le=runs.MAX_LIMIT)]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 Sort = Annotated[str, Query(pattern=rf"^-?({'|'.join(run_order.ORDERS)})$")]
 
 
@@ -68,9 +78,11 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> di
 def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: Use) -> Response:
     now = time.time()
     run_id = body.id or secrets.token_hex(8)
+    project = project_of(body.project if "project" in body.model_fields_set else None)
+    may_add_to(project)
     header = RunHeader(
         id=run_id,
-        project=body.project,
+        project=project,
         name=body.name or run_id,
         unit=body.unit,
         total=body.total,
@@ -81,16 +93,13 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
         environment=body.environment,
     )
     try:
-        joined = joining.join_run(use.engine, header, now, _process(body.process))
+        joined = join(use, header, now, _process(body.process))
     except joining.OtherProject as error:
-        raise Conflict(
-            "run_in_other_project",
-            f"run {run_id} belongs to project {error.project!r}, not to {body.project!r}",
-            {"run": run_id, "project": error.project},
+        raise refusal_to_join(
+            run_id,
+            error.project,
+            f"run {run_id} belongs to project {error.project!r}, not to {project!r}",
         ) from error
-    except joining.OtherProcess as error:
-        raise instance_in_use(error.instance, error.field, error.stored, error.sent) from error
-    use.live.wake(run_id)
     url = f"{use.config.address}/runs/{run_id}"
     answer = {"id": run_id, "url": url, "created": joined.created, "attempt": joined.attempt}
     return json_response(answer, 201 if joined.created else 200)
@@ -106,18 +115,25 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
 def change_run(
     run: RunId, body: Annotated[schemas.RunChanges, json_body(schemas.RunChanges)], use: Use
 ) -> Response:
+    may_only_add(body)
     given = body.model_dump(exclude={"tags", "notes"})
     changes = runs.Changes(
         **given,
         tags=None if body.tags is None else tuple(body.tags),
         notes=tuple(note.model_dump() for note in body.notes),
     )
-    changed = runs.change_run(use.engine, run, changes, time.time())
+    now = time.time()
+    try:
+        changed = runs.change_run(use.engine, run, changes, now, use.config.bytes_per_day)
+    except TooMuchStored as error:
+        raise too_many_bytes(error.project, error.limit, patience_seconds(now)) from error
     if changed is None:
         raise run_not_found(run)
     use.live.wake(run)
     use.examine(run, changes.state is not None and changed["state"] in runs.ENDED)
-    return json_response(changed)
+    told = as_told(changed)
+    # The whole run is read for those alone who may read it.
+    return get_run(run, use) if told is changed else json_response(told)
 
 
 @router.post(
@@ -314,6 +330,12 @@ def readyz(use: Use) -> Response:
     engine.ping(use.engine)
     if not use.writer.alive:
         raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
+    if use.writer.figures.refused:
+        raise Unavailable(
+            "database_refuses",
+            "the database takes nothing that is written; what is stored can be read",
+            retry_after_seconds=5,
+        )
     return json_response({"status": "ok"})
 
 

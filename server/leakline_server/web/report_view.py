@@ -11,7 +11,8 @@ from leakline.report.markdown import Origin, RunTold
 
 from . import ending_view, formats
 from .derived import Derived
-from .run_view import in_phase_order, progress
+from .run_charts import in_phase_order
+from .run_view import progress
 
 Json = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from starlette.responses import Response
 
 from ..errors import InvalidField
@@ -72,6 +72,12 @@ def add_rule(body: Annotated[NewRule, json_body(NewRule)], use: Use) -> Response
 )
 def list_presets() -> Response:
     return json_response({"items": rule_actions.presets_to_json(), "next": None})
+
+
+@router.api_route("/rules/presets", methods=["PATCH", "DELETE"], include_in_schema=False)
+def change_presets() -> Response:
+    """Or it would be taken for a rule by that name."""
+    raise HTTPException(405)
 
 
 @router.get(

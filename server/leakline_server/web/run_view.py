@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from leakline.analysis.books import NO_PHASE
 from leakline.analysis.promises import GENERATIONS
-from leakline.analysis.results import BookLine, Books, ExpectationRow, StoreFill, TypeGrowth
+from leakline.analysis.units import UNITS_OF_TIME
 
-from .. import charts
-from ..chart_parts import Axis, Chart, Line, Palette, Points, add_up
+from ..chart_parts import PRIVATE
 from ..store.runs import unix
-from . import ending_view, formats, inventory, sections
+from . import ending_view, formats, growth_since, inventory, sections
 from .accounted import SOURCES, accounted
-from .annotations import NO_CLOCK, Clock, fix_effects, marks
 from .calculator import calculator
 from .checklist import ticks
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
@@ -26,51 +21,17 @@ from .links import commit_link
 from .notes_view import notes, notes_of
 from .planned import course, planned
 from .promises import promises
+from .run_charts import draw, in_phase_order, palette_of
+from .run_data import Json, ReadSeries, RunData, last_of, process_label, summed
 from .search_words import search_for
 from .sharing import share_run
 from .verdict_view import findings_view, plural, tiles, verdict_view
 from .waterfall_view import waterfall
-from .zoom import Stretch
 
-Json = Mapping[str, Any]
-
-# (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
-ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
-
-_TENSORS: Final = {
-    "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
-    "figures.open": "open figures",
-}  # fmt: skip
 _PHASE_PEAK: Final = "process.phase_peak_bytes"
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """Everything a page of a run is made of, in the shapes of the API."""
-
-    run: Json
-    verdict: Json | None
-    axis: Axis
-    read: ReadSeries
-    books: Books
-    types: Sequence[TypeGrowth]
-    stores: Sequence[StoreFill]
-    expectations: Sequence[ExpectationRow]
-    events: Sequence[Json]
-    large_objects: Sequence[Json]
-    holders: Sequence[Json]
-    snapshots: Sequence[Json]
-    process: str | None = None  # "rank role" of the process whose lines are shown
-    incidents: Sequence[Json] = ()
-    census: Json | None = None
-    clock: Clock = NO_CLOCK
-    # What the address of the page asks for, by parameter.
-    asked: Mapping[str, str] = field(default_factory=dict)
-    # Private memory of all processes at the end of the generation that the books are shown of as one sum.
-    end_bytes: float | None = None
 
 
 def run_page(data: RunData) -> RunPage:
@@ -79,7 +40,10 @@ def run_page(data: RunData) -> RunPage:
     return RunPage(
         title=run["name"],
         run=_head(data),
-        verdict=verdict_view(data.verdict),
+        verdict=replace(
+            verdict_view(data.verdict, over=ending_view.is_over(run)),
+            ending=ending_view.ended_badly(run, data.snapshots),
+        ),
         tiles=tiles(data.verdict, unit),
         findings=findings_view((data.verdict or {}).get("findings", ()), unit),
         processes=_process_choices(data),
@@ -88,17 +52,11 @@ def run_page(data: RunData) -> RunPage:
     )
 
 
-def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
-    """Chart -> its lines, where ``data`` reads that stretch alone. Charts without an axis to zoom are left out."""
-    data = replace(data, books=in_phase_order(data.run, data.books))
-    first, last = math.floor(stretch.first), math.ceil(stretch.last)
-    data = replace(data, books=charts.books_within(data.books, first, last))
-    drawn = [section.figure.chart for section in _sections(data) if section and section.figure]
-    return {chart.id: chart.lines for chart in drawn if chart.x_unit != "step"}
-
-
 def progress(run: Json, verdict: Json | None = None) -> str:
-    """``12 of 25 generations``."""
+    """``12 of 25 generations``; ``2 h 5 min`` of a program that counts none."""
+    if run["unit"] in UNITS_OF_TIME:
+        until = unix(run["ended_at"] or run["last_seen_at"])
+        return formats.seconds(max(0.0, until - unix(run["started_at"])))
     done, total, unit = run["generations"], planned_total(run, verdict), run["unit"]
     if total:
         return f"{done:,} of {total:,} {plural(unit, total)}"
@@ -107,6 +65,8 @@ def progress(run: Json, verdict: Json | None = None) -> str:
 
 def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     """How many generations were announced, or else promised by a fix, or else planned for memory."""
+    if run["unit"] in UNITS_OF_TIME:
+        return None
     told = verdict or {}
     promised = [c["promised"] for c in told.get("fixes") or () if c["claim"] == GENERATIONS]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
@@ -167,11 +127,6 @@ def _offers_cleanup(events: Sequence[Json]) -> bool:
     return any(word.get("on_request") is True for word in words.values())
 
 
-def process_label(process: Json) -> str:
-    """The same for every attempt of one rank, so that its lines join."""
-    return f"rank {process['rank']} {process['role']}"
-
-
 def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
     labels = list(dict.fromkeys(process_label(each) for each in data.run["processes"]))
     return tuple(
@@ -181,60 +136,52 @@ def _process_choices(data: RunData) -> tuple[ProcessChoice, ...]:
 
 
 def _sections(data: RunData) -> list[Section | None]:
-    run, axis, unit = data.run, data.axis, data.run["unit"]
+    run, unit = data.run, data.run["unit"]
     palette = palette_of(run, data.books)
-    by_phase = axis.unit == "generation"
-    end = "generation_end" if by_phase else None
-    read_end = _at_ends(data.read, end)
-    resident = charts.memory_chart(axis, read_end(charts.MEMORY_SERIES), end)
-    devices = read_end(charts.GPU_SERIES)
-    titles = sections.type_lines(data.types)
+    by_phase = data.axis.unit == "generation"
+    drawn = draw(data, palette)
+    found = drawn.charts
     # A run that was uploaded later was last seen long after its end.
     wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
-    client = {p.name: _last(p) for p in data.read(_CLIENT, None, None)}
-    trend = trend_chart(data, palette)
+    client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
+    whose = {each["instance"]: process_label(each) for each in run["processes"]}
     return [
-        sections.trend(trend, unit, trend_note(data)),
+        sections.trend(found.trend, unit, trend_note(data)),
         ending_view.end(run, data.snapshots),
         promises((data.verdict or {}).get("fixes", ()), unit),
         planned(data.verdict, unit),
-        sections.books(charts.books_chart(axis, palette, data.books), data.books, unit)
-        if by_phase
-        else None,
+        sections.books(found.books, data.books, unit) if by_phase else None,
         waterfall(data.books, palette, unit, data.asked.get("g", ""), data.end_bytes, data.asked)
         if by_phase
         else None,
         sections.memory(
-            resident,
+            found.memory,
             unit,
-            {p.name: _last(p) for p in read_end(("allocator.kept_bytes",))},
+            {p.name: last_of(p) for p in data.read_ends(("allocator.kept_bytes",))},
             _phase_peaks(data.read),
             exact_peaks=run["environment"].get("exact_peaks") is True,
-            accounted=_accounted(data, read_end),
+            accounted=_accounted(data),
         ),
-        sections.gpu(
-            charts.gpu_chart(axis, devices, end), unit, {p.name: _last(p) for p in devices}
-        ),
+        sections.gpu(found.gpu, unit, {p.name: last_of(p) for p in drawn.devices}),
         sections.types(
-            charts.counts_chart("types", axis, read_end(tuple(titles)), titles, end),
+            found.types,
             data.types,
             unit,
+            data.process if len(set(whose.values())) > 1 else None,
         ),
         calculator(data.verdict, data.types, data.holders, unit, data.asked),
-        inventory.holders(data.holders),
-        sections.tensors(
-            charts.counts_chart("tensors", axis, read_end(tuple(_TENSORS)), _TENSORS, end), unit
-        ),
-        sections.containers(_fill_chart(data, read_end), data.stores, unit),
-        inventory.large_objects(data.large_objects),
-        sections.gauges(_gauge_chart(axis, read_end, end), unit),
+        _growth_since(data, whose) if by_phase else None,
+        inventory.holders(data.holders, whose),
+        sections.tensors(found.tensors, unit),
+        sections.containers(found.fill, data.stores, unit),
+        inventory.large_objects(data.large_objects, whose),
+        sections.gauges(found.gauges, unit),
         inventory.expectations(data.expectations),
         notes(notes_of(run, data.events), unit),
-        inventory.events(data.events, unit, run["environment"], fix_effects(trend.marks)),
-        sections.seconds(charts.seconds_chart(axis, palette, data.books), unit)
-        if by_phase
-        else None,
-        inventory.processes(run["processes"]),
+        inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
+        inventory.alerts(data.alerts, unit),
+        sections.seconds(found.seconds, unit) if by_phase else None,
+        inventory.processes(run["processes"], data.snapshots),
         ending_view.delivery(run["processes"]),
         ending_view.attempts(run),
         ending_view.lines(run),
@@ -242,6 +189,18 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),
     ]
+
+
+def _growth_since(data: RunData, whose: Mapping[str, str]) -> Section | None:
+    """Of the process that is shown."""
+    own = [each for each in data.snapshots if whose.get(each["process"]) == data.process]
+    ends = {
+        int(x): y
+        for points in data.read_ends((growth_since.MEMORY,))
+        for x, y in zip(points.x, points.y, strict=True)
+        if y is not None
+    }
+    return growth_since.growth_since(own, ends, data.run["unit"], data.asked)
 
 
 def _phase_peaks(read: ReadSeries) -> dict[str, float]:
@@ -254,63 +213,10 @@ def _phase_peaks(read: ReadSeries) -> dict[str, float]:
     return found
 
 
-def _at_ends(read: ReadSeries, kind: str | None) -> Callable[[Sequence[str]], Sequence[Points]]:
-    return lambda names: read(names, None, kind) if names else ()
-
-
-def in_phase_order(run: Json, books: Books) -> Books:
-    """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
-    top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
-
-    def order(line: BookLine) -> tuple[int, str]:
-        first = line.name.split("/")[0]
-        if line.name in NO_PHASE:
-            return len(top) + 1 + NO_PHASE.index(line.name), ""
-        return top.index(first) if first in top else len(top), line.name
-
-    return replace(books, lines=tuple(sorted(books.lines, key=order)))
-
-
-def palette_of(run: Json, books: Books) -> Palette:
-    """Declared phases first: their colours do not depend on what happens to run."""
-    booked = (line.name for line in books.lines if line.name not in NO_PHASE)
-    return Palette.of([*run["phases"], *run["phases_seen"], *booked])
-
-
-def _accounted(data: RunData, read_end: Callable[[Sequence[str]], Sequence[Points]]) -> str:
-    private = summed(read_end(charts.PRIVATE), charts.PRIVATE)
-    last = {points.name: _last(points) for points in read_end(SOURCES)}
-    return accounted(_last(private[0]) if private else None, last, data.census)
-
-
-def trend_chart(data: RunData, palette: Palette) -> Chart:
-    private, rss = _lines(data, charts.PRIVATE), _lines(data, ("process.rss_bytes",))
-    ends = next((points for points in private or rss if points.phase is None), None)
-    happened = marks(
-        data.run, data.events, notes_of(data.run, data.events), data.incidents, data.verdict, ends,
-        data.axis, data.clock,
-    )  # fmt: skip
-    return charts.trend_chart(data.axis, palette, private, rss, data.verdict, happened)
-
-
-def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
-    """One line for each phase end and one for the generation end; without generations, one through all snapshots."""
-    if data.axis.unit == "time":
-        return summed(data.read(names, None, None), names)
-    phases = summed(data.read(names, "*", "phase_end"), names)
-    return [*phases, *summed(data.read(names, None, "generation_end"), names)]
-
-
-def summed(points: Sequence[Points], names: tuple[str, ...]) -> list[Points]:
-    """One line per phase from several series; lines whose first series was not measured are left out."""
-    by_phase: dict[str | None, dict[str, Points]] = defaultdict(dict)
-    for each in points:
-        by_phase[each.phase][each.name] = each
-    return [
-        add_up([found[name] for name in names if name in found])
-        for found in by_phase.values()
-        if names[0] in found and any(y is not None for y in found[names[0]].y)
-    ]
+def _accounted(data: RunData) -> str:
+    private = summed(data.read_ends(PRIVATE), PRIVATE)
+    last = {points.name: last_of(points) for points in data.read_ends(SOURCES)}
+    return accounted(last_of(private[0]) if private else None, last, data.census)
 
 
 def trend_note(data: RunData) -> str:
@@ -319,26 +225,6 @@ def trend_note(data: RunData) -> str:
     if growth is None:
         return ""
     unit = data.run["unit"]
-    rate = f"Private memory changes by {formats.interval(growth, formats.change)} per {unit}."
+    memory = "Memory of tensors" if "tfjs_backend" in data.run["environment"] else "Private memory"
+    rate = f"{memory} changes by {formats.interval(growth, formats.change)} per {unit}."
     return f"{rate} {course(data.verdict, unit)}".strip()
-
-
-def _fill_chart(
-    data: RunData, read_end: Callable[[Sequence[str]], Sequence[Points]]
-) -> Chart | None:
-    capacities = {store.name: store.capacity for store in data.stores if store.capacity}
-    return charts.fill_chart(
-        data.axis, read_end(tuple(f"tracked.{name}.length" for name in capacities)), capacities
-    )
-
-
-def _gauge_chart(
-    axis: Axis, read_end: Callable[[Sequence[str]], Sequence[Points]], kind: str | None
-) -> Chart | None:
-    points = read_end(("gauge.*",))
-    titles = {each.name: each.name.removeprefix("gauge.") for each in points}
-    return charts.counts_chart("gauges", axis, points, titles, kind, unit="number", y_title="value")
-
-
-def _last(points: Points) -> float | None:
-    return next((y for y in reversed(points.y) if y is not None), None)

@@ -10,8 +10,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import Field
 from starlette.responses import Response
 
-from ..ingest import without_control
 from ..store import deleting, runs
+from ..texts import without_control
 from .runs_view import runs_page, shown_of
 from .search_words import parse_query
 from .services import Services, Use, address_of

@@ -19,19 +19,17 @@ from .contexts import (
     RunGroup,
     RunRow,
     RunsPage,
-    Sparkline,
     TagLink,
 )
 from .ending_view import ending
 from .run_view import progress
 from .search_words import joined, parse_query, without, written
+from .sparklines import sparkline
 from .verdict_view import STATUSES, forecast_text, plural, status_of
 
 Json = Mapping[str, Any]
 Grouping = Literal["project", "tag", "none"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
-_WIDTH: Final = 120.0
-_HEIGHT: Final = 28.0
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 # Order -> (what it is called, and from its other end).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
@@ -202,6 +200,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         name=run["name"],
         href=f"/runs/{quote(run['id'], safe='')}",
         status=status_of(run["status"]),
+        priority=run["priority"] or "",
         sentence=run["summary"] or "Waiting for the first verdict.",
         state=run["state"],
         ending=ending(run),
@@ -218,24 +217,4 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
         seen=formats.clock(run["last_seen_at"]),
-    )
-
-
-def sparkline(values: Sequence[float | None]) -> Sparkline | None:
-    """The line in a box of 120 by 28, from zero if the memory comes near it, else from its lowest point."""
-    known = [(i, value) for i, value in enumerate(values) if value is not None]
-    if len(known) < 2:
-        return None
-    heights = [value for _, value in known]
-    low, high = min(heights), max(heights)
-    # A change of less than a twentieth is drawn as small as it is: a steady run must look steady.
-    floor = max(0.0, min(low, high - max(high - low, 0.2 * high) / 0.9))
-    first, last = known[0][0], known[-1][0]
-    wide, tall = _WIDTH / (last or 1), (_HEIGHT - 4) / (high - floor or 1.0)
-    zero = _HEIGHT - 2 + floor * tall
-    # A page has three thousand of these points.
-    line = " ".join(["%.1f,%.1f" % (i * wide, zero - value * tall) for i, value in known])  # noqa: UP031
-    area = f"{first * wide:.1f},{_HEIGHT:.0f} {line} {last * wide:.1f},{_HEIGHT:.0f}"
-    return Sparkline(
-        line, area, f"Memory from {formats.size(heights[0])} to {formats.size(heights[-1])}"
     )

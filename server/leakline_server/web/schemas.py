@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
 
-from ..ingest import without_control
-from ..store.wire import MAX_INTEGER, MAX_TIME_SECONDS
+from ..limits import MAX_CONFIG_BYTES, MAX_ENVIRONMENT_BYTES, MAX_INTEGER, MAX_TIME_SECONDS
+from ..texts import all_without_control, lines_without_control, may_steer, without_control
 
 # Postgres cannot store a NUL, and control characters in names are never meant.
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
@@ -24,6 +25,22 @@ Name = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
 Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=NO_CONTROL)]
 Phase = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
 UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)]
+
+
+def _told_in(limit_bytes: int) -> AfterValidator:
+    """Whatever a program tells of itself, as it was read from JSON."""
+
+    def check(told: dict[str, Any]) -> dict[str, Any]:
+        encoded = msgspec.json.encode(told)
+        if len(encoded) > limit_bytes:
+            raise ValueError(f"has more than {limit_bytes} bytes as JSON")
+        return all_without_control(told) if may_steer(encoded) else told
+
+    return AfterValidator(check)
+
+
+Config = Annotated[dict[str, Any], _told_in(MAX_CONFIG_BYTES)]
+Environment = Annotated[dict[str, Any], _told_in(MAX_ENVIRONMENT_BYTES)]
 
 
 class Strict(BaseModel):
@@ -54,8 +71,8 @@ class NewRun(Strict):
     started_at: UnixSeconds | None = None
     phases: list[Phase] = Field(default=[], max_length=256)
     tags: list[Tag] = Field(default=[], max_length=64)
-    config: dict[str, JsonValue] = Field(default={}, max_length=1_000)
-    environment: dict[str, JsonValue] = Field(default={}, max_length=1_000)
+    config: Config = Field(default={}, max_length=1_000)
+    environment: Environment = Field(default={}, max_length=1_000)
     process: JoiningProcess | None = None
 
 
@@ -69,7 +86,9 @@ class JoinedRun(BaseModel):
 
 
 class Note(Strict):
-    text: Annotated[str, Field(min_length=1, max_length=4_000)]
+    text: Annotated[
+        str, Field(min_length=1, max_length=4_000), AfterValidator(lines_without_control)
+    ]
     link: Annotated[str, Field(max_length=2_000, pattern=r"^https?://\S+$")] | None = None
 
 
@@ -121,6 +140,8 @@ class RunSummary(BaseModel):
     presumed: bool
     attempt: int
     status: str
+    # Of what leaks or may leak: by its growth per generation.
+    priority: Literal["critical", "major", "minor"] | None
     summary: str
     generations: int
     growth_bytes_per_generation: Interval | None
@@ -180,7 +201,9 @@ class Run(RunSummary):
     phases: list[str]
     phases_seen: list[str]
     processes: list[Process]
+    # The newest, and how many there were before them.
     attempts: list[Attempt]
+    attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
     notes: list[dict[str, Any]]
@@ -273,7 +296,8 @@ class Census(BaseModel):
     mode: str
     coverage: float
     objects: int
-    types: list[tuple[str, int, int | None]]
+    # Name, count and bytes. As a tuple it has a form in JSON Schema that schemathesis cannot hold an answer against.
+    types: list[Annotated[list[str | int | None], Field(min_length=3, max_length=3)]]
 
 
 class SnapshotRow(BaseModel):

@@ -13,13 +13,19 @@ from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
 
 from ..chart_parts import Chart
 from . import formats
-from .contexts import Choice, Figure, Section, Table
+from .contexts import Cell, Choice, Figure, Section, Sign, Table
+from .sparklines import sparkline
 from .tables import Field, code, rated, shown, table
 from .verdict_view import short_name
 
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
 MAX_TYPE_LINES: Final = 8
+# Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
+SIGNS: Final = {
+    "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
+    "note": "note", "mark": "mark", "cleanup": "cleanup",
+}  # fmt: skip
 _RATING_STATUS: Final = {"steady": "ok", "expected": "ok", "grows": "watch", "problem": "confirmed"}
 _FILL_STATUS: Final = {
     "filling": "filling", "full": "ok", "over": "confirmed", "unbounded": "watch", "steady": "ok",
@@ -30,15 +36,33 @@ _WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
 
 
 def trend(chart: Chart, unit: str, note: str) -> Section:
+    if not chart.lines:
+        how = "Memory after each phase, as soon as there is a reading."
+        return Section(
+            "trend", "Memory trend", how, empty="Nothing was measured yet.", short="Trend"
+        )
     how = (
         f"Each line is the memory right after one phase, {unit} by {unit}. Level lines mean that everything taken "
         "is given back; lines that climb together mean that something is kept. Judge by the lowest, not by peaks."
     )
+    what = f"Memory after each phase of every {unit}."
+    if chart.x_unit == "time":
+        how = (
+            "Memory at each reading. Where it is level, everything taken is given back; where it climbs for as long as "
+            "the program runs, something is kept. Judge by its lowest points, not by peaks."
+        )
+        what = "Memory over time."
     choices = tuple(Choice(each.id, each.label, i == 0) for i, each in enumerate(chart.groups))
-    figure = Figure(chart, f"Memory after each phase of every {unit}. {note}".strip(), choices)
+    figure = Figure(chart, f"{what} {note}".strip(), choices)
     return Section(
-        "trend", "Memory trend", how, figure, line_table(chart, unit), True, note, short="Trend"
-    )
+        "trend", "Memory trend", how, figure, line_table(chart, unit), True, note, short="Trend",
+        signs=_signs(chart),
+    )  # fmt: skip
+
+
+def _signs(chart: Chart) -> tuple[Sign, ...]:
+    kinds = {mark.kind for mark in chart.marks}
+    return tuple(Sign(kind, word) for kind, word in SIGNS.items() if kind in kinds)
 
 
 def line_table(chart: Chart, unit: str) -> Table | None:
@@ -178,7 +202,10 @@ def _times(count: float) -> str:
     return "once" if count == 1 else f"{formats.count(count)} times"
 
 
-def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Section:
+def types(
+    chart: Chart | None, grown: Sequence[TypeGrowth], unit: str, process: str | None = None
+) -> Section:
+    """``process``: the one of several whose lines are shown; the numbers are those of all."""
     how = (
         "Live instances by exact type. A type that gains the same number in every "
         f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
@@ -187,6 +214,7 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
     heads = (
         "type",
         "rating",
+        f"history, {process}" if process else "history",
         "#first",
         "#last",
         f"#per {unit}",
@@ -194,11 +222,12 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
         f"#bytes per {unit}",
         "held by",
         "grows in",
-        "expected",
     )
     ranked = grown[:MAX_ROWS]
+    lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
-    found = table(heads, [_type_row(each) for each in ranked]) if ranked else None
+    rows = [_type_row(each, lines.get(f"type.{each.name}.count", ())) for each in ranked]
+    found = table(heads, rows) if ranked else None
     return Section(
         "types",
         "Objects by type",
@@ -210,14 +239,27 @@ def types(chart: Chart | None, grown: Sequence[TypeGrowth], unit: str) -> Sectio
     )
 
 
-def _type_row(each: TypeGrowth) -> list[Field]:
+def _type_row(each: TypeGrowth, history: Sequence[float | None]) -> list[Field]:
     rate = each.count_per_generation.estimate if each.count_per_generation else None
+    line = sparkline(history, "Instances", formats.count)
     return [
-        code(each.name), rated(each.rating, _RATING_STATUS[each.rating]),
-        formats.count(each.first_count), formats.count(each.last_count), formats.rate(rate),
+        code(each.name), rated(_rating(each), _RATING_STATUS[each.rating]),
+        Cell("", sparkline=line) if line else Cell("–"), formats.count(each.first_count),
+        formats.count(each.last_count), formats.rate(rate),
         formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
-        each.phase or "–", each.expected or "–",
+        code(each.phase),
     ]  # fmt: skip
+
+
+def _rating(each: TypeGrowth) -> str:
+    """``grows``, ``problem: expected 2``, ``as expected: 17 after evolve_population``"""
+    if not each.expected:
+        return each.rating
+    return (
+        f"as expected: {each.expected}"
+        if each.rating == "expected"
+        else f"{each.rating}: expected {each.expected}"
+    )
 
 
 def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
@@ -228,8 +270,9 @@ def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        "Counted at each look at the heap. Tensors that still carry an autograd graph keep everything their graph "
-        "saved: outside of a training step their number should return to where it was."
+        "Counted at each look at the heap, those of TensorFlow.js at each snapshot. Tensors that still carry an "
+        "autograd graph keep everything their graph saved: outside of a training step their number should return to "
+        "where it was."
     )
     return _plain("tensors", "Tensors and arrays", how, chart, unit, short="Tensors")
 
@@ -272,9 +315,8 @@ def _container_row(each: StoreFill) -> list[Field]:
 
 
 def gauges(chart: Chart | None, unit: str) -> Section | None:
-    return _plain(
-        "gauges", "Gauges", "Numbers the training script gave, on the same axis.", chart, unit
-    )
+    how = "Numbers the training script gave, and the frame rate of a page."
+    return _plain("gauges", "Gauges", how, chart, unit)
 
 
 def seconds(chart: Chart | None, unit: str) -> Section | None:

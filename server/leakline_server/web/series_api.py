@@ -9,8 +9,8 @@ from pydantic import Field
 from starlette.responses import Response
 
 from ..errors import run_not_found
+from ..limits import MAX_NAME_LENGTH, MAX_POINTS
 from ..store import history, points
-from ..store.wire import MAX_NAME_LENGTH
 from . import schemas
 from .json_response import json_response
 from .schemas import RunId
@@ -29,7 +29,7 @@ Names = Annotated[
 Runs = Annotated[list[RunId], Query(alias="run", min_length=1, max_length=points.MAX_RUNS)]
 From = Annotated[float | None, Query(alias="from", allow_inf_nan=False)]
 To = Annotated[float | None, Query(alias="to", allow_inf_nan=False)]
-Most = Annotated[int, Query(alias="points", ge=1, le=points.MAX_POINTS)]
+Most = Annotated[int, Query(alias="points", ge=1, le=MAX_POINTS)]
 
 
 @router.get(

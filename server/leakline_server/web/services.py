@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -14,6 +14,8 @@ from ..live import Live
 from ..requests import Requests
 from ..store.engine import Engine
 from ..writer import Writer
+from .bodies import Coming
+from .callers import Callers
 from .derived import Derivations
 
 
@@ -36,6 +38,13 @@ class Services:
     # A run was removed, its rows may go; from any thread.
     retain: Callable[[], None]
     compactor: CompactorFigures
+    # Who asks; where everybody may ask, everybody may everything.
+    callers: Callers
+    # Of the process that looks at runs for this one, while there is one.
+    analysis_pid: Callable[[], int | None]
+    coming: Coming = field(default_factory=Coming)
+    # Of whoever signs in, whom nobody knows yet: however many send, no batch is kept out.
+    signing_in: Coming = field(default_factory=Coming)
 
 
 def services(request: Request) -> Services:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.priority import Priorities
+
 from ..config import VARIABLES, Config, is_loopback
 from ..figures import RetainerFigures
 from ..store.retention import PerProject
@@ -43,33 +45,42 @@ def retention(config: Config, done: RetainerFigures) -> Section:
 
 def access(config: Config) -> Section:
     how = (
-        "The server is open to whoever reaches it: they read every run, and may change rules, webhooks and runs. What "
-        "protects it now is below. Before you open it to a network, put something that has a login in front of it."
+        "Everybody shows a token or signs in: who reads reads every run, and administrators change rules, webhooks, "
+        "tokens and runs."
+        if config.asks_who_it_is
+        else "The server is open to whoever reaches it: they read every run, and may change rules, webhooks and runs. "
+        "What protects it now is below. It asks who people are once it listens beyond this machine, or with "
+        "LEAKLINE_LOGIN=1."
     )
-    rows = (_tokens(), _listens(config), _names(config), _origins(config), _webhooks(config))
+    rows = (_login(config), _listens(config), _names(config), _origins(config), _webhooks(config))
     shown = table(("what", "now", "means"), rows, tall=False)
     return Section("access", "Who may do what", how, table=shown)
 
 
-def _tokens() -> Sequence[Field]:
-    means = (
-        "This version has no tokens and no login. The LEAKLINE_TOKEN of a training is sent with each request, for what "
-        "may stand in front of this server; nothing looks at it here."
-    )
-    return "tokens", rated("none", "watch"), means
+def _login(config: Config) -> Sequence[Field]:
+    if config.asks_who_it_is:
+        means = (
+            "A token is sent with each request, or a person has signed in; a session lasts a week."
+        )
+        return "login", rated("asked for", "ok"), means
+    means = "Tokens that are sent are not looked at."
+    return "login", rated("not asked for", "watch"), means
 
 
 def _listens(config: Config) -> Sequence[Field]:
     if is_loopback(config.host):
         means = "Only programs on this machine reach it."
     else:
-        means = "Other machines reach it; LEAKLINE_INSECURE allows that."
+        how = "each shows who it is" if config.asks_who_it_is else "LEAKLINE_INSECURE allows that"
+        means = f"Other machines reach it; {how}."
     return "listens on", f"{config.host}, port {config.port}", means
 
 
 def _names(config: Config) -> Sequence[Field]:
     if answers_to_any_name(config):
-        means = "Names are not checked; what stands in front of the server should."
+        asked = "everybody is asked who they are."
+        means = asked if config.asks_who_it_is else "what stands in front of the server should."
+        means = f"Names are not checked; {means}"
         return "answers to", "any name", means
     names = ", ".join(filter(None, ("localhost", config.public_url)))
     return "answers to", names, "A site that leads a name of its own here is refused."
@@ -136,6 +147,10 @@ def _rules(value: Sequence[object]) -> str:
     return number(len(value), "rule") if value else "none"
 
 
+def _priorities(limits: Priorities) -> str:
+    return f"major from {formats.size(limits.major_bytes)} on, critical from {formats.size(limits.critical_bytes)} on"
+
+
 def _per_project(write: Callable[[float], str], without: str) -> Callable[[PerProject], str]:
     def text(limits: PerProject) -> str:
         found = [("", limits.default), *sorted(limits.projects.items())]
@@ -158,23 +173,31 @@ _RETENTION: Final = ("LEAKLINE_KEEP_DAYS", "LEAKLINE_THIN_AFTER_DAYS", "LEAKLINE
 _WRITE: Final[Mapping[str, Callable[[Any], str]]] = {
     "webhook_url": _hidden,
     "webhook_secret": _hidden,
+    "admin_password": _hidden,
     "apprise_urls": _hidden_addresses,
     "rules": _rules,
+    "priorities": _priorities,
     "keep_days": _per_project(_days, FOR_EVER),
     "thin_after_days": _per_project(_days, "never"),
     "keep_bytes": _per_project(formats.size, "no bound"),
+    "runs_per_day": _per_project(formats.count, "no bound"),
+    "bytes_per_day": _per_project(formats.size, "no bound"),
 }
 # In the order they are shown; docs/settings.md says more of each.
 _MEANINGS: Final[Mapping[str, str]] = {
     "LEAKLINE_KEEP_DAYS": "how long runs are kept after they were last heard of",
     "LEAKLINE_THIN_AFTER_DAYS": "when an ended run keeps its generation ends and extremes alone",
     "LEAKLINE_KEEP_BYTES": "how large a project may become; above it the runs heard of longest ago go",
+    "LEAKLINE_RUNS_PER_DAY": "how many runs a project may begin on a day (UTC)",
+    "LEAKLINE_BYTES_PER_DAY": "how much a project may store on a day (UTC)",
     "LEAKLINE_DATABASE_URL": "where everything is stored",
     "LEAKLINE_SYNCHRONOUS": "full survives a power cut, normal a killed process",
     "LEAKLINE_HOST": "the address it listens on",
     "LEAKLINE_PORT": "the port it listens on",
     "LEAKLINE_PUBLIC_URL": "the address people use, for links in messages",
-    "LEAKLINE_INSECURE": "allows listening beyond this machine without a login",
+    "LEAKLINE_INSECURE": "asks nobody who they are, also beyond this machine",
+    "LEAKLINE_LOGIN": "asks who everybody is, also on this machine",
+    "LEAKLINE_ADMIN_PASSWORD": "the password to sign in with",
     "LEAKLINE_ALLOWED_ORIGINS": "pages of other sites that may send",
     "LEAKLINE_WEBHOOK_URL": "where alerts go, besides the webhooks of the page Alerts",
     "LEAKLINE_WEBHOOK_SECRET": "signs them; made and printed once where it is not set",
@@ -182,4 +205,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "LEAKLINE_WEBHOOK_ALLOW": "networks a webhook may reach besides public addresses",
     "LEAKLINE_APPRISE_URLS": "addresses of apprise that alerts go to as well",
     "LEAKLINE_RULES": "a file with rules of your own",
+    "LEAKLINE_LOG_FORMAT": "lines for people, or JSON for machines",
+    "LEAKLINE_LOG_LEVEL": "from which level on it writes what it does",
+    "LEAKLINE_PRIORITIES": "from how much growth per generation on a finding is major, and critical",
 }

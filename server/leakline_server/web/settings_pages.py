@@ -1,4 +1,4 @@
-"""``/settings``: what this server is, how it does, and with what it was started. Nothing is changed here."""
+"""``/settings``: what this server is, how it does, and with what it was started; and the tokens (`token_pages.py`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from starlette.responses import Response
 
 from leakline.probes.native import why_not_native as why_no_native_client
 
+from .. import issuing
+from ..limits import MAX_WAITING_BATCHES
 from ..paths import MIGRATIONS
-from ..store import damage, disk, migrate, overview, removal, sizes, watching
+from ..store import damage, disk, migrate, overview, removal, sizes, tokens, watching
 from ..store.compiled import why_not_native
-from ..writer import MAX_WAITING_BATCHES
+from .callers import calling
 from .metrics import Metrics
+from .permissions import may
 from .services import Services, Use
 from .settings_view import Found, settings_page
 from .templating import render
+from .tokens_view import Issued, TokenForm, TokensSection, tokens_section
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -26,7 +30,24 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 @router.head("/settings")
 @router.get("/settings")
 def show_settings(request: Request, use: Use) -> Response:
-    return render("settings.html", settings_page(_found(use, request.app.state.metrics)))
+    return settings_response(request, use, section(use))
+
+
+def settings_response(
+    request: Request, use: Services, shown: TokensSection | None, status: int = 200
+) -> Response:
+    page = settings_page(_found(use, request.app.state.metrics), shown)
+    return render("settings.html", page, status)
+
+
+def section(
+    use: Services, form: TokenForm | None = None, issued: Issued | None = None
+) -> TokensSection | None:
+    """The tokens; None for who may only read."""
+    if not may(calling.get().scope, "change"):
+        return None
+    items = [issuing.to_json(token) for token in tokens.list_tokens(use.engine)]
+    return tokens_section(items, use.callers.asked, form, issued)
 
 
 def _found(use: Services, metrics: Metrics) -> Found:

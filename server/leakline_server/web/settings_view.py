@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from ..config import Config, is_loopback
 from ..figures import RetainerFigures, WriterFigures
@@ -16,6 +17,7 @@ from .contexts import Cell, Section, Tick, Tile
 from .search_words import search_for
 from .settings_in_force import access, answers_to_any_name, number, retention, settings
 from .tables import Field, at_iso, code, rated, table
+from .tokens_view import TokensSection
 
 # Refused because too many batches waited: the answer 429.
 TOO_BUSY: Final = "too_busy"
@@ -64,9 +66,11 @@ class SettingsPage:
     tiles: tuple[Tile, ...]
     ticks: tuple[Tick, ...]
     sections: tuple[Section, ...]
+    # None for who may only read.
+    tokens: TokensSection | None
 
 
-def settings_page(found: Found) -> SettingsPage:
+def settings_page(found: Found, tokens: TokensSection | None = None) -> SettingsPage:
     config = found.config
     return SettingsPage(
         title="Settings",
@@ -78,6 +82,7 @@ def settings_page(found: Found) -> SettingsPage:
             _ingest(found), _projects(found), retention(config, found.retainer), access(config), _native(found),
             settings(config, found.database),
         ),
+        tokens=tokens,
     )  # fmt: skip
 
 
@@ -108,6 +113,18 @@ def _writing(found: Found) -> Tick:
     question, figures = "Is what arrives written?", found.figures
     if not found.is_writing:
         said = "The thread that writes has ended: restart the server."
+        return _tick(question, "no", "confirmed", said)
+    if figures.disk_full:
+        said = (
+            "The disk is full: batches are refused until there is room, and sent again then. "
+            "What is stored can be read."
+        )
+        return _tick(question, "no", "confirmed", said)
+    if figures.refused:
+        said = (
+            "The database takes nothing that is written: batches are refused until it does, and sent again then. "
+            "The log says why."
+        )
         return _tick(question, "no", "confirmed", said)
     if figures.failures:
         said = (
@@ -167,6 +184,10 @@ def _returned(found: Found) -> Tick:
 
 def _reach(config: Config) -> Tick:
     question = "Who reaches this server?"
+    if config.asks_who_it_is:
+        where = "other machines" if not is_loopback(config.host) else "this machine"
+        said = f"It listens on {config.host} and asks everybody who they are: a token, or somebody who is signed in."
+        return _tick(question, f"{where}, with a login", "ok", said)
     if not is_loopback(config.host):
         said = (
             f"It listens on {config.host} without a login (LEAKLINE_INSECURE): whoever reaches port {config.port} "
@@ -174,6 +195,14 @@ def _reach(config: Config) -> Tick:
         )
         return _tick(question, "other machines", "suspected", said)
     said = f"It listens on {config.host} alone, without a login: programs on this machine reach it."
+    if config.public_url is not None and not is_loopback(
+        urlsplit(config.public_url).hostname or ""
+    ):
+        said += (
+            " People reach it as LEAKLINE_PUBLIC_URL says, so what stands in front of it must ask who they are; "
+            "LEAKLINE_LOGIN=1 makes this server ask."
+        )
+        return _tick(question, "whoever is let through", "watch", said)
     if answers_to_any_name(config):
         said += " It answers to any name (LEAKLINE_INSECURE)."
         return _tick(question, "this machine", "watch", said)

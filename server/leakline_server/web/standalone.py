@@ -24,13 +24,13 @@ from markupsafe import Markup
 
 from ..paths import STATIC, TEMPLATES
 from . import templating
+from .modules import IMPORTS, texts_of
 from .travelling import SHAPES, travelling
 
 ENTRY: Final = "report.js"
 FRAME: Final = "report.html"
 _SHEETS: Final = re.compile(r'href="/static/(css/[\w-]+\.css)"')
 _LIBRARIES: Final = re.compile(r'<script src="/static/(vendor/[\w./-]+\.js)"')
-_IMPORTS: Final = re.compile(r'(\b(?:from|import)\s*\(?\s*)"\./([\w-]+\.js)"')
 _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
 
 
@@ -133,8 +133,8 @@ def _scripts(template: str, nonce: str) -> Iterator[Markup]:
     for name in _LIBRARIES.findall((TEMPLATES / template).read_text()):
         yield _script(_read(name), nonce)
     modules = {
-        f"leakline/{name}": _data("text/javascript", _IMPORTS.sub(_renamed, text))
-        for name, text in _modules(ENTRY).items()
+        f"leakline/{name}": _data("text/javascript", IMPORTS.sub(_renamed, text))
+        for name, text in texts_of(ENTRY).items()
     }
     yield _script(json.dumps({"imports": modules}), nonce, "importmap")
     yield _script(f'import "leakline/{ENTRY}";', nonce, "module")
@@ -142,18 +142,6 @@ def _scripts(template: str, nonce: str) -> Iterator[Markup]:
 
 def _renamed(found: re.Match[str]) -> str:
     return f'{found[1]}"leakline/{found[2]}"'
-
-
-def _modules(entry: str) -> dict[str, str]:
-    """Name -> text of a module and of all it needs."""
-    found: dict[str, str] = {}
-    waiting = [entry]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found[name] = _read(f"js/{name}")
-            waiting += [other for _, other in _IMPORTS.findall(found[name])]
-    return found
 
 
 def _script(text: str, nonce: str, kind: str = "text/javascript") -> Markup:

@@ -28,13 +28,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import run_not_found
+from ..errors import TooBusy, run_not_found
+from ..limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH
 from ..live import Read, Told, Viewer
 from ..store import findings, runs, snapshots
 from ..store.engine import Engine
 from ..store.history import NoSuchRun
 from ..store.snapshots import HEADLINE, News
-from ..store.wire import MAX_INTEGER, MAX_NAME_LENGTH
 from . import schemas
 from .schemas import RunId
 from .services import Services, Use
@@ -107,12 +107,31 @@ def _existing_run(run: RunId, use: Use) -> str:
     return run
 
 
+_EVENTS: Final[dict[str, Any]] = {
+    "description": "events one after the other, until the server or the other side ends it; each is as described",
+    "content": {
+        "text/event-stream": {
+            "schema": {
+                "type": "object",
+                "required": ["event", "data"],
+                "properties": {
+                    "event": {"type": "string", "enum": ["reload", "snapshots", "verdict", "run"]},
+                    "data": {"type": "string", "description": "JSON"},
+                    "id": {"type": "string", "description": "for Last-Event-ID"},
+                    "retry": {"type": "integer"},
+                },
+            }
+        }
+    },
+}
+
+
 @router.get(
     "/runs/{run}/live",
     tags=["samples"],
     summary="Live updates as server-sent events",
     response_class=LiveStream,
-    responses={404: {"model": schemas.Error, "description": "no such run"}},
+    responses={200: _EVENTS, 404: {"model": schemas.Error, "description": "no such run"}},
 )
 async def live(
     run: Annotated[str, Depends(_existing_run)],
@@ -125,6 +144,12 @@ async def live(
 ) -> Response:
     """`since` is the `revision` of what the page shows; on a reconnect, Last-Event-ID counts instead. Without either,
     the stream begins with what the run is now. `name` chooses the samples of the rows."""
+    if use.live.listeners >= MAX_LIVE_STREAMS:
+        raise TooBusy(
+            "too_many_streams",
+            f"{MAX_LIVE_STREAMS} live pages are open; close some, or read the run without its stream",
+            retry_after_seconds=30,
+        )
     return LiveStream(use, run, tuple(name or HEADLINE), _known(last_event_id, since))
 
 

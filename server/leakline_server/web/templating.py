@@ -14,6 +14,8 @@ from markupsafe import Markup, escape
 
 from ..chart_parts import Chart, to_script
 from ..paths import TEMPLATES
+from .callers import calling
+from .modules import ahead
 from .search_words import search_for
 
 # Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
@@ -26,11 +28,12 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
     # A page shows the state of this moment; Back must not bring an old one.
     "Cache-Control": "no-cache",
 }
+
+# Known on every page: the caller of this request.
+VIEWER: Final = "viewer"
 
 
 @cache
@@ -46,6 +49,7 @@ def environment() -> jinja2.Environment:
     made.filters["breakable"] = breakable
     made.filters["zoned"] = zoned
     made.filters["search_for"] = search_for
+    made.filters["ahead"] = ahead
     return made
 
 
@@ -88,7 +92,8 @@ def _chart_json(chart: Chart) -> Markup:
 
 
 def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
-    """``context`` is a dataclass of contexts.py; its fields are the template's variables."""
+    """``context`` is a dataclass of contexts.py; its fields are the template's variables, besides who looks at it."""
     values = {field.name: getattr(context, field.name) for field in fields(context)}
+    values[VIEWER] = calling.get()
     text = environment().get_template(template).render(values)
     return HTMLResponse(text, status_code=status_code, headers=HEADERS)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.ladder import MIN_GENERATIONS
+from leakline.analysis.units import UNITS_OF_TIME
 from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
@@ -64,25 +66,36 @@ def short_name(path: str) -> str:
     return path if "[" in path else path.rsplit(".", 1)[-1]
 
 
-def verdict_view(verdict: Json | None) -> VerdictView:
+def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
+    """``over``: nothing more is to come of the run."""
     if verdict is None:
         return VerdictView(
             status_of("learning"), "Waiting for the first snapshot.", "The analysis runs as soon as one arrives.", ()
         )  # fmt: skip
     status = status_of(verdict["status"])
     ruled_out = tuple(f"{each['phase']} ({each['reason']})" for each in verdict["ruled_out"])
-    return VerdictView(status, verdict["summary"], _support(verdict, status), ruled_out)
+    return VerdictView(status, verdict["summary"], _support(verdict, status, over), ruled_out)
 
 
-def _support(verdict: Json, status: Status) -> str:
-    parts = [status.meaning]
+def _support(verdict: Json, status: Status, over: bool) -> str:
+    parts = [status.meaning.replace("generation", verdict["unit"])]
     generations = verdict["generations"]
+    if status.status == "learning":
+        return _waited_for(verdict["unit"], MIN_GENERATIONS - generations, over)
     parts.append(f"Based on {generations:,} {plural(verdict['unit'], generations)}.")
     if verdict["explained_share"] is not None:
         parts.append(
             f"{formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
         )
     return " ".join(parts)
+
+
+def _waited_for(unit: str, missing: int, over: bool) -> str:
+    least = f"A verdict needs {MIN_GENERATIONS} whole {plural(unit, MIN_GENERATIONS)}"
+    if over:
+        return f"{least}; the run ended before."
+    more = f"{missing} more to go" if missing > 0 else "it comes with the next look"
+    return f"{least}: {more}. What was measured so far is below."
 
 
 def plural(unit: str, number: float) -> str:
@@ -95,7 +108,7 @@ def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
     if verdict is None or finding is None:
         return (*_quiet_tiles(verdict, unit), _forecast_tile(verdict, unit))
     return (
-        _where(finding),
+        _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
@@ -116,17 +129,21 @@ def _quiet_tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
     )  # fmt: skip
 
 
-def _where(finding: Json) -> Tile:
+def _where(finding: Json, unit: str) -> Tile:
     phase = finding.get("phase_path") or finding["phase"]
     share = finding["phase_share"]
     if phase is None:
-        value, detail = "No single phase", "the growth is spread over the generation"
+        value, detail = "No single phase", f"the growth is {_spread(unit)}"
     else:
         value = phase
         detail = f"books {formats.percent(share)} of the growth" if share is not None else ""
     if finding.get("process"):
         detail = f"{detail} · {finding['process']}".lstrip(" ·")
     return Tile("WHERE", value, detail, "#books", finding["status"])
+
+
+def _spread(unit: str) -> str:
+    return f"spread over the {'whole program' if unit in UNITS_OF_TIME else unit}"
 
 
 def _what(finding: Json, unit: str) -> Tile:
@@ -241,11 +258,10 @@ def findings_view(findings: Sequence[Json], unit: str) -> tuple[FindingView, ...
 def _finding(finding: Json, unit: str) -> FindingView:
     growth = finding["growth_bytes_per_generation"]
     start = finding["started_at_generation"]
-    where = finding.get("phase_path") or finding["phase"] or "spread over the generation"
+    where = finding.get("phase_path") or finding["phase"] or _spread(unit)
     facts = [
         f"{formats.interval(growth, formats.change)} per {unit}",
         f"since {unit} {_whole(start['estimate'])}" if start else "since the first reading",
-        f"priority {finding.get('priority', 'minor')}",
         f"confidence {formats.percent(finding['confidence'])}",
     ]  # fmt: skip
     if finding.get("process"):
@@ -255,9 +271,14 @@ def _finding(finding: Json, unit: str) -> FindingView:
         for s in finding["suspects"]
     )
     return FindingView(
-        status_of(finding["status"]), where, KINDS[finding["kind"]], suspects, tuple(facts),
+        status_of(finding["status"]), where, KINDS[finding["kind"]], priority_of(finding), suspects, tuple(facts),
         tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
     )  # fmt: skip
+
+
+def priority_of(finding: Json) -> str:
+    """Nothing where the finding does no harm."""
+    return str(finding.get("priority", "minor")) if finding["status"] in _GROWING else ""
 
 
 def _search(finding: Json) -> str:

@@ -1,4 +1,4 @@
-"""What the address of a run's page asks for: which process, which generation as a sum, which numbers to check."""
+"""What the address of a run's page asks for: process, generation as a sum, numbers to check, growth since when."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated, Final
 
 from fastapi import Depends
 
-from ..ingest import without_control
+from ..texts import without_control
 
 MAX_LENGTH: Final = 400
 
 
 def _read(
-    process: str | None = None, g: str = "", count: str = "", each: str = ""
+    process: str | None = None, g: str = "", count: str = "", each: str = "", since: str = ""
 ) -> dict[str, str]:
-    told = {"process": process or "", "g": g, "count": count, "each": each}
+    told = {"process": process or "", "g": g, "count": count, "each": each, "since": since}
     return {name: without_control(text)[:MAX_LENGTH] for name, text in told.items() if text}
 
 

@@ -12,9 +12,10 @@ from ..alerts.outgoing import origin_of, send, trial
 from ..alerts.post import Delivered
 from ..alerts.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
+from ..limits import MAX_WEBHOOKS
 from ..store import delivery_list, webhook_changes, webhooks
 from ..store.runs import iso, iso_or_none
-from ..store.webhook_changes import MAX_WEBHOOKS, NotChangeable, TooManyWebhooks, Trial
+from ..store.webhook_changes import NotChangeable, TooManyWebhooks, Trial
 from ..store.webhooks import Webhook
 from .services import Services
 

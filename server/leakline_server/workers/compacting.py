@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import CompactorFigures
-from ..store import compaction
+from ..store import compaction, full_disk
 from ..store.columns import Key
 from ..store.engine import DATABASE_ERRORS, Engine
 
@@ -38,7 +38,8 @@ class Compactor:
             try:
                 self._look()
             except DATABASE_ERRORS as error:
-                log.error("could not look for stored snapshots to compact: %s", error)
+                if not full_disk.is_told(self._engine, error):
+                    log.error("could not look for stored snapshots to compact: %s", error)
         return self._next() if self._due else LOOK_SECONDS
 
     def _look(self) -> None:
@@ -56,10 +57,11 @@ class Compactor:
             # Whatever it is, it is this process's: the next is tried.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
             foreseen = isinstance(error, DATABASE_ERRORS)
-            log.error(
-                "could not compact stored snapshots of run %s, which is tried again later: %r",
-                key.run_id, error, exc_info=not foreseen,
-            )  # fmt: skip
+            if not full_disk.is_told(self._engine, error):
+                log.error(
+                    "could not compact stored snapshots of run %s, which is tried again later: %r",
+                    key.run_id, error, exc_info=not foreseen,
+                )  # fmt: skip
             if foreseen:
                 # The database may be away, for all of them.
                 self._due.popleft()

@@ -36,7 +36,7 @@ from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
 from ..alerts.schedule import next_wait
 from ..alerts.signing import make_secret
 from ..config import Config
-from ..store import deliveries, webhooks
+from ..store import deliveries, full_disk, webhooks
 from ..store.deliveries import Claimed, Try
 from ..store.engine import DATABASE_ERRORS, Engine
 from ..worker import Worker
@@ -129,6 +129,7 @@ class Deliverer:
             log.warning(
                 "webhook secret, made now and shown only this once; the receiver needs it: %s",
                 registered.made_secret,
+                extra={"shows_secret": True},
             )
         if registered.webhook.disabled_reason is not None:
             log.warning(
@@ -154,7 +155,8 @@ class Deliverer:
         try:
             times = deliveries.due_times(self._engine)
         except DATABASE_ERRORS as error:
-            log.warning("webhooks wait for the database: %s", error)
+            if not full_disk.is_told(self._engine, error):
+                log.warning("webhooks wait for the database: %s", error)
             return POLL_SECONDS
         for webhook, due_at in times.items():
             if due_at <= now:
@@ -183,7 +185,8 @@ class Deliverer:
                 pass
             done = True
         except DATABASE_ERRORS as error:
-            log.warning("webhooks wait for the database: %s", error)
+            if not full_disk.is_told(self._engine, error):
+                log.warning("webhooks wait for the database: %s", error)
         finally:
             with self._lock:
                 self._sending.discard(webhook)

@@ -1,7 +1,7 @@
 """Looks at runs that have news: walk two, up to the alert's row.
 
 1. Take the next run with news that may be looked at now, and that no other server looks at.
-2. Read its history, ask the analysis for the verdict, and hold the rules that people set against it.
+2. Look at it (`looking.py`): read its history, ask the analysis, and hold the rules that people set against it.
 3. Save verdict and findings, and the alerts and deliveries of what changed, in one transaction.
 4. Wake whoever waits for the run or for deliveries.
 
@@ -14,23 +14,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leakline import analysis
-from leakline.analysis.history import RunHistory
-from leakline.analysis.kept import Kept
-from leakline.analysis.results import Verdict, to_json
+from leakline.analysis.results import Verdict
 
-from ..alerts.rule_alerts import looks_at
+from ..alerts.rule_alerts import SaidMeanwhile
 from ..figures import ExaminerFigures
-from ..store import alerts, ends, examining, findings, runs
+from ..store import alerts, ends, examining, findings, full_disk, runs
 from ..store.codec import CorruptChunk
 from ..store.engine import DATABASE_ERRORS, Engine, writing
-from ..store.history import NoSuchRun, load_for_examination
+from ..store.history import NoSuchRun
 from ..store.watching import has_other_servers
 from . import telling
+from .looking import CannotLook, Closed, Look, Looked, Looking, NoRoom
 
 # One run is examined at most this often, and at most these shares of one core go into it and into all of them.
 MIN_INTERVAL_SECONDS: Final = 0.5
@@ -40,16 +38,20 @@ SILENCE_CHECK_SECONDS: Final = 5.0
 # At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
 CATCH_UP_SECONDS: Final = 86_400.0
 CATCH_UP_RUNS: Final = 50
+# Batches wait for no more than so many.
+CONCLUDED_AT_ONCE: Final = 8
 # A run that another server examines is tried again after this.
 ELSEWHERE_SECONDS: Final = 0.1
+# One that could not be looked at.
+FAILED_SECONDS: Final = 5.0
+# One with which the database could not do what it must, or whose data are damaged.
+DATABASE_FAILED_SECONDS: Final = 30.0
 # News that a server took in and did not examine, because it died, are seen by the others: of runs that said nothing
 # for this long, and did not long ago.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
 # Of so many runs, the newest examined, it is known up to where that was here.
 REMEMBERED_RUNS: Final = 16_384
-# Of so many runs, the newest examined, what their last examination worked out is kept for the next.
-KEPT_RUNS: Final = 64
 
 log = logging.getLogger("leakline")
 
@@ -65,7 +67,10 @@ class Wakes:
 
 
 class Examiner:
-    """`once` is what its thread repeats; `news` may be called from any thread. ``clock`` is monotonic seconds."""
+    """`once` is what its thread repeats; `news` may be called from any thread. ``clock`` is monotonic seconds.
+
+    ``look``: who looks, on this thread by itself.
+    """
 
     def __init__(
         self,
@@ -74,9 +79,11 @@ class Examiner:
         wakes: Wakes,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        look: Look | None = None,
     ) -> None:
         self._engine, self._silent_after, self._wakes = engine, silent_after_seconds, wakes
         self._clock, self._now = clock, now
+        self._look = look or Looking(engine, now)
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}
         # Those of them that have just ended.
@@ -85,14 +92,14 @@ class Examiner:
         self._not_before: dict[str, float] = {}
         # A server that was not there has heard nobody: it listens for as long before it calls a run silent.
         self._next_silence_check = clock() + silent_after_seconds
+        # What the last look for silent runs has found.
+        self._suspects: ends.Suspects | None = None
         # Run id -> when to try again, of those that another server examined.
         self._put_off: dict[str, float] = {}
         # Run id -> up to which revision this one has examined it. The thread's alone.
         self._examined: dict[str, int] = {}
         self._next_left_behind = clock() + LEFT_BEHIND_SECONDS
         self._rest_until = 0.0
-        # By run, the one examined last at the end. The thread's alone.
-        self._kept: dict[str, Kept] = {}
         self.figures = ExaminerFigures()
         self._caught_up = False
 
@@ -129,9 +136,23 @@ class Examiner:
             looked = self._examine_alone(run_id)
         except NoSuchRun:
             log.info("run %s is gone", run_id)
-        except (*DATABASE_ERRORS, CorruptChunk) as error:
+        except Closed:
+            return SILENCE_CHECK_SECONDS
+        except SaidMeanwhile:
+            self._try_again_soon(run_id, ELSEWHERE_SECONDS)
+        except CannotLook as error:
+            # If it is this run that the process dies of, the others have their turns.
+            self._tell(f"could not examine run {run_id}", error)
+            self._try_again_soon(run_id, FAILED_SECONDS)
+        except CorruptChunk as error:
             log.error("could not examine run %s: %s", run_id, error)
-            self.news(run_id)
+            self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
+        except DATABASE_ERRORS as error:
+            self._tell(f"could not examine run {run_id}", error)
+            self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
+            # The disk may be full, or the database away, for all of them.
+            self._rest_until = self._clock() + FAILED_SECONDS
+            return FAILED_SECONDS
         if not looked:
             return 0.0
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
@@ -140,7 +161,7 @@ class Examiner:
         """False when another server does or did. Raises NoSuchRun."""
         with examining.alone(self._engine, run_id) as ours:
             if not ours:
-                self._try_again_soon(run_id)
+                self._try_again_soon(run_id, ELSEWHERE_SECONDS)
                 return False
             found = examining.examined(self._engine, run_id)
             if found is None:
@@ -151,10 +172,16 @@ class Examiner:
             self.examine(run_id)
             return True
 
-    def _try_again_soon(self, run_id: str) -> None:
+    def _tell(self, what: str, error: Exception) -> None:
+        if isinstance(error, NoRoom):
+            full_disk.tell(self._engine, full_disk.AGAIN_SECONDS)
+        elif not full_disk.is_told(self._engine, error):
+            log.error("%s: %s", what, error)
+
+    def _try_again_soon(self, run_id: str, seconds: float) -> None:
         with self._lock:
             self._waiting.setdefault(run_id, None)
-            self._put_off[run_id] = self._clock() + ELSEWHERE_SECONDS
+            self._put_off[run_id] = self._clock() + seconds
 
     def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
         """Returns how long to rest before the next run, so that training on this machine hardly notices."""
@@ -166,44 +193,35 @@ class Examiner:
         return self._rest_until - self._clock()
 
     def examine(self, run_id: str) -> Verdict:
-        """Examine a run now. Raises NoSuchRun."""
-        history, seen = load_for_examination(self._engine, run_id)
-        verdict = analysis.examine(history, self._kept_of(run_id))
+        """Examine a run now. Raises NoSuchRun, SaidMeanwhile, and what `Look` does."""
+        looked = self._look(run_id)
+        self.figures.cpu_seconds += looked.cpu_seconds
         run = runs.get_summary(self._engine, run_id)
         if run is None:
             raise NoSuchRun(run_id)
-        delivered = self._save(run, verdict, history, seen)
+        delivered = self._save(run, looked)
         self._wakes.run(run_id)
         if run["state"] == "running":
-            self._wakes.verdict(verdict)
+            self._wakes.verdict(looked.verdict)
         else:
-            self._kept.pop(run_id, None)
+            self._look.forget(run_id)
         if delivered:
             self._wakes.deliveries()
-        return verdict
+        return looked.verdict
 
-    def _kept_of(self, run_id: str) -> Kept:
-        """What is lost with it, or with the process, is worked out anew: no answer rests on it."""
-        kept = self._kept.pop(run_id) if run_id in self._kept else Kept()
-        self._kept[run_id] = kept
-        while len(self._kept) > KEPT_RUNS:
-            del self._kept[next(iter(self._kept))]
-        return kept
-
-    def _save(self, run: dict[str, Any], verdict: Verdict, history: RunHistory, seen: int) -> int:
+    def _save(self, run: dict[str, Any], looked: Looked) -> int:
         """One transaction, after what takes long: from its end, an alert exists whatever happens to this process."""
-        now = self._now()
-        looks = looks_at(self._engine, history, verdict.oom, run["project"], run["name"], now)
+        verdict = looked.verdict
         with writing(self._engine) as connection:
-            before = examining.begin_saving(connection, verdict.run, seen)
+            before = examining.begin_saving(connection, verdict.run, looked.seen)
             if before is None:
                 # Another server has seen more, or the run was removed.
                 return 0
-            changes = findings.save(connection, verdict, to_json(verdict), now)
-            examined = telling.examined_run(connection, run, verdict, now)
-            new = telling.alerts_of(connection, looks, changes, examined)
+            changes = findings.save(connection, verdict, looked.as_json, looked.at)
+            examined = telling.examined_run(connection, run, verdict, looked.at)
+            new = telling.alerts_of(connection, looked.looks, changes, examined)
             delivered = alerts.add(connection, new)
-            upto = examining.saved(connection, verdict.run, seen, before)
+            upto = examining.saved(connection, verdict.run, looked.seen, before)
         self._remember(verdict.run, upto)
         return delivered
 
@@ -243,7 +261,7 @@ class Examiner:
                 self.news(run_id)
             self._caught_up = True
         except DATABASE_ERRORS as error:
-            log.error("could not look for runs not yet examined: %s", error)
+            self._tell("could not look for runs not yet examined", error)
 
     def _take_over(self) -> None:
         now = self._now()
@@ -252,22 +270,24 @@ class Examiner:
             for run_id in examining.unexamined(self._engine, since, before, CATCH_UP_RUNS):
                 self.news(run_id)
         except DATABASE_ERRORS as error:
-            log.error("could not look for runs not yet examined: %s", error)
+            self._tell("could not look for runs not yet examined", error)
 
     def _mark_silent(self) -> None:
         now = self._now()
         # Evidence of a kill makes sure sooner; it is three times as long as a live client takes.
         silence = ends.Silence(now - self._silent_after, now - self._silent_after / 2)
         try:
-            if not ends.anybody_silent(self._engine, silence):
-                return
-            with writing(self._engine) as connection:
-                concluded = ends.conclude(connection, silence)
-                new = telling.alerts_of_silence(connection, concluded, now)
-                delivered = alerts.add(connection, new)
+            self._suspects = found = ends.suspects(self._engine, silence, self._suspects)
+            for first in range(0, len(found.runs), CONCLUDED_AT_ONCE):
+                self._conclude(found, found.runs[first : first + CONCLUDED_AT_ONCE], now)
         except (*DATABASE_ERRORS, CorruptChunk) as error:
-            log.error("could not look for silent runs: %s", error)
-            return
+            self._tell("could not look for silent runs", error)
+
+    def _conclude(self, found: ends.Suspects, run_ids: Sequence[str], now: float) -> None:
+        with writing(self._engine) as connection:
+            concluded = ends.conclude(connection, found, run_ids)
+            new = telling.alerts_of_silence(connection, concluded, now)
+            delivered = alerts.add(connection, new)
         for run_id in (*concluded.runs, *(process.run_id for process in concluded.processes)):
             self._wakes.run(run_id)
         if delivered:

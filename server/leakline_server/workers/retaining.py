@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import RetainerFigures
-from ..store import deleting, disk, leases, removal, retention, sizes
+from ..store import deleting, disk, full_disk, leases, removal, retention, sizes
 from ..store.engine import DATABASE_ERRORS, Engine
 from ..store.keeping import Keeping, rest_after
 from ..store.retention import Limits
@@ -66,7 +66,8 @@ class Retainer:
         try:
             worked = self._is_its_turn() and self._step()
         except DATABASE_ERRORS as error:
-            log.error("could not remove or thin old runs: %s", error)
+            if not full_disk.is_told(self._engine, error):
+                log.error("could not remove or thin old runs: %s", error)
             return BACK_OFF_SECONDS
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..figures import SealerFigures
-from ..store import sealing
+from ..store import full_disk, sealing
 from ..store.codec import CorruptChunk
 from ..store.columns import Key
 from ..store.engine import DATABASE_ERRORS, Engine
@@ -69,10 +69,11 @@ class Sealer:
         except Exception as error:
             # Whatever it is, it is this process's: the others are sealed.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            log.error(
-                "could not seal batches of run %s, which is tried again later: %r",
-                key.run_id, error, exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
-            )  # fmt: skip
+            if not full_disk.is_told(self._engine, error):
+                log.error(
+                    "could not seal batches of run %s, which is tried again later: %r",
+                    key.run_id, error, exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
+                )  # fmt: skip
         if count or not self._due[key]:
             # That nothing is left says nothing new to who has just been told of a segment.
             self._sealed(key, count)
@@ -98,6 +99,7 @@ class Sealer:
         try:
             self._add(sealing.due(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
-            log.error("could not look for batches to seal: %s", error)
+            if not full_disk.is_told(self._engine, error):
+                log.error("could not look for batches to seal: %s", error)
             return
         self._looked = True

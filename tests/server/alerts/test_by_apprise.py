@@ -6,11 +6,13 @@ import json
 import socket
 import time
 from dataclasses import replace
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
+from tests.browser.hostile_labels import LABELS
 
 from leakline_server.alerts import by_apprise
 from leakline_server.alerts.formats.message import Message
@@ -65,6 +67,24 @@ def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, 
         assert "@123" not in text
     # The title is a line of its own, such as the subject of a mail.
     assert shows != "html" or "<a" not in sent["message"]
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.add(tag)
+
+
+def test_no_label_is_markup_in_a_mail(receiver: Any) -> None:
+    for label in LABELS:
+        told = replace(MESSAGE, facts={**FACTS, "summary": label, "advice": [label]})
+        assert isinstance(by_apprise.notify(address(receiver, "?format=html"), told), Delivered)
+        sent = json.loads(receiver.received[-1].body)
+        assert Tags(sent["message"]).seen <= {"br"}, label
 
 
 def test_what_the_service_refuses_is_tried_again(receiver: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.browser.hostile_labels import LABELS
 
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.chat import escaped, read, units
@@ -42,6 +43,7 @@ HOSTILE = [
     "# heading", "-# small", "- list", ":rotating_light:", "<at>Everyone</at>", "{{DATE(2026-01-01T00:00:00Z)}}",
     "{{{TIME(2026-01-01T00:00:00Z)}}}", "\\*still bold*", "\\", "&lt;!channel&gt;", "<script>alert(1)</script>",
     "a\r\n\r\n# b\u202ec\x1b[31m",
+    *LABELS,
 ]  # fmt: skip
 
 

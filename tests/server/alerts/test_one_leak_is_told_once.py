@@ -103,7 +103,7 @@ def watch(
     engine: Engine, training: Training, monkeypatch: pytest.MonkeyPatch, generations: int
 ) -> list[tuple[str, str, float]]:
     """Examine after each generation. (incident, event, seconds since the start) of what was told of incidents."""
-    at = "leakline_server.workers.examine.load_for_examination"
+    at = "leakline_server.workers.looking.load_for_examination"
     monkeypatch.setattr(at, lambda engine, run_id: (training.history(), revision(engine, run_id)))
     now = STARTED
     examiner = Examiner(engine, 600.0, Wakes(lambda _: None, lambda: None), now=lambda: now)

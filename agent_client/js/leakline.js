@@ -1,0 +1,993 @@
+/**
+ * Leakline for TensorFlow.js: what a training keeps in memory, told to a Leakline server from a page or from Node.
+ *
+ * One module without dependencies; `tf` is given to it. What travels is described in the client's `snapshot.py`:
+ * batches of snapshots, idempotent by instance and sequence. After `init` nothing here throws into the training, waits
+ * for the network, or keeps a tensor alive. What is lost is counted by reason and told with the next batch.
+ *
+ * @example
+ * import * as leakline from "./leakline.js";
+ * const run = leakline.init({ tf, server: "http://127.0.0.1:8765", project: "ppo" });
+ */
+
+/** @typedef {"normal" | "elevated" | "high" | "critical"} Band */
+/** @typedef {{elevated: number, high: number, critical: number}} Bands A band begins above its number of tensors. */
+/**
+ * @typedef {object} Options
+ * @property {any} tf the TensorFlow.js that trains
+ * @property {string} [server] default: LEAKLINE_SERVER, else where this module was loaded from, else this machine
+ * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN
+ * @property {string} [project] default: LEAKLINE_PROJECT, else that of the token, else "default"
+ * @property {string} [name] default: LEAKLINE_RUN_NAME, else a readable random one
+ * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, else a new one
+ * @property {string} [unit] what the x axis counts: "generation", "episode", "epoch" or "step"
+ * @property {number} [total] planned units
+ * @property {string[]} [phases] declared ones are told when they never ran
+ * @property {Record<string, unknown>} [config] what JSON can hold
+ * @property {string[]} [tags]
+ * @property {"online" | "disabled"} [mode] disabled: every call does nothing; default: LEAKLINE_MODE, else online
+ * @property {Partial<Bands> | false} [bands] limits of the tensor count; false: no bands
+ * @property {number} [intervalSeconds] between two readings beside the training; 0: none
+ * @property {number} [sendSeconds] the longest that a snapshot waits to be sent while the server answers
+ * @property {boolean} [quiet] nothing on the console, and nothing the server asks for is done
+ * @property {typeof globalThis.fetch} [fetch] in place of the runtime's
+ * @property {() => number} [clock] in place of the runtime's, in seconds
+ */
+/** @typedef {{sequence?: number, time: number, kind: string, name: string, generation: number | null, phase: string | null, data: object}} Told */
+/** @typedef {{time: number, monotonic: number, generation: number | null, phase: string | null, label: string, kind: string, series: Record<string, number>, events: Told[]}} Row */
+/** @typedef {{tensors: number, bytes: number, band: Band}} Reading */
+/** @typedef {{rows: Row[], first: number, count: number, text: string, again: boolean, carried: boolean}} Sent A batch, as it stays until the server has it. */
+
+/** Limits of a report of normal and leaking trainings: up to 99 tensors are normal. */
+export const BANDS = Object.freeze({ elevated: 99, high: 200, critical: 500 });
+/** The name under which the analysis shows tensors of TensorFlow.js. */
+export const TENSOR = "tf.Tensor";
+
+const QUEUE_LIMIT = 2_000; // snapshots that wait while no server answers
+const BATCH_LIMIT = 100; // snapshots sent together
+const EVENT_LIMIT = 500; // events that wait with them
+const PHASE_LIMIT = 200; // phase ends told of one generation
+const PATH_LIMIT = 256; // phases of a run whose time is told
+const NAME_LIMIT = 200; // names of phases, marks, gauges
+const GAUGE_LIMIT = 64;
+const CONFIG_BYTES = 65_536; // a server refuses twice as much
+const CLEANUP_LIMIT = 16;
+const BEACON_BYTES = 60_000; // browsers refuse 64 KiB
+const TIMEOUT_SECONDS = globalThis.document ? 15 : 5; // a request on its way holds Node
+const FINISH_SECONDS = 2;
+const RETRY_SECONDS = 0.5; // then twice as long each time, up to
+const RETRY_AT_MOST = 60;
+const FRAMES_SECONDS = 1; // the shortest time that a frame rate is told of
+const PAGE_SECONDS = 20; // between two requests for the bytes of the whole page
+const REPORT_MIB = 2 ** 20;
+const RETRYABLE = new Set([408, 425, 429]);
+const SNAPSHOTS_LOST = ["queue_full", "refused", "too_large"]; // reasons, as the server adds them up
+const ADVICE = {
+  elevated: "watch whether it comes down again after each step",
+  high: "look for tensors that are neither in tf.tidy() nor disposed of",
+  critical: "dispose of what the loop makes, clipped gradients too, or register a cleanup",
+};
+const WORDS = ["amber", "brave", "calm", "crisp", "eager", "gentle", "keen", "lively", "misty", "noble", "quiet", "steady"];
+const ANIMALS = ["badger", "crane", "dove", "falcon", "finch", "fox", "heron", "lynx", "otter", "plover", "raven", "stork"];
+
+/** The band of a count of tensors. @param {number} tensors @param {Bands} [bands] @returns {Band} */
+export function bandOf(tensors, bands = BANDS) {
+  if (tensors > bands.critical) return "critical";
+  if (tensors > bands.high) return "high";
+  return tensors > bands.elevated ? "elevated" : "normal";
+}
+
+/**
+ * Begin a run. The only call that throws: a TypeError that names the option and its value.
+ * @param {Options} options
+ * @returns {Run}
+ */
+export function init(options) {
+  return new Run(settingsOf(options));
+}
+
+/** One run, as the training loop holds it. Every call is safe: our own failures are counted and stay inside. */
+export class Run {
+  /** @param {ReturnType<typeof settingsOf>} settings */
+  constructor(settings) {
+    this.id = settings.runId;
+    this.url = `${settings.server}/runs/${encodeURIComponent(settings.runId)}`;
+    this._settings = settings;
+    this._disabled = settings.mode === "disabled";
+    this._on = !this._disabled;
+    this._losses = /** @type {Record<string, number>} */ ({});
+    this._generation = /** @type {number | null} */ (null);
+    this._began = 0;
+    this._phases = /** @type {string[][]} */ ([]);
+    this._spent = new Map(); // path -> seconds in this generation
+    this._paths = new Set();
+    this._told = 0; // phase ends of this generation
+    this._gauges = new Map();
+    this._events = /** @type {Told[]} */ ([]);
+    this._band = /** @type {Band} */ ("normal");
+    this._warned = new Map(); // band -> when
+    this._cleanups = new Map();
+    this._asked = /** @type {{id: string, kind: string, type?: string}[]} */ ([]);
+    this._known = new Set(); // ids of requests
+    this._busy = new Set(); // cleanups that are not done yet
+    this._cost = 0;
+    this._last = -Infinity; // monotonic times never repeat backwards
+    this._ended = /** @type {Promise<void> | null} */ (null);
+    this._said = new Set();
+    this._stops = /** @type {(() => void)[]} */ ([]);
+    if (!this._on) return;
+    this._safely(() => {
+      this._frames = frameCounter(this._stops);
+      this._page = pageBytes();
+      this._outbox = new Outbox(settings, this._losses, (wishes) => this._wish(wishes), (text) => this._say(text));
+      this._take("baseline", "baseline");
+      this._watch();
+      this._say(`leakline: ${this.url}`, "info");
+    });
+  }
+
+  /** Where one generation ends and the next begins. With a function: it runs in it, and its end ends the generation. */
+  generation(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) {
+    this._safely(() => this._open(number));
+    return body && this._around(body, () => this._close());
+  }
+  episode(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) { return this.generation(number, body); }
+  epoch(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) { return this.generation(number, body); }
+  step(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) { return this.generation(number, body); }
+
+  /**
+   * Run a part of the training, and take a snapshot at its end. Gives what `body` gives; a promise is waited for.
+   * @template T @param {string} name @param {() => T} body @returns {T}
+   */
+  phase(name, body) {
+    if (this._disabled) return body();
+    const path = this._safely(() => [...(this._phases.at(-1) ?? []), String(name).slice(0, NAME_LIMIT)]) ?? [];
+    const began = this._now();
+    this._phases.push(path);
+    return this._around(body, (error) => {
+      this._phases = this._phases.filter((open) => open !== path);
+      this._endPhase(path.join("/").slice(0, 256), this._now() - began, error);
+      this._runDue();
+    });
+  }
+
+  /** After a training step: well under 0.1 ms. Warns when the count of tensors has come into a worse band. @returns {Reading | null} */
+  check() {
+    return this._safely(() => {
+      const reading = this._look();
+      this._runDue(reading);
+      return reading;
+    }) ?? null;
+  }
+
+  /** Any number on the same axis. */
+  gauge(/** @type {string} */ name, /** @type {number} */ value) {
+    this._safely(() => {
+      if (!Number.isFinite(value)) return this._lose("bad_values");
+      const series = `gauge.${String(name).slice(0, NAME_LIMIT)}`;
+      if (this._gauges.has(series) || this._gauges.size < GAUGE_LIMIT) this._gauges.set(series, value);
+      else this._lose("too_many_gauges");
+    });
+  }
+
+  /** An event on the charts. */
+  mark(/** @type {string} */ name) { this._safely(() => this._tell("mark", String(name), {})); }
+
+  /** Text beside the charts. */
+  note(/** @type {string} */ text, /** @type {string} */ link = "") {
+    this._safely(() => this._tell("note", "note", { text: String(text).slice(0, 4_000), ...(link ? { link } : {}) }));
+  }
+
+  /** A reading at any time. */
+  snapshot(/** @type {string} */ label = "snapshot") { this._safely(() => this._take("manual", String(label))); }
+
+  /** What is in memory now, also in the console of a page. @returns {Record<string, number | string>} */
+  stats() {
+    return this._safely(() => {
+      const series = this._read();
+      return { ...series, band: this._bandOf(series["tfjs.tensors"] ?? 0) };
+    }) ?? {};
+  }
+
+  /**
+   * Let `body` be called to clean up, between two steps of the training: in `check`, or where a phase or generation ends.
+   * @param {string} name
+   * @param {() => unknown} body yours: nothing is ever disposed of but by it
+   * @param {{above?: number | null, onRequest?: boolean, collect?: boolean}} [when] `above` so many tensors by itself
+   *   (null, the default: never), `onRequest` when a person asks on the page of the run, `collect` forces a collection
+   *   after it where the runtime offers one
+   */
+  registerCleanup(name, body, when = {}) {
+    this._safely(() => {
+      if (typeof body !== "function" || (!this._cleanups.has(name) && this._cleanups.size >= CLEANUP_LIMIT)) {
+        return this._lose("bad_cleanups");
+      }
+      const above = Number.isFinite(when.above) ? Number(when.above) : null;
+      const onRequest = (when.onRequest ?? true) && !this._settings.quiet;
+      this._cleanups.set(name, { body, above, onRequest, collect: when.collect === true, ran: -Infinity, running: false });
+      this._tell("register_cleanup", String(name), { on_request: onRequest, when: above === null ? null : ["tfjs.tensors", above] });
+    });
+  }
+
+  /** Run what is registered, now, and tell what each has freed. @returns {Promise<void>} */
+  async cleanup() {
+    await Promise.all([...this._cleanups.keys()].map((name) => this._clean(name, "it was asked for")));
+  }
+
+  /** Callbacks for `model.fit(x, y, { callbacks: run.callbacks() })`: each epoch is a generation. */
+  callbacks() {
+    return {
+      onEpochBegin: async (/** @type {number} */ epoch) => { this.generation(epoch); },
+      onBatchEnd: async () => { this.check(); },
+      onTrainEnd: async () => { this._safely(() => this._close()); },
+    };
+  }
+
+  /** Send what waits, for a few seconds at most. @returns {Promise<void>} */
+  async flush() { await this._outbox?.drain(FINISH_SECONDS); }
+
+  /**
+   * The end of the run. Also by itself when Node has nothing left to do, and when a page is left.
+   * @param {"finished" | "failed" | "terminated"} [state] @returns {Promise<void>} never rejected
+   */
+  finish(state = "finished", reason = "") {
+    this._ended ??= this._finish(state, reason).catch(() => this._lose("client_errors"));
+    return this._ended;
+  }
+
+  async _finish(/** @type {string} */ state, /** @type {string} */ reason) {
+    if (!this._on) return;
+    if (this._busy.size) await within(FINISH_SECONDS, Promise.all([...this._busy]));
+    this._safely(() => {
+      this._close();
+      this._take("finish", "finish");
+    });
+    this._on = false;
+    for (const stop of this._stops) this._safely(stop);
+    if (!this._outbox) return;
+    await this._outbox.drain(FINISH_SECONDS);
+    await this._outbox.end(state, reason);
+    const lost = SNAPSHOTS_LOST.reduce((sum, reason) => sum + (this._losses[reason] ?? 0), this._outbox.waiting);
+    this._say(`leakline: ${this._outbox.sent} snapshots sent, ${lost} lost: ${this.url}`, "info");
+  }
+
+  /** Run the training's own code once, and ours after it, whatever comes of either. */
+  _around(/** @type {() => any} */ body, /** @type {(error?: unknown) => void} */ after) {
+    let result;
+    try {
+      result = body();
+    } catch (error) {
+      this._safely(() => after(error ?? "error"));
+      throw error;
+    }
+    if (typeof result?.then === "function") {
+      return Promise.resolve(result).then(
+        (value) => { this._safely(() => after()); return value; },
+        (error) => { this._safely(() => after(error ?? "error")); throw error; },
+      );
+    }
+    this._safely(() => after());
+    return result;
+  }
+
+  _open(/** @type {number} */ number) {
+    if (!Number.isSafeInteger(number)) return this._lose("bad_values");
+    if (number === this._generation) return;
+    this._close();
+    this._generation = number;
+    this._began = this._now();
+  }
+
+  _close() {
+    if (this._generation === null) return;
+    const series = /** @type {Record<string, number>} */ ({ "generation.seconds": this._now() - this._began, "client.seconds": this._cost });
+    for (const [path, seconds] of this._spent) series[`phase.${path}.seconds`] = seconds;
+    this._take("generation_end", `${this._settings.unit} ${this._generation}: end`, null, series);
+    this._generation = null;
+    this._spent.clear();
+    this._told = 0;
+    this._cost = 0;
+    this._look();
+    this._runDue();
+  }
+
+  _endPhase(/** @type {string} */ path, /** @type {number} */ seconds, /** @type {any} */ error) {
+    if (!path) return;
+    if (this._paths.size < PATH_LIMIT) this._paths.add(path);
+    // A name that is new each time would be a series of its own each time.
+    if (this._paths.has(path)) this._spent.set(path, (this._spent.get(path) ?? 0) + seconds);
+    if (error !== undefined) this._tell("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
+    this._told += 1;
+    if (this._told > PHASE_LIMIT) return this._lose("phase_limit");
+    const where = this._generation === null ? "" : `${this._settings.unit} ${this._generation}: `;
+    this._take("phase_end", `${where}after ${path}`, path);
+  }
+
+  _now() { return this._settings.monotonic(); }
+
+  /** All samples of this moment; what a probe does not know is left out. */
+  _read() {
+    const began = this._now();
+    const series = /** @type {Record<string, number>} */ ({});
+    for (const probe of [() => tensorMemory(this._settings.tf), processMemory, heapMemory, () => this._frames?.(), () => this._page?.()]) {
+      try {
+        Object.assign(series, probe());
+      } catch {
+        this._lose("probe_errors");
+      }
+    }
+    for (const [name, value] of this._gauges) series[name] = value;
+    this._cost += this._now() - began;
+    return series;
+  }
+
+  _take(/** @type {string} */ kind, /** @type {string} */ label, /** @type {string | null} */ phase = null, more = {}) {
+    if (!this._on) return;
+    this._last = Math.max(this._last, this._now());
+    const series = { ...this._read(), ...more };
+    const row = { time: this._settings.time(), monotonic: this._last, generation: this._generation, phase, label: label.slice(0, 256), kind, series, events: this._events };
+    this._events = [];
+    this._outbox?.add(row);
+  }
+
+  /** An event; it goes with the next snapshot. */
+  _tell(/** @type {string} */ kind, /** @type {string} */ name, /** @type {object} */ data, /** @type {string | null} */ phase = this._phases.at(-1)?.join("/").slice(0, 256) ?? null) {
+    if (!this._on) return;
+    if (this._events.length >= EVENT_LIMIT) return this._lose("events");
+    this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
+  }
+
+  _bandOf(/** @type {number} */ tensors) { return this._settings.bands ? bandOf(tensors, this._settings.bands) : "normal"; }
+
+  /** Read the tensors, and tell of a band that was not there before. @returns {Reading} */
+  _look() {
+    const began = this._now();
+    const { numTensors: tensors, numBytes: bytes } = this._settings.tf.memory();
+    const band = this._bandOf(tensors);
+    this._cost += this._now() - began;
+    if (band !== this._band) {
+      const worse = Object.keys(ADVICE).indexOf(band) > Object.keys(ADVICE).indexOf(this._band);
+      this._band = band;
+      // A count that goes back and forth over a limit in each step is told once in a while.
+      if (this._now() - (this._warned.get(band) ?? -Infinity) >= Math.max(1, this._settings.intervalSeconds)) {
+        this._warned.set(band, this._now());
+        this._tellBand(worse, { tensors, bytes, band });
+      }
+    }
+    return { tensors, bytes, band };
+  }
+
+  _tellBand(/** @type {boolean} */ worse, /** @type {Reading} */ { tensors, bytes, band }) {
+    const bands = /** @type {Bands} */ (this._settings.bands);
+    const times = Math.floor(tensors / (bands.elevated + 1));
+    const often = times >= 2 ? `, ${times} times as many as normal` : "";
+    const text = `${tensors} tensors (${mebibytes(bytes)})${often}`;
+    const above = band === "normal" ? null : bands[band];
+    this._tell(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above });
+    this._take("sample", `tensors ${band}`);
+    if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}: ${ADVICE[band]}`, "warn", false);
+  }
+
+  /** Registered cleanups that are due, on the training's own turn: it is between two of its steps. */
+  _runDue(/** @type {Reading | undefined} */ reading = undefined) {
+    if (!this._cleanups.size && !this._asked.length) return;
+    const asked = this._asked.splice(0);
+    for (const wish of asked) this._beside(this._answer(wish));
+    const tensors = reading ? reading.tensors : this._settings.tf.memory().numTensors;
+    for (const [name, each] of this._cleanups) {
+      if (each.above === null || tensors <= each.above || this._now() - each.ran < this._settings.intervalSeconds) continue;
+      this._beside(this._clean(name, `tfjs.tensors is ${tensors}, above ${each.above}`));
+    }
+  }
+
+  /** Nobody waits for this; in Node a rejection that nobody takes would end the program. */
+  _beside(/** @type {Promise<unknown>} */ work) {
+    const guarded = work.catch(() => this._lose("client_errors")).finally(() => this._busy.delete(guarded));
+    this._busy.add(guarded);
+  }
+
+  async _answer(/** @type {{id: string, kind: string, type?: string}} */ wish) {
+    const name = `${wish.kind} ${wish.type ?? ""}`.trim();
+    const allowed = [...this._cleanups].filter(([, each]) => each.onRequest).map(([each]) => each);
+    let outcome = "refused: JavaScript cannot look into its own heap";
+    if (wish.kind === "cleanup") outcome = allowed.length ? "done" : "refused: no cleanup is registered for it";
+    if (this._settings.quiet) outcome = "refused: the run is quiet";
+    if (outcome === "done") {
+      const went = await Promise.all(allowed.map((each) => this._clean(each, "it was asked for")));
+      if (!went.every(Boolean)) outcome = "failed";
+    }
+    this._safely(() => {
+      this._tell("mark", `${name}: ${outcome}`, { request: wish.id, outcome });
+      this._take("manual", name);
+    });
+  }
+
+  /** Whether it went well. Never rejected. */
+  async _clean(/** @type {string} */ name, /** @type {string} */ because) {
+    const each = this._cleanups.get(name);
+    if (!this._on || !each || each.running) return false;
+    each.running = true;
+    each.ran = this._now();
+    const before = this._safely(() => this._settings.tf.memory()) ?? { numTensors: 0, numBytes: 0 };
+    const began = this._now();
+    let failed = "";
+    try {
+      const result = each.body();
+      if (typeof result?.then === "function") await result;
+      // Only where a runtime was started so that it offers one.
+      if (each.collect && typeof globalThis.gc === "function") globalThis.gc();
+    } catch (error) {
+      failed = /** @type {any} */ (error)?.constructor?.name ?? "Error";
+    }
+    each.running = false;
+    this._safely(() => this._tellCleanup(name, each, because, before, failed, this._now() - began));
+    return !failed;
+  }
+
+  _tellCleanup(/** @type {string} */ name, /** @type {any} */ each, /** @type {string} */ because, /** @type {any} */ before, /** @type {string} */ failed, /** @type {number} */ seconds) {
+    const after = this._settings.tf.memory();
+    this._tell("cleanup", name, {
+      before_bytes: before.numBytes, after_bytes: after.numBytes, freed_bytes: before.numBytes - after.numBytes, seconds, because,
+      counts: { [TENSOR]: [before.numTensors, after.numTensors] }, ...(failed ? { error: failed } : {}),
+    });
+    const told = `the cleanup ${name}: tensors ${before.numTensors} → ${after.numTensors}`;
+    const deeper = each.above !== null && before.numTensors > each.above && after.numTensors > each.above;
+    if (deeper) this._tell("warning", `${name} does not help`, { text: `${told}: the leak lies deeper`, tensors: after.numTensors, above: each.above });
+    this._take("manual", `after the cleanup ${name}`);
+    const outcome = failed ? ` failed with ${failed}` : deeper ? ": it does not help, the leak lies deeper" : "";
+    this._say(`leakline: ${told}${outcome}`, deeper || failed ? "warn" : "info", false);
+  }
+
+  /** What the server asks for with its answers; done when the training comes by. */
+  _wish(/** @type {unknown} */ wishes) {
+    for (const wish of Array.isArray(wishes) ? wishes.slice(0, 16) : []) {
+      if (typeof wish?.id !== "string" || typeof wish.kind !== "string" || this._known.has(wish.id)) continue;
+      if (this._known.size >= 256) this._known.clear();
+      this._known.add(wish.id);
+      this._asked.push(wish);
+    }
+  }
+
+  /** Readings beside the training, and what is to be done when the page or the process goes. */
+  _watch() {
+    if (this._settings.intervalSeconds > 0) {
+      const beat = () => this._safely(() => { this._take("sample", "sample"); this._look(); });
+      const timer = setInterval(beat, 1000 * this._settings.intervalSeconds);
+      loosely(timer);
+      this._stops.push(() => clearInterval(timer));
+    }
+    if (typeof globalThis.addEventListener === "function" && globalThis.document) {
+      const listen = (/** @type {any} */ target, /** @type {string} */ name, /** @type {(event: any) => void} */ act) => {
+        target.addEventListener(name, act);
+        this._stops.push(() => target.removeEventListener(name, act));
+      };
+      listen(globalThis, "pagehide", (event) => this._safely(() => this._leave(!event.persisted)));
+      // Phones end a page that is out of sight without another word.
+      listen(document, "visibilitychange", () => this._safely(() => { if (document.visibilityState === "hidden") this._leave(false); }));
+    } else if (typeof globalThis.process?.once === "function") {
+      const ended = () => void this.finish();
+      globalThis.process.once("beforeExit", ended);
+      this._stops.push(() => globalThis.process.removeListener("beforeExit", ended));
+    }
+  }
+
+  /** The page goes, and perhaps for good: all that waits, while it still can. */
+  _leave(/** @type {boolean} */ forGood) {
+    if (forGood) this._take("finish", "the page is left");
+    else if (this._events.length) this._take("sample", "the page is out of sight");
+    this._outbox?.leave(forGood);
+  }
+
+  /** @template T @param {() => T} work @returns {T | undefined} */
+  _safely(work) {
+    if (this._disabled) return undefined;
+    try {
+      return work();
+    } catch (error) {
+      this._lose("client_errors");
+      this._say(`leakline: ${error}; the training goes on without what failed`);
+      return undefined;
+    }
+  }
+
+  _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
+
+  /** One line on the console, the same one once. */
+  _say(/** @type {string} */ text, /** @type {"warn" | "info"} */ how = "warn", once = true) {
+    if (this._settings.quiet || (once && this._said.has(text))) return;
+    if (once && this._said.size < 100) this._said.add(text);
+    console[how](text);
+  }
+}
+
+/** Snapshots on their way: a bounded queue, one request at a time, later and later while the server does not answer. */
+class Outbox {
+  /** @param {ReturnType<typeof settingsOf>} settings @param {Record<string, number>} losses @param {(wishes: unknown) => void} wish @param {(text: string) => void} say */
+  constructor(settings, losses, wish, say) {
+    this.sent = 0;
+    this._queue = /** @type {Row[]} */ ([]);
+    this._formed = /** @type {Sent[]} */ ([]);
+    this._next = 0; // sequence number of the first snapshot that no batch has
+    this._attempt = 1;
+    this._joined = false;
+    this._closed = false;
+    this._failures = 0; // in a row
+    this._notBefore = 0; // as the server asked
+    this._timer = /** @type {any} */ (null);
+    this._at = 0;
+    this._sending = /** @type {Promise<void> | null} */ (null);
+    this._asking = /** @type {Set<AbortController>} */ (new Set()); // requests on their way
+    this._settings = settings;
+    this._losses = losses;
+    this._wish = wish;
+    this._say = say;
+    this._instance = randomHex(16);
+  }
+
+  /** Snapshots that wait, formed into batches or not. */
+  get waiting() { return this._formed.reduce((sum, batch) => sum + batch.count, this._queue.length); }
+
+  add(/** @type {Row} */ row) {
+    if (this._closed) return this._lose("refused");
+    if (this.waiting >= QUEUE_LIMIT && this._queue.length) this._drop();
+    this._queue.push(row);
+    if (this._failures) return;
+    this._wake(this._queue.length >= BATCH_LIMIT ? 0 : this._settings.sendSeconds);
+  }
+
+  /** The least telling one goes: a reading beside the training, then a phase end, then the oldest. Its events stay. */
+  _drop() {
+    const find = (/** @type {string} */ kind) => this._queue.findIndex((row) => row.kind === kind);
+    const at = Math.max(0, [find("sample"), find("phase_end")].find((i) => i >= 0) ?? 0);
+    const [gone] = this._queue.splice(at, 1);
+    const heir = this._queue[at] ?? this._queue.at(-1);
+    const room = heir ? Math.max(0, EVENT_LIMIT - heir.events.length) : 0;
+    if (heir) heir.events.unshift(...gone.events.slice(0, room));
+    this._lose("queue_full");
+    if (gone.events.length > room) this._lose("events", gone.events.length - room);
+  }
+
+  _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
+
+  /** Look again so many seconds from now, or sooner where that is planned. */
+  _wake(/** @type {number} */ seconds) {
+    const at = this._settings.monotonic() + seconds;
+    if (this._sending || (this._timer && this._at <= at)) return;
+    clearTimeout(this._timer);
+    this._at = at;
+    this._timer = setTimeout(() => { this._timer = null; void this._send(); }, 1000 * seconds);
+    loosely(this._timer);
+  }
+
+  /** Send until nothing waits or the server says no. One at a time. @returns {Promise<void>} never rejected */
+  _send() {
+    this._sending ??= this._sendAll().catch((error) => {
+      this._lose("client_errors");
+      this._say(`leakline: ${error}; the training goes on, and sending is tried again`);
+      return RETRY_AT_MOST;
+    }).then((pause) => {
+      this._sending = null;
+      if (this.waiting && !this._closed) this._wake(pause ?? this._settings.sendSeconds);
+    });
+    return this._sending;
+  }
+
+  /** What waits now; what comes meanwhile goes together the next time. Gives seconds to wait where the server said no. */
+  async _sendAll() {
+    const until = this._next + this._queue.length;
+    while (!this._closed && (this._formed.length || (this._queue.length && this._next < until))) {
+      const after = this._joined ? await this._sendBatch() : await this._join();
+      if (after !== null) {
+        const pause = Math.min(RETRY_AT_MOST, RETRY_SECONDS * 2 ** Math.min(10, this._failures)) * (0.75 + Math.random() / 2);
+        this._failures += 1;
+        this._notBefore = this._settings.monotonic() + after;
+        return Math.max(after, pause);
+      }
+      this._failures = 0;
+    }
+    return null;
+  }
+
+  /** @returns {Promise<number | null>} seconds to wait at least; null where it went well, or for good not */
+  async _join() {
+    const header = this._header();
+    const { status, body, after } = await this._ask("POST", "/runs", wireText(header));
+    if (status === 200 || status === 201) {
+      this._joined = true;
+      if (Number.isSafeInteger(body?.attempt)) this._attempt = body.attempt;
+      return null;
+    }
+    return this._refused(status, body) ? null : after;
+  }
+
+  _header() {
+    const { runId, project, name, unit, total, phases, tags, config, startedAt } = this._settings;
+    return { id: runId, project, name, unit, total, started_at: startedAt, phases, tags, config, environment: environmentOf(this._settings.tf), process: this._identity() };
+  }
+
+  _identity() {
+    const { host, pid } = whereAmI();
+    return { instance: this._instance, rank: 0, pid, host, role: "main", attempt: this._attempt };
+  }
+
+  /** @returns {Promise<number | null>} as `_join` */
+  async _sendBatch() {
+    if (!this._formed.length) this._formOne();
+    const batch = this._formed[0];
+    const { status, body, after } = await this._ask("POST", this._path("/batches"), batch.text);
+    if (status === 200) {
+      this._formed.shift();
+      this.sent += batch.count;
+      this._wish(body?.requests);
+      return null;
+    }
+    if (status === 404 && !batch.again) {
+      // The server has begun anew: so do we, once.
+      batch.again = true;
+      this._joined = false;
+      return null;
+    }
+    if (status === 413 && batch.count > 1) {
+      this._halve(batch);
+      return null;
+    }
+    if (this._refused(status, body)) {
+      this._formed.shift();
+      this._lose(status === 413 ? "too_large" : "refused", batch.count);
+      return null;
+    }
+    return after;
+  }
+
+  _path(/** @type {string} */ rest) { return `/runs/${encodeURIComponent(this._settings.runId)}${rest}`; }
+
+  /** Take the next snapshots into a batch, which stays as it is until the server has it: that makes it idempotent. */
+  _formOne() {
+    this._form(this._batch(this._queue.slice(0, BATCH_LIMIT), this._next));
+  }
+
+  /** The first of the queue are in this batch from now on. */
+  _form(/** @type {Sent} */ batch) {
+    this._queue.splice(0, batch.count);
+    this._next += batch.count;
+    this._formed.push(batch);
+  }
+
+  _batch(/** @type {Row[]} */ rows, /** @type {number} */ first) {
+    return { rows, first, count: rows.length, again: false, carried: false, text: wireText(toWire(rows, first, this._identity(), this._losses)) };
+  }
+
+  _halve(/** @type {Sent} */ batch) {
+    const half = batch.count >> 1;
+    const parts = [batch.rows.slice(0, half), batch.rows.slice(half)];
+    this._formed.splice(0, 1, this._batch(parts[0], batch.first), this._batch(parts[1], batch.first + half));
+  }
+
+  /** Whether this is the server's last word on a request. Without a login or the right to be here it is the last at all. */
+  _refused(/** @type {number | null} */ status, /** @type {any} */ body) {
+    if (status === null || RETRYABLE.has(status) || (status >= 500 && status !== 501 && status !== 505)) return false;
+    const said = body?.error?.message ?? `the server answered with ${status}`;
+    this._say(`leakline: ${said}`);
+    if (!this._joined || status === 401 || status === 403) {
+      this._closed = true;
+      this._lose("refused", this.waiting);
+      this._queue = [];
+      this._formed = [];
+    }
+    return true;
+  }
+
+  /** One request. @returns {Promise<{status: number | null, body: any, after: number}>} never rejected; null: no answer */
+  async _ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {string} */ text) {
+    const patience = new AbortController();
+    const timer = setTimeout(() => patience.abort(), 1000 * TIMEOUT_SECONDS);
+    loosely(timer);
+    this._asking.add(patience);
+    try {
+      const answer = await this._settings.fetch(`${this._settings.server}/api/v1${path}`, {
+        method, body: text, headers: this._headers(), credentials: "omit", cache: "no-store", signal: patience.signal,
+      });
+      const body = await answer.json().catch(() => null);
+      return { status: answer.status, body, after: retryAfter(answer.headers.get("retry-after")) };
+    } catch {
+      const origin = globalThis.location?.origin;
+      const allowed = origin && origin !== this._settings.server ? `, and does its LEAKLINE_ALLOWED_ORIGINS name ${origin}` : "";
+      this._say(`leakline: no answer from ${this._settings.server}: is it running${allowed}? Up to ${QUEUE_LIMIT} snapshots wait for it`);
+      return { status: null, body: null, after: 0 };
+    } finally {
+      clearTimeout(timer);
+      this._asking.delete(patience);
+    }
+  }
+
+  _headers() {
+    const { token } = this._settings;
+    return { "content-type": "application/json", ...(token ? { authorization: `Bearer ${token}` } : {}) };
+  }
+
+  /** Send what waits now, for so many seconds at most. */
+  async drain(/** @type {number} */ seconds) {
+    const left = () => deadline - this._settings.monotonic();
+    const deadline = this._settings.monotonic() + seconds;
+    let pause = this._notBefore - this._settings.monotonic();
+    while (!this._closed && this.waiting && left() > Math.max(0, pause)) {
+      // These timers hold Node until then; of ours only a request on its way does too.
+      if (pause > 0) await new Promise((resolve) => { setTimeout(resolve, 1000 * pause); });
+      clearTimeout(this._timer);
+      this._timer = null;
+      await within(left(), this._send());
+      pause = this._failures ? Math.max(RETRY_SECONDS, this._notBefore - this._settings.monotonic()) : 0;
+    }
+  }
+
+  async end(/** @type {string} */ state, /** @type {string} */ reason) {
+    if (this._joined && !this._closed) await within(FINISH_SECONDS, this._ask("PATCH", this._path(""), this._ending(state, reason)));
+    this._closed = true;
+    clearTimeout(this._timer);
+    // A server that does not answer keeps nobody from ending.
+    for (const patience of this._asking) patience.abort();
+  }
+
+  _ending(/** @type {string} */ state, /** @type {string} */ reason) {
+    return wireText({ state, reason, instance: this._instance, ended_at: this._settings.time() });
+  }
+
+  /**
+   * What a page that goes can still send: the oldest first, with room kept for its end. What a beacon carried is kept, for
+   * whether it came nobody says: where the page lives on it is sent again, and counts once.
+   */
+  leave(/** @type {boolean} */ forGood) {
+    if (this._closed) return;
+    const ending = forGood ? this._ending("finished", "the page was left") : "";
+    let room = BEACON_BYTES - sizeOf(ending);
+    const part = (/** @type {string} */ path, /** @type {string} */ text, /** @type {() => void} */ failed) => {
+      const size = sizeOf(text);
+      if (size > room) return false;
+      room -= size;
+      this._part("POST", path, text, failed);
+      return true;
+    };
+    if (this._joined || part("/runs", wireText(this._header()), () => {})) {
+      for (const batch of this._formed) if (!batch.carried) this._carry(batch, part);
+      // Batches stay as they are: while no server answers, what waits stays where the least telling can be dropped.
+      if (forGood || !this._failures) this._carryQueue(part);
+    }
+    if (forGood) this._part("PATCH", this._path(""), ending, () => {});
+  }
+
+  /** All of a batch, or as many of its snapshots as there is room for. @param {Sent} batch @param {(path: string, text: string, failed: () => void) => boolean} part */
+  _carry(batch, part) {
+    const failed = () => { batch.carried = false; };
+    const piece = (/** @type {Row[]} */ rows, /** @type {number} */ first, /** @type {string} */ text) => {
+      if (part(this._path("/batches"), text, failed)) return true;
+      const half = rows.length >> 1;
+      if (!half) return false;
+      const parts = [rows.slice(0, half), rows.slice(half)];
+      return piece(parts[0], first, this._batch(parts[0], first).text) && piece(parts[1], first + half, this._batch(parts[1], first + half).text);
+    };
+    batch.carried = true;
+    if (!piece(batch.rows, batch.first, batch.text)) batch.carried = false;
+  }
+
+  /** As many of those that no batch has as there is room for. @param {(path: string, text: string, failed: () => void) => boolean} part */
+  _carryQueue(part) {
+    let many = BATCH_LIMIT;
+    while (many && this._queue.length) {
+      const batch = this._batch(this._queue.slice(0, many), this._next);
+      batch.carried = true;
+      if (part(this._path("/batches"), batch.text, () => { batch.carried = false; })) this._form(batch);
+      else many = batch.count >> 1;
+    }
+  }
+
+  _part(/** @type {string} */ method, /** @type {string} */ path, /** @type {string} */ text, /** @type {() => void} */ failed) {
+    const url = `${this._settings.server}/api/v1${path}`;
+    // Plain text needs no question beforehand from another origin, for which there is no time; a beacon carries no token.
+    if (method === "POST" && !this._settings.token && navigator.sendBeacon(url, new Blob([text], { type: "text/plain" }))) return;
+    this._settings.fetch(url, { method, body: text, headers: this._headers(), credentials: "omit", keepalive: true }).catch(failed);
+  }
+}
+
+/** JSON as servers read it: half a character, which a text that was cut may end with, is none. */
+function wireText(/** @type {unknown} */ value) {
+  return JSON.stringify(value).replace(/\\\\|\\ud[89a-f][0-9a-f]{2}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
+}
+
+/** Bytes on the wire. */
+function sizeOf(/** @type {string} */ text) { return new Blob([text]).size; }
+
+/** Rows as the wire has them: columns, and events by sequence number. @param {Row[]} rows @param {number} first @param {object} process @param {Record<string, number>} lost */
+export function toWire(rows, first, process, lost) {
+  const column = (/** @type {"time" | "monotonic" | "generation" | "phase" | "label" | "kind"} */ name) => rows.map((row) => row[name]);
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row.series)))];
+  const series = Object.fromEntries(names.map((name) => [name, rows.map((row) => row.series[name] ?? null)]));
+  return {
+    version: 1, process, first_sequence: first, count: rows.length,
+    columns: { time: column("time"), monotonic: column("monotonic"), generation: column("generation"), phase: column("phase"), label: column("label"), kind: column("kind"), series },
+    events: rows.flatMap((row, i) => row.events.map((event) => ({ ...event, sequence: first + i }))),
+    large_objects: [], census: [], holders: [], lost: { ...lost },
+  };
+}
+
+/** @param {any} tf @returns {Record<string, number>} */
+function tensorMemory(tf) {
+  const memory = tf.memory();
+  const named = { "tfjs.tensors": memory.numTensors, "tfjs.buffers": memory.numDataBuffers, "tfjs.bytes": memory.numBytes, "tfjs.gpu_bytes": memory.numBytesInGPU };
+  return measured(named);
+}
+
+/** Of Node. @returns {Record<string, number>} */
+function processMemory() {
+  if (globalThis.document || typeof globalThis.process?.memoryUsage !== "function") return {};
+  const { rss, heapUsed, external, arrayBuffers } = globalThis.process.memoryUsage();
+  return measured({
+    "process.rss_bytes": rss, "js.heap_bytes": heapUsed, "js.external_bytes": external, "js.array_buffer_bytes": arrayBuffers,
+    "system.total_bytes": nodeOs()?.totalmem(), "system.available_bytes": nodeOs()?.freemem(),
+  });
+}
+
+/** Of Chromium: to the byte on isolated pages, in steps and late on others. @returns {Record<string, number>} */
+function heapMemory() {
+  const memory = /** @type {any} */ (globalThis.performance)?.memory;
+  return memory ? measured({ "js.heap_bytes": memory.usedJSHeapSize }) : {};
+}
+
+/** Whole numbers above zero or zero; what is not known is left out, and never zero. @param {Record<string, unknown>} named */
+function measured(named) {
+  const known = Object.entries(named).filter(([, value]) => typeof value === "number" && Number.isFinite(value) && value >= 0);
+  return Object.fromEntries(known.map(([name, value]) => [name, Math.round(Number(value))]));
+}
+
+/** Frames a second since the reading before; nothing of time in which the page was out of sight. @param {(() => void)[]} stops */
+function frameCounter(stops) {
+  if (!globalThis.document || typeof globalThis.requestAnimationFrame !== "function") return undefined;
+  let frames = 0, since = performance.now(), hidden = document.visibilityState === "hidden", next = 0;
+  const count = () => { frames += 1; next = requestAnimationFrame(count); };
+  const seen = () => { hidden = true; };
+  next = requestAnimationFrame(count);
+  document.addEventListener("visibilitychange", seen);
+  stops.push(() => { cancelAnimationFrame(next); document.removeEventListener("visibilitychange", seen); });
+  return () => {
+    const seconds = (performance.now() - since) / 1000;
+    if (seconds < FRAMES_SECONDS) return {};
+    const rate = frames / seconds, known = !hidden;
+    frames = 0;
+    since = performance.now();
+    hidden = document.visibilityState === "hidden";
+    return known ? { "js.frames_per_second": Math.round(10 * rate) / 10 } : {};
+  };
+}
+
+/** What the browser counts to this page with its frames and workers; isolated pages are told, and only now and then. */
+function pageBytes() {
+  const ask = /** @type {any} */ (globalThis.performance)?.measureUserAgentSpecificMemory;
+  if (!globalThis.crossOriginIsolated || typeof ask !== "function") return undefined;
+  let newest = /** @type {number | null} */ (null), asked = -Infinity;
+  return () => {
+    if (performance.now() - asked >= 1000 * PAGE_SECONDS) {
+      asked = performance.now();
+      ask.call(performance).then((/** @type {any} */ found) => { newest = found.bytes; }, () => {});
+    }
+    const told = newest;
+    newest = null;
+    return told === null ? {} : measured({ "js.page_bytes": told });
+  };
+}
+
+/** What a run was made with. @param {any} tf */
+function environmentOf(tf) {
+  const known = (/** @type {() => any} */ read) => { try { return read() ?? null; } catch { return null; } };
+  const version = known(() => tf.version.tfjs ?? tf.version_core);
+  return {
+    packages: version ? { "@tensorflow/tfjs": String(version) } : {},
+    tfjs_backend: known(() => tf.getBackend()), tfjs_memory_unreliable: known(() => tf.memory().unreliable ?? false),
+    runtime: globalThis.document ? known(() => navigator.userAgent) : `Node ${known(() => globalThis.process.version)}`,
+  };
+}
+
+function whereAmI() {
+  if (globalThis.document) return { host: String(globalThis.location?.host ?? "").slice(0, 256), pid: 0 };
+  return { host: String(nodeOs()?.hostname() ?? "").slice(0, 256), pid: globalThis.process?.pid ?? 0 };
+}
+
+/** From Node 20.16 on; an import of it would end the module in a page. */
+function nodeOs() { return globalThis.process?.getBuiltinModule?.("node:os"); }
+
+/** Checked options, with what the environment and the defaults add. @param {any} given */
+function settingsOf(given) {
+  const options = given ?? {};
+  const env = (globalThis.document ? undefined : globalThis.process?.env) ?? {};
+  const wrong = (/** @type {string} */ name, /** @type {string} */ want) => new TypeError(`leakline.init: ${name} is ${show(options[name])}; it must be ${want}`);
+  const text = (/** @type {string} */ name, /** @type {unknown} */ otherwise) => {
+    const value = options[name] ?? otherwise;
+    if (value !== undefined && (typeof value !== "string" || !value.trim())) throw wrong(name, "a text");
+    return /** @type {string} */ (value);
+  };
+  const number = (/** @type {string} */ name, /** @type {number} */ otherwise) => {
+    const value = options[name] ?? otherwise;
+    if (!Number.isFinite(value) || value < 0) throw wrong(name, "a number of seconds, 0 or more");
+    return value;
+  };
+  if (typeof options.tf?.memory !== "function") throw wrong("tf", "the TensorFlow.js that trains: import * as tf from \"@tensorflow/tfjs\"");
+  const server = text("server", env.LEAKLINE_SERVER || servedFrom() || "http://127.0.0.1:8765").replace(/\/+$/, "");
+  if (!/^https?:\/\/./.test(server)) throw wrong("server", "an address such as http://127.0.0.1:8765");
+  const mode = text("mode", env.LEAKLINE_MODE || "online");
+  if (mode !== "online" && mode !== "disabled") throw wrong("mode", "\"online\" or \"disabled\"");
+  const runId = text("runId", env.LEAKLINE_RUN_ID || randomHex(8));
+  if (!/^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$/.test(runId)) throw wrong("runId", "letters, digits and _.:- only, 128 at most");
+  const total = options.total ?? null;
+  if (total !== null && !(Number.isSafeInteger(total) && total >= 0)) throw wrong("total", "a whole number");
+  for (const name of ["phases", "tags"]) {
+    const list = options[name] ?? [];
+    if (!Array.isArray(list) || !list.every((each) => typeof each === "string" && each)) throw wrong(name, "a list of texts");
+  }
+  const config = plainJson(options.config ?? {});
+  if (!config) throw wrong("config", "an object that JSON can hold: no BigInt, and nothing that contains itself");
+  if (new TextEncoder().encode(JSON.stringify(config)).length > CONFIG_BYTES) throw wrong("config", "at most 64 KiB as JSON");
+  const bands = options.bands === false ? null : { ...BANDS, ...options.bands };
+  if (bands && !(bands.elevated >= 0 && bands.elevated <= bands.high && bands.high <= bands.critical)) throw wrong("bands", "{ elevated, high, critical }, each at least the one before");
+  const time = options.clock ?? (() => Date.now() / 1000);
+  return {
+    tf: options.tf, server, mode, runId, total, bands,
+    token: text("token", env.LEAKLINE_TOKEN || undefined), project: text("project", env.LEAKLINE_PROJECT || undefined),
+    name: text("name", env.LEAKLINE_RUN_NAME || randomName()), unit: text("unit", "generation"),
+    phases: [...(options.phases ?? [])], tags: [...(options.tags ?? [])], config,
+    intervalSeconds: number("intervalSeconds", 10), sendSeconds: number("sendSeconds", 1),
+    quiet: options.quiet ?? env.LEAKLINE_QUIET === "1", startedAt: time(), time,
+    monotonic: options.clock ?? (() => performance.now() / 1000),
+    fetch: options.fetch ?? ((/** @type {string} */ url, /** @type {RequestInit} */ request) => globalThis.fetch(url, request)),
+  };
+}
+
+/** The server that this module was loaded from, if a page did. */
+function servedFrom() {
+  const address = /^(https?:\/\/.*)\/static\/js\/leakline\.js/.exec(import.meta.url);
+  return address?.[1];
+}
+
+/** A copy as JSON has it, which nobody changes any more; undefined: JSON cannot hold it, or it is no object. */
+function plainJson(/** @type {any} */ given) {
+  if (typeof given !== "object" || Array.isArray(given)) return undefined;
+  try {
+    return /** @type {Record<string, unknown>} */ (JSON.parse(JSON.stringify({ ...given })));
+  } catch {
+    return undefined;
+  }
+}
+
+function show(/** @type {unknown} */ value) {
+  try {
+    return typeof value === "function" ? "a function" : (JSON.stringify(value) ?? "not given").slice(0, 100);
+  } catch {
+    return typeof value;
+  }
+}
+
+/** Seconds of a Retry-After header. @param {string | null} said */
+function retryAfter(said) {
+  if (!said) return 0;
+  const seconds = /^\d+$/.test(said) ? Number(said) : (Date.parse(said) - Date.now()) / 1000;
+  return Number.isFinite(seconds) ? Math.min(3_600, Math.max(0, seconds)) : 0;
+}
+
+/** Not `randomUUID`, which pages without TLS have not. */
+function randomHex(/** @type {number} */ bytes) {
+  return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function randomName() {
+  const [word, animal, high, low] = crypto.getRandomValues(new Uint8Array(4));
+  return `${WORDS[word % WORDS.length]}-${ANIMALS[animal % ANIMALS.length]}-${(256 * high + low) % 1000}`;
+}
+
+function mebibytes(/** @type {number} */ bytes) { return `${(bytes / REPORT_MIB).toFixed(2)} MiB`; }
+
+/** Wait for this, but not longer. @param {number} seconds @param {Promise<unknown>} work */
+async function within(seconds, work) {
+  let late;
+  await Promise.race([work, new Promise((resolve) => { late = setTimeout(resolve, 1000 * seconds); })]);
+  clearTimeout(late);
+}
+
+/** A timer that does not keep Node alive. */
+function loosely(/** @type {any} */ timer) { timer?.unref?.(); }

@@ -1,0 +1,77 @@
+"""Which of the forms a file is in, by its content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from . import mlflow_database, printed_blocks, recorders, status_lines, tables, wandb_framing
+from .log import ImportRefused
+from .text import lines_of
+
+# Form -> what a person calls it.
+FORMS: Final = {
+    "blocks": "printed blocks of a memory profiler (MEMORY SNAPSHOT, MEMORY TREND)",
+    "status": "status lines of a training (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
+    "csv": "a table with heads, such as time,rss_mb",
+    "psrecord": "psrecord --log",
+    "mprof": "mprof run",
+    "wandb": "a W&B run, run-*.wandb or its folder",
+    "mlflow": "a SQLite database of MLflow",
+}
+_SPOOL: Final = b"LEAKSPL1"
+# What a table or a recorder is known by stands in its first lines.
+_LOOKED_AT: Final = 5
+
+
+def form_of(path: Path) -> str:
+    """Raises ImportRefused where it is none of them."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+    except OSError as error:
+        raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
+    if start.startswith(mlflow_database.MAGIC):
+        return "mlflow"
+    if start.startswith(wandb_framing.MAGIC):
+        return "wandb"
+    if start.startswith(_SPOOL):
+        raise ImportRefused(path, "is a spool of Leakline; upload it with: leakline sync")
+    if not start.strip():
+        raise ImportRefused(path, "is empty")
+    if b"\x00" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ImportRefused(path, "is neither text nor a file of W&B or MLflow")
+    return _form_of_text(path)
+
+
+def _form_of_text(path: Path) -> str:
+    first: list[str] = []
+    status = False
+    for _, line in lines_of(path, tabs=True):
+        if len(first) < _LOOKED_AT:
+            first.append(line)
+            if recorders.PSRECORD_HEAD.match(line):
+                return "psrecord"
+            if len(first) == 1 and recorders.MPROF_LINE.match(line):
+                return "mprof"
+        if printed_blocks.SNAPSHOT.search(line) or printed_blocks.is_row(line):
+            return "blocks"
+        if (title := printed_blocks.TITLE.search(line)) and title["kind"]:
+            return "blocks"
+        status = status or status_lines.has_size(line)
+    if _is_table(first):
+        return "csv"
+    if status:
+        return "status"
+    known = "; ".join(f"{name}: {what}" for name, what in FORMS.items())
+    raise ImportRefused(path, f"is none of the forms known; say --format where it is one ({known})")
+
+
+def _is_table(first: list[str]) -> bool:
+    """The first rows have as many cells as the head, and it is no sentence with a comma."""
+    rows = [line for line in first if not line.lstrip().startswith("# ")]
+    delimiter = tables.delimiter_of(rows[0]) if rows else None
+    if delimiter is None:
+        return False
+    widths = {line.count(delimiter) for line in rows}
+    return len(rows) > 1 and len(widths) == 1

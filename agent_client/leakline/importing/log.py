@@ -1,0 +1,102 @@
+"""What every reader of an old log gives: plain readings, what was guessed, and what does not add up. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..errors import LeaklineError
+from ..snapshot import Number
+
+# A file of text, and of anything else, is not larger.
+MAX_TEXT_BYTES: Final = 64 * 2**20
+MAX_FILE_BYTES: Final = 1024 * 2**20
+MAX_READINGS: Final = 100_000
+# Of one file; what is found beyond that is counted.
+MAX_SLIPS: Final = 50
+MAX_GAUGES: Final = 32
+MAX_MESSAGE: Final = 1_000
+# No process has more; what is larger was read in the wrong unit.
+MAX_MEMORY_BYTES: Final = 64 * 2**40
+# Unix seconds.
+MAX_MOMENT: Final = 1e11
+
+
+class ImportRefused(LeaklineError):
+    """Nothing of the file is taken. Carries the path and, where there is one, the line."""
+
+    def __init__(self, path: object, why: str, line: int | None = None) -> None:
+        where = f"{path}" if line is None else f"{path}, line {line}"
+        # It may quote the file, and a database what is in it.
+        told = f"{where}: {why}"[:MAX_MESSAGE]
+        super().__init__("".join(c if c.isprintable() else " " for c in told))
+        self.path, self.line = path, line
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """Figures of the file that contradict each other, or what stands beside them."""
+
+    line: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Memory at one moment. ``time`` is in seconds, of whatever clock the file has; None where it has none."""
+
+    line: int
+    samples: Mapping[str, Number]
+    time: float | None = None
+    generation: int | None = None
+    phase: str | None = None
+    label: str = ""
+    # (type, bytes), largest first
+    large: tuple[tuple[str, int], ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A file, read. ``notes`` say what was guessed, ``slips`` what does not add up.
+
+    ``unit`` is what the generations are in the file's own words, None where it has none. ``is_clock``: times are
+    Unix seconds, else seconds since the start.
+    """
+
+    form: str
+    readings: tuple[Reading, ...]
+    unit: str | None = None
+    total: int | None = None
+    notes: tuple[str, ...] = ()
+    slips: tuple[Slip, ...] = ()
+    is_clock: bool = False
+    # Tracked container -> what it may hold.
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    # Type -> how many there should be, from and to.
+    expected: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    project: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person has said about the file; None is to be found out."""
+
+    form: str | None = None
+    # The unit of sizes that stand without one, in bytes.
+    size_unit: int | None = None
+    # MB and GB as 2^20 and 2^30 bytes.
+    binary: bool = False
+    # The column or metric that is the memory.
+    memory: str | None = None
+    # Names of the columns of a table that has none.
+    columns: tuple[str, ...] = ()
+    # Added to the number of each generation.
+    offset: int = 0
+    # Of a file that holds several runs.
+    run: str | None = None
+    every: int = 1
+    # Type, from, to.
+    expected: tuple[tuple[str, int, int], ...] = ()

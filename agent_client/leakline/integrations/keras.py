@@ -1,0 +1,88 @@
+"""Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
+
+Phases: ``train``, ``validation``, and ``epoch_end``, which is what callbacks do at the end of an epoch: saving, mostly.
+A generation is an epoch, or ``steps`` batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from leakline.integrations.options import Options, checked, checked_steps, missing
+from leakline.integrations.order import bracket, calling
+from leakline.integrations.training import Training, several
+
+try:
+    from keras.callbacks import Callback, CallbackList
+except ImportError as error:
+    raise missing("keras", "keras", "keras", error) from None
+
+
+class LeaklineCallback(Callback):
+    """Watches a fit. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+
+    def __init__(
+        self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
+    ) -> None:
+        super().__init__()
+        self._steps, self._step = checked_steps(steps), 0
+        given = checked("LeaklineCallback", {**options, "project": project})
+        self._training = Training("keras", given)
+        self._last: _Last | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        total, self._step = None, 0
+        self._last = None
+        with self._training.guard:
+            among = calling(CallbackList)
+            if among is not None:
+                self._last = _Last(self._training)
+                bracket(among, self, self._last)
+            total = self._planned()
+        unit = "epoch" if self._steps is None else "step" if self._steps == 1 else "generation"
+        self._training.begin(unit, total, ("train",), note=several(self._steps, "batches"))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._training.is_on:
+            if self._steps is None:
+                self._training.generation(epoch)
+            self._training.phase("train")
+
+    # Not at the end of a batch: Keras calls callbacks on a thread of its own while nobody has that hook.
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._training.is_on and self._steps is not None:
+            self._training.count(self._step // self._steps)
+            self._training.phase("train")
+            self._step += 1
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._training.is_on:
+            self._training.phase("validation")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._training.is_on:
+            self._training.phase("epoch_end")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._training.is_on:
+            self._training.rest()
+            if self._last is None:
+                self._training.end()
+
+    def _planned(self) -> int | None:
+        epochs: int | None = (self.params or {}).get("epochs")
+        batches: int | None = (self.params or {}).get("steps")
+        if self._steps is None or epochs is None or batches is None:
+            return epochs if self._steps is None else None
+        return -(-epochs * batches // self._steps)
+
+
+class _Last(Callback):
+    """Called after the callbacks of the user: the run is there for all they do."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._training.end()

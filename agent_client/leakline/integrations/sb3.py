@@ -1,0 +1,152 @@
+"""Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
+
+Phases: ``rollout``, which collects experience, and ``train``. A generation is a rollout with its training where a
+buffer is filled and used up (PPO, A2C), else (DQN, SAC, ..) as many rollouts as a hundredth of the timesteps needs; or
+``steps`` timesteps. The model's buffers are tracked with their capacity: one that still fills is no leak.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Unpack
+
+from leakline.integrations.options import Options, checked, checked_steps, missing
+from leakline.integrations.order import bracket, calling
+from leakline.integrations.training import Training, several
+
+try:
+    from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+except ImportError as error:
+    raise missing("sb3", "stable_baselines3", "sb3", error) from None
+
+# A trend is seen in far fewer; more would only be more snapshots.
+GENERATIONS: Final = 100
+BUFFERS: Final = ("replay_buffer", "rollout_buffer")
+
+
+class LeaklineCallback(BaseCallback):
+    """Watches ``learn``. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+
+    def __init__(
+        self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
+    ) -> None:
+        super().__init__()
+        self._steps = checked_steps(steps)
+        given = checked("LeaklineCallback", {**options, "project": project})
+        self._training = Training("stable-baselines3", given)
+        self._last: _Last | None = None
+        self._rollouts = 0
+        # Of the learning under way: timesteps of a generation, None: each rollout is one; and where it began.
+        self._each: int | None = None
+        self._began = 0
+
+    def update_locals(self, locals_: dict[str, Any]) -> None:
+        """Not kept: the loop's variables are the program's."""
+
+    def _on_training_start(self) -> None:
+        total, self._rollouts, self._last = None, 0, None
+        with self._training.guard:
+            among = calling(CallbackList)
+            if among is not None:
+                self._last = _Last(self._training)
+                self._last.init_callback(self.model)
+                bracket(among, self, self._last)
+            total = self._plan()
+        # Not cleared: all callbacks have the same one.
+        self.locals: dict[str, Any] = {}
+        note = several(self._each, "timesteps, or the rollouts that need as many")
+        self._training.begin("generation", total, ("rollout", "train"), note=note)
+        with self._training.guard:
+            for name in BUFFERS:
+                buffer = getattr(self.model, name, None)
+                if buffer is not None:
+                    self._training.run.track(name, _filling(self.model, name), buffer.buffer_size)
+
+    def _plan(self) -> int:
+        """How many generations there will be; decides what one is."""
+        model: Any = self.model
+        self._began = model.num_timesteps
+        planned = max(1, int(model._total_timesteps) - self._began)
+        if self._steps is None and getattr(model, "rollout_buffer", None) is not None:
+            self._each = None
+            return -(-planned // int(model.n_steps * model.n_envs))
+        self._each = self._steps or max(1, planned // GENERATIONS)
+        return -(-planned // self._each)
+
+    def _on_rollout_start(self) -> None:
+        if self._training.is_on:
+            model: Any = self.model
+            done = model.num_timesteps - self._began
+            self._training.count(self._rollouts if self._each is None else done // self._each)
+            self._training.phase("rollout")
+            self._rollouts += 1
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self._training.is_on and self._last is None:
+            self._training.phase("train")
+
+    def _on_training_end(self) -> None:
+        if self._training.is_on:
+            self._training.rest()
+            if self._last is None:
+                self._training.end()
+        # Whoever keeps the callback keeps no model with it.
+        self.__dict__["model"] = None
+
+
+class _Last(BaseCallback):
+    """Called after the callbacks of the user: what they do at the end of a rollout is still of the rollout."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def update_locals(self, locals_: dict[str, Any]) -> None:
+        """As above."""
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self._training.is_on:
+            self._training.phase("train")
+
+    def _on_training_end(self) -> None:
+        self._training.end()
+        self.__dict__["model"] = None
+
+
+class _Filled:
+    """A buffer as something with a length, the rows that are filled, and with its arrays."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._rows = buffer.buffer_size if buffer.full else buffer.pos
+        self.arrays = list(_arrays(vars(buffer).values()))
+
+    def __len__(self) -> int:
+        return int(self._rows)
+
+
+def _arrays(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, dict):
+            # Observations of several parts.
+            yield from _arrays(value.values())
+        elif hasattr(value, "nbytes") and getattr(value, "shape", None):
+            yield value
+
+
+def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
+    """Asks the model each time: the buffer may be loaded anew. It keeps neither."""
+    found = weakref.ref(model)
+
+    def read() -> _Filled | None:
+        owner = found()
+        buffer = None if owner is None else getattr(owner, name, None)
+        return None if buffer is None else _Filled(buffer)
+
+    return read

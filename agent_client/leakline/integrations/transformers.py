@@ -1,0 +1,115 @@
+"""Transformers: ``Trainer(..., callbacks=[LeaklineCallback(project="mine")])``.
+
+Phases: ``train``, ``validation``, ``save``, and ``epoch_end``, which is what callbacks do at the end of an epoch. A
+generation is a hundredth of the planned steps, or ``steps`` of them, or with ``epochs=True`` an epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Unpack
+
+from leakline.integrations.options import Options, checked, checked_steps, missing
+from leakline.integrations.order import bracket, calling
+from leakline.integrations.training import Place, Training, several
+
+try:
+    from transformers.trainer_callback import CallbackHandler, TrainerCallback
+except ImportError as error:
+    raise missing("transformers", "transformers", "transformers", error) from None
+
+# A trend is seen in far fewer; more would only be more snapshots.
+GENERATIONS: Final = 100
+
+
+class LeaklineCallback(TrainerCallback):
+    """Watches a training. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+
+    def __init__(
+        self,
+        project: str | None = None,
+        *,
+        steps: int | None = None,
+        epochs: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        self._steps, self._epochs = checked_steps(steps), epochs
+        given = checked("LeaklineCallback", {**options, "project": project})
+        self._training = Training("transformers", given)
+        self._last: _Last | None = None
+        # Of the training under way.
+        self._each = 1
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._last, self._each = None, self._steps or max(1, state.max_steps // GENERATIONS)
+        place, total = Place(), None
+        with self._training.guard:
+            handler = calling(CallbackHandler)
+            if handler is not None:
+                self._last = _Last(self._training)
+                bracket(handler, self, self._last)
+            place = Place(args.process_index, args.world_size)
+            total = state.num_train_epochs if self._epochs else -(-state.max_steps // self._each)
+        unit = "epoch" if self._epochs else "step" if self._each == 1 else "generation"
+        note = None if self._epochs else several(self._each, "steps")
+        self._training.begin(unit, total or None, ("train",), place, note)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on and self._epochs:
+            self._training.generation(round(state.epoch or 0))
+            self._training.phase("train")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on:
+            if not self._epochs:
+                self._training.count(state.global_step // self._each)
+            self._training.phase("train")
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on:
+            self._training.phase("epoch_end")
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # There is no hook before an evaluation: its first step is the first that is heard of it.
+        if self._training.is_on:
+            self._training.phase("validation")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on:
+            self._training.phase("validation")
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on:
+            self._training.phase("save")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._training.is_on:
+            self._training.rest()
+            if self._last is None:
+                self._training.end()
+
+
+class _Last(TrainerCallback):
+    """Called after the callbacks of the user: what comes next is the save, when nothing else is due before it."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._maybe_saves(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._maybe_saves(control)
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._maybe_saves(control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._maybe_saves(control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training.end()
+
+    def _maybe_saves(self, control: Any) -> None:
+        due = control.should_log or control.should_evaluate
+        if self._training.is_on and control.should_save and not due:
+            self._training.phase("save")

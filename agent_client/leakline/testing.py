@@ -1,0 +1,172 @@
+"""Is something kept from call to call? A function is called again and again, each call a generation, and judged.
+
+What a training measures beside its loop, without a spool, a thread or a server: for the pytest plugin.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+from . import run as runs
+from .analysis import examine
+from .analysis.history import history_from_batches
+from .analysis.results import Verdict
+from .analysis.wording import format_bytes
+from .budget import Governor
+from .errors import BadArgument
+from .loop import Loop
+from .recorder import Losses
+from .requests import RequestBox
+from .run import Run
+from .sampler import Sampler
+from .settings import Settings
+from .sizes import size_bytes
+from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+
+DEFAULT_MAX_GROWTH: Final = "1 MiB"
+DEFAULT_GENERATIONS: Final = 6
+# Fewer say nothing of how memory goes on.
+LEAST_GENERATIONS: Final = 5
+# In a test nothing else waits: the whole heap may be looked at at once.
+MAX_PAUSE_SECONDS: Final = 10.0
+LEAKING: Final = ("suspected", "confirmed")
+NAMES_TOLD: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """``max_growth_bytes`` per generation; how many are measured, and how many calls come before them."""
+
+    max_growth_bytes: float
+    generations: int = DEFAULT_GENERATIONS
+    warm_up: int = 1
+    collect: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``growth_bytes``: per generation, as little as it may be; None where too few generations were seen."""
+
+    verdict: Verdict
+    growth_bytes: float | None
+    is_leak: bool
+
+
+def allowed(
+    max_growth: object = DEFAULT_MAX_GROWTH, generations: object = DEFAULT_GENERATIONS,
+    warm_up: object = 1, collect: object = True,
+) -> Allowed:  # fmt: skip
+    """Raises BadArgument."""
+    if isinstance(max_growth, bool) or not isinstance(max_growth, (int, float, str)):
+        raise BadArgument("max_growth", max_growth, 'must be a size such as "1 MiB", or bytes')
+    size = size_bytes(max_growth, "max_growth") if isinstance(max_growth, str) else max_growth
+    if not 0 <= size < 2.0**63:
+        raise BadArgument("max_growth", max_growth, "must be zero or more")
+    return Allowed(
+        size,
+        _number(generations, "generations", LEAST_GENERATIONS),
+        _number(warm_up, "warm_up", 0),
+        bool(collect),
+    )
+
+
+def _number(value: object, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadArgument(name, value, f"must be a whole number, at least {least}")
+    return value
+
+
+class MeasuredRun(Run):
+    """A run that is nowhere but here: `leakline.current()` gives it, and what the code under test calls is measured."""
+
+    def __init__(self, collect: bool = True) -> None:
+        super().__init__()
+        governor = Governor(1.0, start_credit_seconds=60.0, max_pause_seconds=MAX_PAUSE_SECONDS)
+        requests = RequestBox()
+        self._collect = collect
+        self._snapshots: list[Snapshot] = []
+        sampler = Sampler(governor, requests=requests)
+        self._loop = Loop("generation", sampler, governor, Losses(), self._snapshots.append)
+        self._chain: Any = SimpleNamespace(requests=requests)
+        self._before: Run | None = None
+
+    def __enter__(self) -> MeasuredRun:
+        assert self._loop is not None
+        self._before, runs._active = runs._active, self
+        self._settle()
+        self._loop.sampler.start()
+        self._loop.baseline()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._loop, None
+        runs._active = self._before
+        if loop is not None:
+            self._settle()
+            loop.finish()
+            loop.sampler.stop()
+            loop.sampler.forget()
+
+    def end_generation(self) -> None:
+        """What is garbage by now is none that a later collection would not take."""
+        self._settle()
+        self._end_generation(None)
+
+    def judged(self, limit: Allowed) -> Judged:
+        """After its end."""
+        process = ProcessIdentity("here", pid=os.getpid())
+        header = RunHeader("here", "pytest", "test", "generation", None, 0.0)
+        history = history_from_batches(header, [Batch(process, tuple(self._snapshots))], ended=True)
+        verdict = examine(history)
+        growth = verdict.growth_bytes_per_generation
+        # That of most of a test alone; a cache that fills in two calls of six is none.
+        least = None if growth is None else max(growth.low, 0.0)
+        leaks = [f for f in verdict.findings if f.status in LEAKING]
+        worst = max((f.growth_bytes_per_generation.low for f in leaks), default=0.0)
+        most = max(least or 0.0, worst)
+        is_leak = most > limit.max_growth_bytes
+        return Judged(verdict, most if growth is not None else None, is_leak)
+
+    def finish(self) -> None:
+        """It ends with the test."""
+
+    def _make_way(self, settings: Settings) -> Settings:
+        # The code under test has a run of its own.
+        return settings
+
+    def _call_back(self, *, last: bool = False) -> None:
+        pass
+
+    def _clean_up(self) -> None:
+        pass
+
+    def _settle(self) -> None:
+        if self._collect:
+            gc.collect()
+
+
+def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
+    """What leaks are made of, the likeliest first, of these roles."""
+    leaks = [finding for finding in verdict.findings if finding.status in LEAKING]
+    names = (s.name for f in leaks for s in f.suspects if s.role in roles)
+    return tuple(dict.fromkeys(names))
+
+
+def told(judged: Judged, limit: Allowed) -> str:
+    """Why a test fails: how much it keeps, the sentence of the verdict, and who holds it."""
+    growth = format_bytes(judged.growth_bytes or 0.0)
+    most = format_bytes(limit.max_growth_bytes)
+    lines = [
+        f"leakline: keeps {growth} per call at least, after {limit.warm_up} to warm up; allowed are {most}",
+        judged.verdict.summary,
+    ]
+    kept = named(judged.verdict, "type")[:NAMES_TOLD]
+    holders = named(judged.verdict, "holder", "container")[:NAMES_TOLD]
+    lines += [f"what: {', '.join(kept)}"] if kept else []
+    lines += [f"held by: {', '.join(holders)}"] if holders else []
+    advice = next((a for f in judged.verdict.findings for a in f.advice), None)
+    return "\n".join([*lines, *([f"advice: {advice}"] if advice else [])])

@@ -1,0 +1,89 @@
+"""The leaks one can switch on, and what the right answer about each of them is.
+
+The answers are measured by planting (`python -m examples.dqn_fuel_breaks.measure`: the same training with and without
+the switch, read by procfs and by counting), never taken from what Leakline says. The numbers in the docstrings are
+those of RIGHT_ANSWERS; a test holds them together, and the measurement says when they are no longer true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Final
+
+from ..erl_trading.leaks import MIB, RightAnswer
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """Each switch plants one leak; the training does the same otherwise, down to the last digit."""
+
+    metrics: bool = False
+    """Losses, rewards and the values of all blocks, logged as plain lists, have no bound.
+
+    Right: kind container; phase collect; DQNAgent.values, tracked as values; 320 lists of values and
+    3 MiB per episode, from episode 0.
+    """
+
+    attached_tensors: bool = False
+    """The replay buffer keeps the surprise of each transition with the graph that made it.
+
+    Right: kind graph; phase collect; torch.Tensor with a graph, held by ReplayBuffer.priorities; 480 tensors
+    (320 of them priorities) and 11.6 MiB per episode, from episode 0.
+    """
+
+    experience: bool = False
+    """The local buffer of experiences has no bound, and no cleanup reaches it.
+
+    Right: kind container; phase collect; ExperienceCollector.experience_buffer, or the Experience it holds; 320
+    experiences and 1.2 MiB per episode, from episode 0, in which it passes its declared capacity.
+    """
+
+    environments: bool = False
+    """Every episode makes vectorised environments of its own, and a list keeps them all.
+
+    Right: kind objects; phase collect; FireEnvironment, held by Trainer.vectorised; 8 environments and
+    3.5 MiB per episode, from episode 1, the first that does not find them made.
+    """
+
+    figures: bool = False
+    """Pictures are closed with `pyplot.close()`, which closes the newest figure and leaves the one before open.
+
+    Right: kind objects; phase plot; matplotlib's Figure; 0.5 figures and 1.9 MiB per episode, from episode 1: one
+    every second episode.
+    """
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Leaks:
+        return cls(**dict.fromkeys(names, True))
+
+
+SWITCHES: Final = tuple(field.name for field in fields(Leaks))
+
+RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
+    "metrics": RightAnswer(
+        kind="container", phase="collect", names=("values", "DQNAgent.values"),
+        bytes_per_generation=3 * MIB,
+        counted="agent.values", count_per_generation=320, started_at_generation=0,
+    ),
+    "attached_tensors": RightAnswer(
+        kind="graph", phase="collect", names=("torch.Tensor", "ReplayBuffer.priorities"),
+        bytes_per_generation=int(11.6 * MIB),
+        counted="tensors with a graph", count_per_generation=480, started_at_generation=0,
+    ),
+    "experience": RightAnswer(
+        kind="container", phase="collect",
+        names=("ExperienceCollector.experience_buffer", "Experience"),
+        bytes_per_generation=int(1.2 * MIB),
+        counted="collector.experience_buffer", count_per_generation=320, started_at_generation=0,
+    ),
+    "environments": RightAnswer(
+        kind="objects", phase="collect", names=("FireEnvironment", "Trainer.vectorised"),
+        bytes_per_generation=int(3.5 * MIB),
+        counted="FireEnvironment", count_per_generation=8, started_at_generation=1,
+    ),
+    "figures": RightAnswer(
+        kind="objects", phase="plot", names=("Figure",), bytes_per_generation=int(1.9 * MIB),
+        counted="figures", count_per_generation=0.5, started_at_generation=1,
+    ),
+}  # fmt: skip

@@ -1,0 +1,99 @@
+"""What people and programs show to be let in: made, told apart, and what is kept of it. Knows no database and no HTTP.
+
+A token is 256 random bits behind a word that says what it is for, so its SHA-256 is kept: nobody finds a token by
+trying, and a look costs a microsecond. A password is what somebody could think of, so argon2 is kept of it, which
+makes each try cost 64 MiB and a twentieth of a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
+
+Scope = Literal["ingest", "read", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+TOKEN_BYTES: Final = 32
+# What scanners for secrets look for: leakline_(ingest|read|admin)_ and 43 characters.
+PREFIX: Final = "leakline"
+# Of the random part, what is kept to know a token again by.
+SHOWN_CHARACTERS: Final = 4
+MAX_TOKEN_CHARACTERS: Final = 200
+MIN_PASSWORD_CHARACTERS: Final = 8
+# argon2 reads all of it.
+MAX_PASSWORD_CHARACTERS: Final = 1_000
+
+_RANDOM: Final = rf"[A-Za-z0-9_-]{{{len(secrets.token_urlsafe(TOKEN_BYTES))}}}"
+_TOKEN: Final = re.compile(rf"{PREFIX}_(?:{'|'.join(SCOPES)})_{_RANDOM}")
+_SESSION: Final = re.compile(_RANDOM)
+
+
+def make_token(scope: Scope) -> str:
+    return f"{PREFIX}_{scope}_{secrets.token_urlsafe(TOKEN_BYTES)}"
+
+
+def make_session() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def digest_of(secret: str) -> str:
+    """What is kept. A look for it tells no time of use: who can choose a digest cannot choose a token."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def beginning_of(token: str) -> str:
+    scope = token.split("_")[1]
+    return token[: len(PREFIX) + len(scope) + 2 + SHOWN_CHARACTERS]
+
+
+def is_token(text: str) -> bool:
+    """Whether it looks like one; a password that does is not taken."""
+    return text.startswith(tuple(f"{PREFIX}_{scope}_" for scope in SCOPES))
+
+
+def could_be_token(text: str) -> bool:
+    """Whether any was ever made of this form; what was not, nobody needs to look for."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def could_be_session(text: str) -> bool:
+    return _SESSION.fullmatch(text) is not None
+
+
+def check_password(text: str) -> str:
+    """The password. Raises ValueError with what a good one has."""
+    if len(text) < MIN_PASSWORD_CHARACTERS:
+        raise ValueError(f"must have at least {MIN_PASSWORD_CHARACTERS} characters")
+    if len(text) > MAX_PASSWORD_CHARACTERS:
+        raise ValueError(f"must have at most {MAX_PASSWORD_CHARACTERS} characters")
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("must not begin or end with a blank or hold a control character")
+    if is_token(text):
+        raise ValueError("must not be a token; tokens sign in by themselves")
+    return text
+
+
+def hash_password(password: str) -> str:
+    return _hasher().hash(password)
+
+
+def is_password(hashed: str, password: str) -> bool:
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    try:
+        return _hasher().verify(hashed, password)
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+@cache
+def _hasher() -> PasswordHasher:
+    from argon2 import PasswordHasher
+
+    return PasswordHasher()

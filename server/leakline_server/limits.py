@@ -1,0 +1,110 @@
+"""Every bound on what is sent to a server and on what it answers, in one place and on without being asked for.
+
+`docs/limits.md` tells them to people, and a test holds that it does. Rooms import the numbers from here; nothing else
+names one. What a chat service takes stands with its format, because it is the service's number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# -- a request
+# As it comes, of a compressed batch; of every other JSON body as it comes and inflated.
+MAX_BODY_BYTES: Final = 256 * 1024
+# Of a batch: inflated, or sent without compression.
+MAX_INFLATED_BYTES: Final = 2 * 2**20
+# What a zstd frame may ask a reader to keep; `zstd -19` asks for as much.
+MAX_WINDOW_BYTES: Final = 8 * 2**20
+# A body that trickles is cut.
+BODY_SECONDS: Final = 15.0
+# Of all bodies that are on their way at a time, and of the values of those that wait for a thread: past it, a request
+# is told to come again.
+MAX_BODIES_BYTES: Final = 64 * 2**20
+MAX_DEPTH: Final = 8
+MAX_JSON_DEPTH: Final = 16
+# Each is looked at on the event loop. A client of ours tells two thirds of them at most.
+MAX_JSON_VALUES: Final = 20_000
+MAX_FORM_BYTES: Final = 64 * 1024
+MAX_FORM_FIELDS: Final = 50
+# The longest password, each character as twelve bytes, and where to go then.
+MAX_SIGN_IN_BYTES: Final = 16 * 1024
+# A page of the list of runs, where a run may stand under each of its tags.
+MAX_FORM_BOXES: Final = 1_000
+
+# -- a batch
+MAX_SNAPSHOTS: Final = 200
+MAX_BATCH_SERIES: Final = 4_000
+MAX_BATCH_EVENTS: Final = 2_000
+MAX_LARGE_OBJECTS: Final = 64 * MAX_SNAPSHOTS
+MAX_HOLDERS: Final = 64 * MAX_SNAPSHOTS
+MAX_CENSUS_TYPES: Final = 5_000
+MAX_LOST_REASONS: Final = 32
+
+# -- numbers
+# Beyond this, JSON numbers are no longer exact in JavaScript.
+MAX_INTEGER: Final = 2**53
+# Sums and squares of what is below this still fit a double with digits to spare.
+MAX_FLOAT: Final = 1e15
+MAX_RSS_BYTES: Final = 64 * 2**40
+# The year 3000: a clock that says more is in the wrong unit.
+MAX_TIME_SECONDS: Final = 32_503_680_000.0
+# A clock that is further ahead of the server's is believed no more: its times become the server's, and that is told.
+MAX_AHEAD_SECONDS: Final = 300.0
+
+# -- texts, in characters
+MAX_NAME_LENGTH: Final = 512
+MAX_LABEL_LENGTH: Final = 256
+MAX_PATH_LENGTH: Final = 1_024
+MAX_INSTANCE_LENGTH: Final = 128
+# What a process printed: one line. A client of ours cuts at 400.
+MAX_LINE_LENGTH: Final = 1_000
+
+# -- a run; what is more becomes "other", or is left out, and is counted
+MAX_RUN_SERIES: Final = 6_000
+MAX_RUN_TYPES: Final = 2_000
+MAX_RUN_PHASES: Final = 64
+MAX_RUN_PROCESSES: Final = 10_000
+MAX_RUN_TAGS: Final = 64
+MAX_DECLARED_PHASES: Final = 256
+MAX_RUN_ATTEMPTS: Final = 1_000
+# Encoded: a client of ours cuts the first at half of it, and the second at less.
+MAX_CONFIG_BYTES: Final = 128 * 1024
+MAX_ENVIRONMENT_BYTES: Final = 64 * 1024
+MAX_NOTES: Final = 1_000
+MAX_NOTES_BYTES: Final = 2**20
+
+# -- a day (UTC); of a project, and settings change them: runs that begin, and bytes that are stored
+RUNS_PER_DAY: Final = 10_000
+BYTES_PER_DAY: Final = 64 * 2**30
+# In which runs begin: else nothing would bound the others.
+PROJECTS_PER_DAY: Final = 1_000
+
+# -- what waits
+# A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
+MAX_WAITING_BATCHES: Final = 1_024
+# Snapshots of 65 series as arrays take at most 10 MB then.
+MAX_WAITING_SNAPSHOTS: Final = 20_000
+# Of bodies, inflated, or of their numbers where those are more.
+MAX_WAITING_BYTES: Final = 64 * 2**20
+MAX_LIVE_STREAMS: Final = 4_096
+
+# -- what people may set
+MAX_RULES: Final = 500
+# With those of the environment not more than can be sent to at once, so that none ever waits for another.
+MAX_WEBHOOKS: Final = 31
+
+# -- an answer
+MAX_PAGE: Final = 200
+MAX_POINTS: Final = 20_000
+MAX_ITEMS: Final = 1_000
+MAX_LISTED: Final = 5_000
+# Each tells its packages.
+MAX_ATTEMPTS_TOLD: Final = 50
+
+# -- a request of OpenTelemetry
+MAX_OTLP_RESOURCES: Final = 64
+MAX_OTLP_POINTS: Final = 20_000
+MAX_OTLP_SERIES: Final = 1_000
+# A phase ends and a collection comes once in seconds; each snapshot is numbered and stored by itself.
+MAX_OTLP_SNAPSHOTS: Final = 2_000
+MAX_OTLP_DEPTH: Final = 64

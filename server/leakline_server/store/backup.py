@@ -1,0 +1,228 @@
+"""A copy of an SQLite database while a server writes on, and putting one back while none does.
+
+A copy is what the database was at one moment: the moment is held by a transaction that reads, and who writes goes on
+beside it in the write-ahead log. It is checked before it gets its name, and lies in one file. On Postgres `pg_dump`
+does all of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# Of one step of a copy, 4 MiB where a page is 4 KiB; a rest after each leaves the disk to who writes.
+PAGES_PER_STEP: Final = 1_024
+REST_SECONDS: Final = 0.005
+_BUSY_SECONDS: Final = 30.0
+# What SQLite keeps beside a file.
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+_RIGHTS: Final = 0o777
+
+
+class CannotBackUp(Exception):
+    """Its text is the sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A database that is whole: its schema (None: of no Leakline yet) and its bytes."""
+
+    schema: str | None
+    bytes: int
+
+
+def back_up(database: Path, target: Path) -> Checked:
+    """Copy the database into a new file, which is there only when it is whole. Raises CannotBackUp, OSError."""
+    if target.exists():
+        raise _there_already(target)
+    partial = _new_beside(target, ".part")
+    try:
+        with _failing(f"cannot copy {database}"):
+            _copy(database, partial)
+        checked = check(partial)
+        _settle(partial)
+        # Readable by whom the database is: it holds the secrets of webhooks.
+        partial.chmod(database.stat().st_mode & _RIGHTS)
+        _name(partial, target)
+        _settle_folder(target.parent)
+    finally:
+        _remove(partial)
+    return checked
+
+
+def restore(source: Path, database: Path) -> Path | None:
+    """Put a copy of ``source`` where the database is, which nobody may have open. What was there is kept beside it: its
+    path. The change is one renaming, so that there is a whole database at any moment. Owner and rights stay those of
+    the database, whatever those of the backup are. Raises CannotBackUp, OSError.
+    """
+    check(source)
+    # Where a link to it stands, the link stays.
+    database = database.resolve()
+    database.parent.mkdir(parents=True, exist_ok=True)
+    new = _new_beside(database, ".restoring")
+    try:
+        with _failing(f"cannot copy {source}"):
+            _copy(source, new)
+        _settle(new)
+        _give_rights(new, source, database)
+        kept = _keep(database) if database.exists() else None
+        # Pages of the database of before would be read into the new one.
+        for name in _BESIDE:
+            _beside(database, name).unlink(missing_ok=True)
+        new.replace(database)
+        _settle_folder(database.parent)
+    finally:
+        _remove(new)
+    return kept
+
+
+def check(database: Path) -> Checked:
+    """That a file is a whole database of Leakline. Raises CannotBackUp."""
+    if not database.is_file():
+        raise CannotBackUp(f"there is no file {database}")
+    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+        said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+        if said != ["ok"]:
+            raise CannotBackUp(f"{database} is damaged: {'; '.join(said)}")
+        named = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")
+        found = None
+        if named.fetchone() is not None:
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return Checked(None if found is None else str(found[0]), database.stat().st_size)
+
+
+def _there_already(target: Path) -> CannotBackUp:
+    return CannotBackUp(f"{target} is there already; name a new file")
+
+
+def _new_beside(path: Path, suffix: str) -> Path:
+    """An empty file of a name that nobody else uses, which nobody else may read."""
+    number, name = tempfile.mkstemp(suffix, f"{path.name}.", path.parent)
+    os.close(number)
+    return Path(name)
+
+
+def _name(partial: Path, target: Path) -> None:
+    """Give a file its name, unless somebody has taken it meanwhile."""
+    try:
+        os.link(partial, target)
+    except FileExistsError as error:
+        raise _there_already(target) from error
+    except OSError:
+        # A file system without second names: the name is taken first, by a file that is empty for a moment.
+        try:
+            target.touch(0o600, exist_ok=False)
+        except FileExistsError as error:
+            raise _there_already(target) from error
+        partial.replace(target)
+
+
+def _give_rights(new: Path, source: Path, database: Path) -> None:
+    """Those of the database that goes; where there is none, those of the backup, for a server that writes."""
+    if not database.exists():
+        new.chmod(source.stat().st_mode & _RIGHTS | stat.S_IRUSR | stat.S_IWUSR)
+        return
+    before = database.stat()
+    if hasattr(os, "chown"):
+        # Whose it is may be changed by root alone.
+        with contextlib.suppress(PermissionError):
+            os.chown(new, before.st_uid, before.st_gid)
+    new.chmod(before.st_mode & _RIGHTS)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with _opened(source) as reading, _opened(target) as writing:
+        # The moment that is copied. Without it every batch of a server would begin the copy anew.
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        reading.backup(writing, pages=PAGES_PER_STEP, progress=lambda *_: time.sleep(REST_SECONDS))
+        reading.execute("ROLLBACK")
+        # One file: what opens it next makes a log of its own.
+        writing.execute("PRAGMA journal_mode=DELETE").fetchone()
+
+
+def _keep(database: Path) -> Path:
+    """What was there, under another name of the same folder; its log with it where that cannot be written into it."""
+    kept = _unused(database.with_name(f"{database.name}.before-restore-{int(time.time())}"))
+    with contextlib.suppress(sqlite3.Error), _opened(database) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+    for name in ("", *_BESIDE):
+        beside = _beside(database, name)
+        if beside.exists():
+            _keep_as(beside, _beside(kept, name))
+    return kept
+
+
+def _keep_as(path: Path, name: Path) -> None:
+    try:
+        os.link(path, name)
+    except OSError:
+        # A file system without second names.
+        shutil.copy2(path, name)
+
+
+def _unused(path: Path) -> Path:
+    number = 1
+    found = path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
+@contextlib.contextmanager
+def _opened(database: Path) -> Iterator[sqlite3.Connection]:
+    """With our own BEGIN. Never makes a file; one that may not be written is read."""
+    database = database.resolve()
+    mode = "rw" if os.access(database, os.W_OK) else "ro"
+    address = f"{database.as_uri()}?mode={mode}"
+    if mode == "ro" and not _beside(database, "-wal").exists():
+        # Nobody has it open. Where the folder may not be written either, as of a snapshot of a disk, SQLite could not
+        # make what it shares with others.
+        address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
+    connection = sqlite3.connect(address, _BUSY_SECONDS, isolation_level=None, uri=True)
+    with contextlib.closing(connection):
+        yield connection
+
+
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise CannotBackUp(f"{what}: {error}") from error
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _remove(path: Path) -> None:
+    for name in ("", *_BESIDE):
+        _beside(path, name).unlink(missing_ok=True)
+
+
+def _settle(path: Path) -> None:
+    """On the disk, and not in memory alone."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _settle_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,44 @@
+"""A run is created or joined, within what its project may still do today; what is in the way is a refusal in words."""
+
+from __future__ import annotations
+
+from leakline.snapshot import ProcessIdentity, RunHeader
+
+from ..errors import (
+    too_many_attempts,
+    too_many_bytes,
+    too_many_processes,
+    too_many_projects,
+    too_many_runs,
+)
+from ..limits import MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, PROJECTS_PER_DAY
+from ..store import joining
+from ..store.intake import TooManyProjects, TooManyRuns, TooMuchStored, patience_seconds
+from .callers import calling
+from .may_add import refusal_of_process
+from .services import Services
+
+
+def join(
+    use: Services, header: RunHeader, now: float, process: ProcessIdentity | None
+) -> joining.Joined:
+    """Raises RequestRefused, and OtherProject, for which each way in has words of its own."""
+    project = header.project
+    runs_per_day = use.config.runs_per_day.of(project)
+    bytes_per_day = use.config.bytes_per_day.of(project)
+    try:
+        joined = joining.join_run(use.engine, header, now, process, runs_per_day, bytes_per_day)
+    except joining.OtherProcess as error:
+        raise refusal_of_process(error, calling.get().project) from error
+    except joining.TooManyProcesses as error:
+        raise too_many_processes(header.id, MAX_RUN_PROCESSES) from error
+    except joining.TooManyAttempts as error:
+        raise too_many_attempts(header.id, MAX_RUN_ATTEMPTS) from error
+    except TooManyRuns as error:
+        raise too_many_runs(error.project, error.limit, patience_seconds(now)) from error
+    except TooMuchStored as error:
+        raise too_many_bytes(error.project, error.limit, patience_seconds(now)) from error
+    except TooManyProjects as error:
+        raise too_many_projects(PROJECTS_PER_DAY, patience_seconds(now)) from error
+    use.live.wake(header.id)
+    return joined

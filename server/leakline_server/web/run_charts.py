@@ -1,0 +1,156 @@
+"""What is known of one run -> the charts of its page, whole or of a stretch of their axis. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from leakline.analysis.books import NO_PHASE
+from leakline.analysis.results import BookLine, Books
+
+from .. import charts
+from ..chart_outlook import budget_levels
+from ..chart_parts import JS_PRIVATE, PRIVATE, Chart, Line, Palette, Points
+from . import sections
+from .annotations import fix_effects, marks
+from .inventory import Effects
+from .notes_view import notes_of
+from .run_data import RunData, summed
+from .zoom import Stretch
+
+Json = Mapping[str, Any]
+
+_TENSORS: Final = {
+    "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
+    "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
+}  # fmt: skip
+_FRAMES: Final = "js.frames_per_second"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCharts:
+    """Those that share the axis of the page; None where there is nothing to draw."""
+
+    trend: Chart
+    books: Chart | None
+    memory: Chart | None
+    gpu: Chart | None
+    types: Chart | None
+    tensors: Chart | None
+    fill: Chart | None
+    gauges: Chart | None
+    seconds: Chart | None
+
+    def __iter__(self) -> Iterator[Chart]:
+        found = (getattr(self, field.name) for field in fields(self))
+        return (chart for chart in found if chart is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The charts, and what was read or worked out for them that is told beside them as well."""
+
+    charts: RunCharts
+    effects: Effects
+    devices: Sequence[Points]
+
+
+def draw(data: RunData, palette: Palette) -> Drawn:
+    axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
+    private = _lines(data, PRIVATE) or _lines(data, JS_PRIVATE)
+    rss = _lines(data, ("process.rss_bytes",))
+    effects = _effects(data, private or rss)
+    devices = data.read_ends(charts.GPU_SERIES)
+    titles = sections.type_lines(data.types)
+    found = RunCharts(
+        trend=_trend(data, palette, private, rss, effects),
+        books=_books(data, palette) if by_phase else None,
+        memory=charts.memory_chart(axis, data.read_ends(charts.MEMORY_SERIES), kind),
+        gpu=charts.gpu_chart(axis, devices, kind),
+        types=charts.counts_chart("types", axis, data.read_ends(tuple(titles)), titles, kind),
+        tensors=charts.counts_chart(
+            "tensors", axis, data.read_ends(tuple(_TENSORS)), _TENSORS, kind
+        ),
+        fill=_fill(data),
+        gauges=_gauges(data),
+        seconds=charts.seconds_chart(axis, palette, data.books) if by_phase else None,
+    )
+    return Drawn(found, effects, devices)
+
+
+def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
+    """Chart -> its lines, where ``data`` reads that stretch alone."""
+    books = in_phase_order(data.run, data.books)
+    first, last = math.floor(stretch.first), math.ceil(stretch.last)
+    data = replace(data, books=charts.books_within(books, first, last))
+    return {chart.id: chart.lines for chart in draw(data, palette_of(data.run, data.books)).charts}
+
+
+def in_phase_order(run: Json, books: Books) -> Books:
+    """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
+    top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
+
+    def order(line: BookLine) -> tuple[int, str]:
+        first = line.name.split("/")[0]
+        if line.name in NO_PHASE:
+            return len(top) + 1 + NO_PHASE.index(line.name), ""
+        return top.index(first) if first in top else len(top), line.name
+
+    return replace(books, lines=tuple(sorted(books.lines, key=order)))
+
+
+def palette_of(run: Json, books: Books) -> Palette:
+    """Declared phases first: their colours do not depend on what happens to run."""
+    booked = (line.name for line in books.lines if line.name not in NO_PHASE)
+    return Palette.of([*run["phases"], *run["phases_seen"], *booked])
+
+
+def _effects(data: RunData, lines: Sequence[Points]) -> Effects:
+    ends = next((points for points in lines if points.phase is None), None)
+    return fix_effects(data.run, data.events, data.verdict, ends, data.axis, data.clock)
+
+
+def _trend(
+    data: RunData,
+    palette: Palette,
+    private: Sequence[Points],
+    rss: Sequence[Points],
+    effects: Effects,
+) -> Chart:
+    happened = marks(
+        data.run, data.events, notes_of(data.run, data.events), data.incidents, data.alerts, effects,
+        data.axis, data.clock,
+    )  # fmt: skip
+    return charts.trend_chart(data.axis, palette, private, rss, data.verdict, happened)
+
+
+def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
+    """One line for each phase end and one for the generation end; without generations, one through all snapshots."""
+    if data.axis.unit == "time":
+        return summed(data.read(names, None, None), names)
+    phases = summed(data.read(names, "*", "phase_end"), names)
+    return [*phases, *summed(data.read(names, None, "generation_end"), names)]
+
+
+def _books(data: RunData, palette: Palette) -> Chart | None:
+    levels = budget_levels(data.verdict, data.books)
+    return charts.books_chart(data.axis, palette, data.books, levels=levels)
+
+
+def _fill(data: RunData) -> Chart | None:
+    capacities = {store.name: store.capacity for store in data.stores if store.capacity}
+    names = tuple(f"tracked.{name}.length" for name in capacities)
+    return charts.fill_chart(data.axis, data.read_ends(names), capacities)
+
+
+def _gauges(data: RunData) -> Chart | None:
+    points = data.read_ends(("gauge.*", _FRAMES))
+    titles = {
+        each.name: "frames per second" if each.name == _FRAMES else each.name.removeprefix("gauge.")
+        for each in points
+    }
+    return charts.counts_chart(
+        "gauges", data.axis, points, titles, data.kind, unit="number", y_title="value"
+    )

@@ -1,0 +1,120 @@
+"""Gauges of the program: compared over two runs, and told where they move with memory; and how far two runs come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builder import MIB, Training, history_of, kept_environments
+
+from leakline.analysis import RunHistory, compare, examine
+from leakline.analysis.gauges import companions, rank_correlation
+from leakline.analysis.series import lanes_of
+
+STEADY = [60.0 + (g % 3) for g in range(24)]
+FALLING = [60.0 - 1.6 * g for g in range(24)]
+
+
+def with_gauge(history: RunHistory, name: str, values: list[float]) -> RunHistory:
+    """The gauge at each generation end."""
+    (process,) = history.processes
+    left = iter(values)
+    column = [next(left) if kind == "generation_end" else None for kind in process.kind]
+    return replace(history, processes=(replace(process, series={**process.series, name: column}),))
+
+
+def run(name: str, seed: int = 1, *, leaks: bool = False, generations: int = 24) -> RunHistory:
+    kept = (kept_environments(),) if leaks else ()
+    return Training(generations=generations, leaks=kept, run=name, seed=seed).history()
+
+
+def test_a_gauge_that_only_one_run_has_has_no_change() -> None:
+    after = with_gauge(run("b"), "gauge.reward", STEADY)
+    (change,) = compare(run("a"), after).by_gauge
+    assert (change.gauge, change.before) == ("reward", None)
+    assert (change.change_percent, change.same) == (None, None)
+
+
+def test_no_change_has_a_tolerance() -> None:
+    before = with_gauge(run("a", leaks=True), "gauge.steps_per_second", [100.0] * 24)
+    for value, same, percent in ((104.9, True, 4.9), (105.0, False, 5.0), (88.0, False, -12.0)):
+        after = with_gauge(run("b", 2), "gauge.steps_per_second", [value] * 24)
+        (change,) = compare(before, after).by_gauge
+        assert (change.same, change.change_percent) == (same, percent)
+
+
+def test_a_gauge_of_zero_in_both_is_no_change_and_from_zero_has_no_percent() -> None:
+    nothing = with_gauge(run("a"), "gauge.lost", [0.0] * 24)
+    (change,) = compare(nothing, with_gauge(run("b"), "gauge.lost", [0.0] * 24)).by_gauge
+    assert (change.same, change.change_percent) == (True, 0.0)
+    (change,) = compare(nothing, with_gauge(run("b"), "gauge.lost", [3.0] * 24)).by_gauge
+    assert (change.same, change.change_percent) == (False, None)
+
+
+def test_a_steady_frame_rate_beside_a_leak_is_not_told() -> None:
+    leaking = with_gauge(run("a", leaks=True), "js.frames_per_second", STEADY)
+    assert companions(lanes_of(leaking)[0]) == ()
+
+
+def test_a_frame_rate_that_falls_without_memory_is_not_told() -> None:
+    history = history_of([500 * MIB - i for i in range(24)], js__frames_per_second=FALLING)
+    assert companions(lanes_of(history)[0]) == ()
+
+
+def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> None:
+    leaking = with_gauge(run("a", leaks=True), "js.frames_per_second", FALLING)
+    finding = examine(leaking).findings[0]
+    told = [line for line in finding.evidence if line.startswith("frames per second fell from 5")]
+    assert len(told) == 1, finding.evidence
+    assert "while memory rose (rank correlation -" in told[0]
+    healthy = with_gauge(run("b"), "js.frames_per_second", FALLING)
+    assert not any(f.status in ("suspected", "confirmed") for f in examine(healthy).findings)
+
+
+def test_at_most_two_gauges_are_told() -> None:
+    history = run("a", leaks=True)
+    for name in "abcd":
+        history = with_gauge(history, f"gauge.{name}", FALLING)
+    assert len(companions(lanes_of(history)[0])) == 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 400], 1.0), ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [5, 5, 5, 5], 0.0), ([1, 2, 2, 3], [1, 2, 2, 3], 1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),
+    ],
+)  # fmt: skip
+def test_rank_correlation_is_spearmans(a: list[float], b: list[float], found: float) -> None:
+    assert rank_correlation(a, b) == pytest.approx(found)
+
+
+def test_a_crash_after_1000_episodes_beside_a_run_without_an_end() -> None:
+    each = 3 * MIB
+    before = history_of([800 * MIB + each * g for g in range(996)], limit=800 * MIB + each * 1000)
+    before = replace(before, unit="episode", ended=True)
+    after = history_of(
+        [800 * MIB + (g % 5) * 4096 for g in range(1400)], limit=800 * MIB + each * 1000
+    )
+    found = compare(before, replace(after, unit="episode", run="after")).survival
+    assert found is not None
+    out = found.before.runs_out_at_generation
+    assert out is not None
+    assert out.estimate == pytest.approx(1000, abs=10)
+    assert (found.before.last_generation, found.before.ended) == (995, True)
+    assert (found.after.last_generation, found.after.ended) == (1399, False)
+    assert found.after.runs_out_at_generation is None
+    assert found.sentence.startswith("Before: memory runs out about episode 1,00") or (
+        found.sentence.startswith("Before: memory runs out about episode 99")
+    )
+    assert found.sentence.endswith(
+        "After: nothing says that memory runs out; it has come to episode 1,399."
+    )
+
+
+def test_a_run_that_has_not_begun_has_come_nowhere() -> None:
+    found = compare(RunHistory("a"), run("b")).survival
+    assert found is not None
+    assert found.before.last_generation is None
+    assert found.sentence.startswith("Before: no generation was seen. After: ")

@@ -1,0 +1,78 @@
+"""What a run that declares no generations is counted by, and what becomes of that once it declares some."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakline.analysis import examine
+from leakline.analysis.history import RunHistory, history_from_batches
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+
+MIB = 2**20
+
+
+def batch(
+    seconds: range,
+    *,
+    grows: int = 0,
+    generations: bool = False,
+    instance: str = "a",
+    attempt: int = 1,
+) -> Batch:
+    """One reading at each of these seconds."""
+    snapshots = tuple(
+        Snapshot(
+            sequence=number, time=1e9 + at, monotonic=float(at), generation=number if generations else None,
+            phase=None, label="", kind="generation_end",
+            samples={"process.rss_bytes": 300 * MIB + grows * number, "process.anon_bytes": 200 * MIB + grows * number},
+        )
+        for number, at in enumerate(seconds)
+    )  # fmt: skip
+    return Batch(ProcessIdentity(instance, attempt=attempt), snapshots)
+
+
+def history(unit: str, *batches: Batch) -> RunHistory:
+    return history_from_batches(RunHeader("r", "p", "n", unit, None, 1e9), batches)
+
+
+@pytest.mark.parametrize("unit", ["generation", "epoch", "minute"])
+def test_minutes_are_never_told_as_generations(unit: str) -> None:
+    verdict = examine(history(unit, batch(range(0, 1200, 60), grows=20 * MIB)))
+    assert (verdict.unit, verdict.generations) == ("minute", 20)
+    assert verdict.status in ("suspected", "confirmed", "watch")
+    assert "per minute" in verdict.summary
+    assert unit == "minute" or unit not in verdict.summary
+
+
+def test_generations_are_never_told_as_minutes() -> None:
+    verdict = examine(history("minute", batch(range(20), generations=True)))
+    assert (verdict.unit, verdict.generations) == ("generation", 20)
+
+
+def test_seconds_are_counted_where_that_is_asked() -> None:
+    read = batch(range(20), grows=8 * MIB)
+    assert examine(history("second", read)).generations == 20
+    assert "per second" in examine(history("second", read)).summary
+    assert examine(history("minute", read)).generations == 1
+
+
+def test_an_older_run_goes_on_by_the_minute() -> None:
+    assert examine(history("second", batch(range(601)))).unit == "second"
+    grown = examine(history("second", batch(range(1260))))
+    assert (grown.unit, grown.generations) == ("minute", 21)
+
+
+def test_what_came_before_the_first_generation_is_not_counted() -> None:
+    """`leakline run` has looked at a program for minutes before that called init itself."""
+    before = batch(range(0, 600, 60), grows=50 * MIB, instance="beside")
+    own = batch(range(700, 712), generations=True, instance="own", attempt=2)
+    verdict = examine(history("epoch", before, own))
+    assert (verdict.unit, verdict.generations, verdict.status) == ("epoch", 12, "ok")
+
+
+def test_a_run_that_is_counted_by_the_minute_is_the_same_object() -> None:
+    """What looks keep of earlier ones rests on that."""
+    read = history("minute", batch(range(0, 300, 60)))
+    from leakline.analysis.units import in_its_unit
+
+    assert in_its_unit(read) is read

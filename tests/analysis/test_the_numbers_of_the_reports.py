@@ -1,0 +1,284 @@
+"""Rows of the five reports that are numbers: replayed as series, with the values that the reports give."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from statistics import median
+
+import builder
+import pytest
+from builder import GIB, MIB, Leak, Training, history_of, kept_environments
+from test_the_scenarios_of_report_004 import EVALUATE, EVOLVE, GB, TRAIN, Row, replay
+
+from leakline.analysis import RunHistory, compare, examine, expectation_rows, store_fill
+from leakline.analysis.priority import Priorities, priority
+from leakline.report.build import trend
+from leakline.snapshot import Event, Holder
+
+BASELINE = "initialize"
+# Report 004: the table of its first two generations.
+TREND: list[Row] = [
+    (0, BASELINE, 4.23, {"TradingEnvironment": 2, "DDPGAgent": 16, "ReplayBuffer": 1}),
+    (1, EVALUATE, 8.52, {"TradingEnvironment": 2, "DDPGAgent": 16}),
+    (1, TRAIN, 9.12, {"TradingEnvironment": 2, "DDPGAgent": 16}),
+    (1, EVOLVE, 9.45, {"TradingEnvironment": 2, "DDPGAgent": 17}),
+    (2, EVALUATE, 10.23, {"TradingEnvironment": 2, "DDPGAgent": 17}),
+    (2, TRAIN, 10.89, {"TradingEnvironment": 2, "DDPGAgent": 17}),
+    (2, EVOLVE, 11.12, {"TradingEnvironment": 2, "DDPGAgent": 17}),
+]
+
+
+def declared(history: RunHistory, *events: Event) -> RunHistory:
+    return replace(history, events=(*history.events, *events))
+
+
+def band(series: str, first: int, last: int | None, low: float, high: float) -> Event:
+    data = {"first": first, "last": last, "low_bytes": low, "high_bytes": high}
+    return Event(0, 0.0, "band", series, data=data)
+
+
+# -- report 000 --------------------------------------------------------------------------------------------
+
+
+def test_a_crash_after_about_60_episodes_is_foretold_from_the_first_30() -> None:
+    each, begins = 240 * MIB, 8
+    levels = [2 * GIB + each * max(0, episode - begins) for episode in range(61)]
+    before = replace(history_of(levels[:30], limit=levels[60]), unit="episode")
+    verdict = examine(before)
+    assert verdict.growth_bytes_per_generation is not None
+    assert verdict.growth_bytes_per_generation.estimate == pytest.approx(each, rel=0.1)
+    started = verdict.findings[0].started_at_generation
+    assert started is not None
+    assert abs(started.estimate - begins) <= 1
+    assert verdict.oom.generation is not None
+    assert verdict.oom.generation.estimate == pytest.approx(60, abs=2)
+    assert verdict.oom.generation.low <= 60 <= verdict.oom.generation.high
+    assert "per episode" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("losses", 1000), ("rewards", 1000), ("experience", 2000), ("steps", 100), ("collected", 20)],
+)
+def test_a_bounded_store_is_full_at_its_limit_and_one_entry_more_is_told(
+    name: str, limit: int
+) -> None:
+    def filled(*lengths: int) -> str:
+        column = {f"tracked__{name}__length": lengths}
+        history = history_of([500 * MIB] * len(lengths), **column)
+        (row,) = store_fill(replace(history, capacities={name: limit}))
+        assert row.capacity == limit
+        return row.state
+
+    assert filled(limit // 4, limit // 2) == "filling"
+    assert filled(limit // 2, limit, limit, limit) == "full"
+    # Not pruned: also where it has come back from a moment ago.
+    assert filled(limit, limit + 1) == "over"
+
+
+def test_a_list_without_a_bound_is_flagged_and_one_flat_at_1000_is_not() -> None:
+    lengths = [1000.0 * (g + 1) for g in range(20)]
+    grows = history_of(
+        [500 * MIB + 8 * MIB * g for g in range(20)], tracked__losses__length=lengths
+    )
+    verdict = examine(replace(grows, capacities={"losses": None}))
+    (finding,) = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert finding.kind == "container"
+    assert finding.suspects[0].name == "losses"
+    assert finding.suspects[0].count_per_generation == pytest.approx(1000)
+    flat = history_of([500 * MIB] * 20, tracked__losses__length=[1000.0] * 20)
+    assert not examine(replace(flat, capacities={"losses": 1000})).findings
+
+
+def test_five_sources_are_ranked_by_the_size_that_was_planted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    phases = ("act", "store", "learn", "reset", "plot")
+    types = {phase: f"app.{phase.title()}" for phase in phases}
+    monkeypatch.setattr(builder, "STEPS", phases)
+    monkeypatch.setattr(builder, "HEAP", tuple(types.values()))
+    sizes = dict(zip(phases, (6, 24, 12, 40, 9), strict=True))
+    leaks = tuple(
+        Leak(
+            phase, size * MIB, {types[phase]: 16},
+            holders=(Holder(0, types[phase], f"app.Trainer.{phase}[*]", 16, size * MIB // 16),),
+        )
+        for phase, size in sizes.items()
+    )  # fmt: skip
+    training = Training(
+        leaks=leaks, phases=phases, buffer_bytes=0, declare_buffer=False, noise=0.3 * MIB,
+        counts=dict.fromkeys(types.values(), 4), watch=tuple(types.values()),
+    )  # fmt: skip
+    found = [
+        f for f in examine(training.history()).findings if f.status in ("suspected", "confirmed")
+    ]
+    assert [f.phase for f in found] == ["reset", "store", "learn", "plot", "act"]
+    for finding in found:
+        planted = sizes[str(finding.phase)] * MIB
+        assert finding.growth_bytes_per_generation.estimate == pytest.approx(planted, rel=0.15)
+
+
+def test_the_run_after_the_fix_is_fixed_and_passes_60_episodes() -> None:
+    before = Training(generations=60, leaks=(kept_environments(),), run="before")
+    after = Training(generations=75, run="after", seed=3)
+    result = compare(replace(before.history(), ended=True), after.history())
+    assert result.outcome == "fixed", result.summary
+    assert result.survival is not None
+    assert result.survival.before.last_generation == 59
+    assert result.survival.after.last_generation == 74
+
+
+# -- report 001 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "grade"),
+    [(5e9, "critical"), (5e9 - 1, "major"), (1e9, "major"), (1e9 - 1, "minor"), (0.0, "minor")],
+)
+def test_critical_major_and_minor_begin_where_report_001_says(rate: float, grade: str) -> None:
+    assert priority(rate) == grade
+    assert priority(rate, Priorities(major_bytes=1, critical_bytes=2)) in ("critical", "minor")
+
+
+# -- report 004 --------------------------------------------------------------------------------------------
+
+
+def test_the_trend_of_report_004_has_its_changes_and_those_to_the_same_phase() -> None:
+    (process,) = replay(TREND).processes
+    rows = trend(process)
+    changes = [r.since_previous and round(r.since_previous / GB, 2) for r in rows]
+    assert changes == [None, 4.29, 0.60, 0.33, 0.78, 0.66, 0.23]
+    same = [r.since_same_phase and round(r.since_same_phase / GB, 2) for r in rows]
+    assert same == [None, None, None, None, 1.71, 1.77, 1.67]
+
+
+def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
+    one = Event(0, 0.0, "expect", "ReplayBuffer", data={"low": 1, "high": 1, "after": None})
+    ram = band("process.rss_bytes", 0, 0, 4 * GB, 6 * GB)
+    history = declared(replay(TREND[:1]), one, ram)
+    history = replace(history, expectations=(*history.expectations, *_expected(one)))
+    assert {row.state for row in expectation_rows(history)} == {"holds"}
+    (check,) = examine(history).bands
+    assert (check.state, check.within) == ("within", 1)
+
+
+def _expected(*events: Event) -> tuple[object, ...]:
+    from leakline.analysis.history import declared_expectations
+
+    return declared_expectations(events)
+
+
+def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
+    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
+    history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
+    (check,) = examine(history).bands
+    assert (check.state, check.above) == ("outside", 1)
+    assert check.deviations[0].off_by == pytest.approx(0.52 * GB)
+
+
+@pytest.mark.parametrize(("tensors", "state"), [(567, "holds"), (5678, "broken")])
+def test_tensors_are_back_at_their_baseline_after_training(tensors: int, state: str) -> None:
+    rows: list[Row] = [
+        (1, TRAIN, 9.12, {"torch.Tensor": 567}), (2, TRAIN, 9.2, {"torch.Tensor": tensors}),
+        (3, TRAIN, 9.3, {"torch.Tensor": tensors}),
+    ]  # fmt: skip
+    bounds = Event(0, 0.0, "expect", "torch.Tensor", data={"low": 0, "high": 567, "after": TRAIN})
+    history = replay(rows, expect=False)
+    history = replace(history, expectations=_expected(bounds))  # type: ignore[arg-type]
+    (row,) = expectation_rows(history)
+    assert (row.state, row.after, row.last_count) == (state, TRAIN, tensors)
+
+
+@pytest.mark.parametrize(("agents", "state"), [(17, "holds"), (18, "broken"), (30, "broken")])
+def test_agents_are_17_after_evolution_and_30_are_a_leak(agents: int, state: str) -> None:
+    rows: list[Row] = [
+        (1, EVOLVE, 9.45, {"DDPGAgent": 17}), (2, EVOLVE, 9.6, {"DDPGAgent": agents}),
+        (3, EVOLVE, 9.7, {"DDPGAgent": agents}),
+    ]  # fmt: skip
+    bounds = Event(0, 0.0, "expect", "DDPGAgent", data={"low": 17, "high": 17, "after": EVOLVE})
+    history = replace(replay(rows, expect=False), expectations=_expected(bounds))  # type: ignore[arg-type]
+    (row,) = expectation_rows(history)
+    assert row.state == state
+    found = [(f.status, f.suspects[0].name) for f in examine(history).findings]
+    assert found == ([] if state == "holds" else [("suspected", "DDPGAgent")])
+
+
+@pytest.mark.parametrize("healthy", [0, 2])
+def test_none_and_two_environments_are_both_a_count_one_can_expect(healthy: int) -> None:
+    """Report 001 expects none after a generation, report 004 always two."""
+    bounds = Event(
+        0, 0.0, "expect", "TradingEnvironment", data={"low": healthy, "high": healthy, "after": EVALUATE}
+    )  # fmt: skip
+    for count, state in ((healthy, "holds"), (healthy + 1, "broken")):
+        rows: list[Row] = [(g, EVALUATE, 8.5, {"TradingEnvironment": count}) for g in (1, 2, 3)]
+        history = replace(replay(rows, expect=False), expectations=_expected(bounds))  # type: ignore[arg-type]
+        (row,) = expectation_rows(history)
+        assert (row.state, row.expected) == (state, str(healthy))
+
+
+# What each generation of a run adds, in GB: as report 004 expects, and a leak.
+EXPECTED = [1.5] * 5 + [0.7] * 5 + [0.2] * 15
+TIMELINE = ((1, 5, 1.0, 2.0), (6, 10, 0.5, 1.0), (11, None, 0.0, 0.5))
+
+
+def of_gains(gains: list[float]) -> RunHistory:
+    levels = [4.23]
+    for gain in gains:
+        levels.append(levels[-1] + gain)
+    history = history_of([level * GB for level in levels[1:]])
+    (process,) = history.processes
+    columns = {
+        "generation": [None, *range(1, len(gains) + 1)], "kind": ["baseline", *["generation_end"] * len(gains)],
+        "series": {"process.rss_bytes": [round(level * GB) for level in levels]},
+    }  # fmt: skip
+    n = len(levels)
+    times = [60.0 * i for i in range(n)]
+    return replace(
+        history,
+        processes=(
+            replace(
+                process, sequence=range(n), time=times, monotonic=times, phase=[None] * n, label=[""] * n,
+                **columns,  # type: ignore[arg-type]
+            ),
+        ),
+    )  # fmt: skip
+
+
+def test_growth_per_generation_is_held_against_the_timeline_of_report_004() -> None:
+    planned = [
+        band("generation.growth_bytes", a, b, low * GB, high * GB) for a, b, low, high in TIMELINE
+    ]
+    fine = examine(declared(of_gains(EXPECTED), *planned)).bands
+    assert [(c.within, c.below, c.above) for c in fine] == [(5, 0, 0), (5, 0, 0), (15, 0, 0)]
+    leaks = examine(declared(of_gains([1.5] * 5 + [7.0] * 8), *planned)).bands
+    assert [(c.within, c.above) for c in leaks] == [(5, 0), (0, 5), (0, 3)]
+    assert leaks[1].deviations[0].off_by == pytest.approx(6 * GB)
+    assert leaks[1].sentence.startswith("Above in generations 6 to 10 by up to 5.59 GiB")
+
+
+def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
+    history = of_gains([1.5] * 6)
+    (process,) = history.processes
+    gap = [g if g is None or g < 4 else g + 1 for g in process.generation]
+    gapped = replace(history, processes=(replace(process, generation=gap),))
+    (check,) = examine(declared(gapped, band("generation.growth_bytes", 1, 7, GB, 2 * GB))).bands
+    assert (check.within, check.unread) == (5, 1)
+
+
+# -- what no other tool has --------------------------------------------------------------------------------
+
+
+def test_the_interval_of_the_first_leaking_generation_holds_the_truth() -> None:
+    inside, errors = [], []
+    for seed in range(60):
+        rng = random.Random(seed)
+        start = rng.randint(3, 18)
+        leak = Leak(rng.choice((EVALUATE, TRAIN)), rng.uniform(4, 20) * MIB, {}, start=start)
+        training = Training(generations=32, leaks=(leak,), seed=seed, buffer_bytes=0)
+        found = examine(training.history()).findings[0].started_at_generation
+        assert found is not None, seed
+        inside.append(found.low <= start <= found.high)
+        errors.append(abs(found.estimate - start))
+    assert sum(inside) >= 0.85 * len(inside)
+    assert median(errors) <= 1

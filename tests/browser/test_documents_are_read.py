@@ -1,0 +1,83 @@
+"""The documents in a real browser: found, read in order, pictures of one's own colours, and no other host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+Open = Callable[..., Page]
+
+
+def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) -> None:
+    page = open_page("/incidents")
+    page.get_by_role("link", name="Documentation").click()
+    page.locator(".document").get_by_role("link", name="Find a leak").click()
+    expect(page).to_have_url(f"{server}/docs/find-a-leak")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Find a leak")
+    beside = page.get_by_role("navigation", name="All documents")
+    expect(beside.locator("[aria-current=page]")).to_have_text("Find a leak")
+
+
+def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:
+    page = open_page("/docs")
+    titles = []
+    for _ in range(4):
+        page.locator("a[rel=next]").click()
+        page.wait_for_load_state()
+        titles.append(page.locator("h1").inner_text())
+    assert len(set(titles)) == 4
+    page.locator("a[rel=prev]").click()
+    expect(page.locator("h1")).to_have_text(titles[-2])
+
+
+def test_a_link_into_the_middle_of_a_document_leads_there(open_page: Open) -> None:
+    page = open_page("/docs/concepts")
+    page.locator(".document").get_by_role("link", name="leakline estimate").click()
+    expect(page.locator("#an-estimate-checked")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_are_those_of_the_pages_colours(open_page: Open, scheme: str) -> None:
+    page = open_page("/docs/run-page", color_scheme=scheme)
+    picture = page.locator(f".document img.only-{scheme}").first
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_be_visible()
+    assert picture.evaluate("(each) => each.decode().then(() => each.naturalWidth)") > 600
+    other = "dark" if scheme == "light" else "light"
+    expect(page.locator(f".document img.only-{other}").first).to_be_hidden()
+    page.keyboard.press("d")
+    expect(page.locator(f".document img.only-{other}").first).to_be_visible()
+
+
+def test_an_empty_server_leads_to_the_tutorial(own_server: object, open_page: Open) -> None:
+    page = open_page("/", address=own_server.address)  # type: ignore[attr-defined]
+    page.get_by_role("link", name="Ten minutes").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Ten minutes")
+
+
+def test_a_document_is_read_without_scripts(open_page: Open) -> None:
+    page = open_page("/docs/verdict", java_script_enabled=False)
+    expect(page.locator(".document table").first).to_contain_text("confirmed")
+
+
+def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
+    page = open_page("/docs/memory")
+    before = page.locator(".document").inner_text()
+    assert "128 KiB" in before
+    page.keyboard.press("u")
+    expect(page.locator("[data-units]")).to_have_text("GB")
+    assert page.locator(".document").inner_text() == before
+
+
+def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) -> None:
+    page = open_page("/docs/compared", width=390, height=844)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    table = page.locator(".document .scroll").nth(1)
+    expect(table).to_contain_text("Resident memory of the process over time")
+    expect(table.locator("td:nth-child(2)").first).to_have_css("white-space", "normal")
+    assert table.evaluate("(each) => each.scrollWidth - each.clientWidth") > 300
+    assert table.evaluate("(each) => { each.scrollLeft = 300; return each.scrollLeft; }") == 300
+    # What a row is about is read in a few lines, not a word in each.
+    assert table.locator("td:nth-child(2)").first.bounding_box()["width"] > 120  # type: ignore[index]

@@ -1,0 +1,246 @@
+"""What the contract says is on the screen stands there, with its numbers: on each page, and on the empty ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from tests.browser.everything import World
+from tests.browser.patience import eventually, text_of, until
+from tests.browser.training import GIB, MIB, MadeTraining, post
+
+from leakline.delivery import request_json
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+
+Open = Callable[..., Page]
+Train = Callable[..., MadeTraining]
+# Section -> what must stand in it.
+ON_THE_PAGE_OF_A_RUN = {
+    "trend": ("Private memory changes by", "incident", "alert", "fix", "cleanup", "mark"),
+    "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
+    "checklist": ("GPU memory stays",),
+    "promises": ("growth per generation", "refuted", "held", "peak memory"),
+    "planned": ("generations 0 to 5: 30.00 GiB to 40.00 GiB", "budget of", "over budget", "not as planned"),
+    "books": ("evaluate_population", "between", "sum"),
+    "waterfall": ("at the beginning", "at the end"),
+    "memory": ("private memory is accounted for", "The C allocator keeps"),
+    "gpu": ("Allocated is what live tensors hold",),
+    "types": ("problem: expected 2", "as expected: 17 after evolve_population", "+16"),
+    "calculator": ("It adds up",),
+    "holders": ("erl_trainer.Trainer.population_history[*]",),
+    "containers": ("50,000", "100 %", "full"),
+    "large-objects": ("440.00 MiB",),
+    "gauges": ("Numbers the training script gave",),
+    "expectations": ("broken", "holds"),
+    "notes": ("see the profile", "example.org"),
+    "events": ("detach losses", "training/erl_trainer.py:281", "learning rate drop", "freed nothing"),
+    "alerts": ("rule.fired", "Much memory fired: process.rss_bytes is", "incident.confirmed"),
+    "processes": ("main", "node-7", "5.6"),
+    "cost": ("share of the run's time", "longest single pause"),
+    "attempts": ("1f0c9a2",),
+    "delivery": ("stored",),
+    "environment": ("packages torch",),
+}  # fmt: skip
+
+
+def chart(page: Page, name: str) -> dict[str, Any]:
+    text = page.locator(f'[data-part="{name}.data"] script').text_content()
+    found: dict[str, Any] = json.loads(text or "{}")
+    return found
+
+
+def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+    address = f"{world.address}/runs/live/fragments"
+    eventually(lambda: '"alert"' in text_of(address))
+    page = open_page("/runs/live", address=world.address)
+    page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
+    for section, words in ON_THE_PAGE_OF_A_RUN.items():
+        for word in words:
+            expect(page.locator(f"#{section}"), f"{word} in {section}").to_contain_text(word)
+    # The raw snapshots, newest first.
+    expect(page.locator("#snapshots tbody tr")).to_have_count(50)
+    # Two ranks, each with its memory; the page shows one of them at a time.
+    expect(page.locator("#processes tbody tr")).to_have_count(2)
+    expect(page.locator('[data-part="processes"] a')).to_have_count(2)
+    # A history beside each type that grows.
+    histories = page.locator("#types .sparkline")
+    assert histories.count() >= 2
+    newest = 418 + 144 * (world.live.generation - 2)
+    expect(histories.first).to_have_attribute("aria-label", f"Instances from 418 to {newest:,}")
+
+
+def test_the_trend_has_its_plan_its_forecast_and_what_happened(
+    world: World, open_page: Open
+) -> None:
+    page = open_page("/runs/live", address=world.address)
+    trend = chart(page, "trend")
+    plans = [band for band in trend["bands"] if band["label"] == "plan"]
+    assert [band["high"] for band in plans] == [40 * GIB, 45 * GIB]
+    assert [band["label"] for band in trend["bands"] if band["high"] is None] == ["leak starts"]
+    happened = {mark["kind"] for mark in trend["marks"]}
+    assert {"alert", "incident", "fix", "note", "mark", "cleanup"} <= happened
+    alert = next(mark for mark in trend["marks"] if mark["kind"] == "alert")
+    assert alert["text"].startswith("Much memory fired: process.rss_bytes is ")
+    assert trend["cone"]["x"][0] == world.live.generation - 1
+    # The plan speaks of RSS, so that is what is seen first.
+    expect(page.get_by_role("button", name="RSS")).to_have_attribute("aria-pressed", "true")
+    levels = [level["label"] for level in chart(page, "books")["levels"]]
+    assert levels == ["budget", "a leak from here on"]
+
+
+def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
+    world: World, open_page: Open
+) -> None:
+    # An incident has the class of the run in which it changed last, as it has its sentence.
+    for path, words in (
+        ("/?q=live", "critical"), ("/compare?before=live&after=fixed", "critical"),
+        ("/incidents", "critical|major"),
+    ):  # fmt: skip
+        page = open_page(path, address=world.address)
+        tag = page.locator("[data-priority]").first
+        expect(tag).to_have_text(re.compile(f"^({words})$"))
+        expect(tag).to_have_attribute("title", re.compile("the limits are on the page Settings"))
+    page = open_page("/settings", address=world.address)
+    expect(page.locator("#settings")).to_contain_text("LEAKLINE_PRIORITIES")
+
+
+def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+    page = open_page("/compare?before=live&after=fixed", address=world.address)
+    for tile in ("GROWTH", "PEAK", "TIME"):
+        expect(page.locator(".changes")).to_contain_text(tile)
+    for section in ("overlay", "sum-before", "sum-after", "books-before", "books-after"):
+        expect(page.locator(f"#{section} .chart")).to_have_count(1)
+    for title in ("Gone", "Still there", "New"):
+        expect(page.locator("#findings h3", has_text=title).first).to_be_attached()
+    phases, types = page.locator("#by-phase tbody"), page.locator("#by-type tbody")
+    expect(phases).to_contain_text("evaluate_population")
+    expect(phases).to_contain_text(" to ")
+    # Better or worse is only what is clear of the noise.
+    rated = phases.locator("tr:has(td[data-status]) td:first-child")
+    assert rated.all_inner_texts() == ["evaluate_population"]
+    environments = types.locator("tr", has_text="TradingEnvironment")
+    expect(environments).to_contain_text("−16")
+    expect(environments).to_contain_text("−100.0 %")
+    expect(page.locator("#environment")).to_contain_text("2.13.1")
+
+
+def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) -> None:
+    for path in ("/", "/compare"):
+        page = open_page(path, address=world.empty)
+        expect(page.locator("pre")).to_contain_text(f'server="{world.empty}"')
+        expect(page.locator("main")).to_contain_text(f"leakline run --server {world.empty}")
+        expect(page.locator("main")).to_contain_text("leakline demo")
+    page = open_page("/?q=nothing-like-this", address=world.address)
+    expect(page.locator("main")).to_contain_text("No run matches this search.")
+
+
+def test_a_run_that_has_just_begun_says_what_it_waits_for(
+    train: Train, server: str, open_page: Open
+) -> None:
+    begun = {"id": "just-begun", "project": "erl-trading", "name": "just-begun", "unit": "epoch"}
+    post(f"{server}/api/v1/runs", {**begun, "started_at": time.time()})
+    page = open_page("/runs/just-begun")
+    expect(page.locator("#verdict-sentence")).to_have_text("Nothing to say yet: no epoch has ended")
+    expect(page.locator(".verdict")).to_contain_text(
+        "A verdict needs 5 whole epochs: 5 more to go."
+    )
+    expect(page.locator("#books")).to_contain_text("The books need two whole epochs.")
+
+    train("young", 3)
+    eventually(lambda: request_json(server, "GET", "/runs/young/verdict")["generations"] == 3)
+    page = open_page("/runs/young")
+    # A broken expectation may say something before that.
+    text = page.locator(".verdict").inner_text()
+    assert "2 more to go" in text or "TradingEnvironment" in text
+
+
+def test_a_killed_run_says_so_beside_its_verdict(world: World, open_page: Open) -> None:
+    page = open_page("/runs/killed", address=world.address, java_script_enabled=False)
+    ending = page.locator(".verdict .ending")
+    expect(ending).to_contain_text("Killed by memory. 191.20 GiB of its limit of 192.00 GiB")
+    expect(ending).to_contain_text("Last reading of rank 0: RSS 11.")
+    expect(ending.get_by_role("link")).to_have_attribute("href", "#end")
+    for section in ("end", "trend", "large-objects", "lines"):
+        expect(page.locator(f"#{section}")).to_have_count(1)
+    expect(page.locator("#findings")).to_contain_text("Ruled out:")
+
+
+MINUTE = 60.0
+MOST_OF_A_BATCH = 200
+
+
+def by_time(server: str, run: str, minutes: int) -> None:
+    """A program without generations that began so long ago, with a reading a minute."""
+    began = time.time() - minutes * MINUTE
+    header = {"id": run, "project": "erl-trading", "name": run, "unit": "generation"}
+    post(f"{server}/api/v1/runs", {**header, "started_at": began})
+    who = ProcessIdentity(f"{run}-1", 0, 7, "node-7", "main", 1)
+    rows = [
+        Snapshot(
+            number, began + number * MINUTE, number * MINUTE, None, None, "", "sample",
+            {"process.rss_bytes": (100 + number) * MIB, "process.anon_bytes": (90 + number) * MIB},
+        )
+        for number in range(minutes)
+    ]  # fmt: skip
+    for first in range(0, minutes, MOST_OF_A_BATCH):
+        part = tuple(rows[first : first + MOST_OF_A_BATCH])
+        post(f"{server}/api/v1/runs/{run}/batches", batch_to_wire(Batch(who, part)))
+
+
+def shown(page: Page) -> list[float]:
+    found = page.evaluate("document.getElementById('chart-trend').layout?.xaxis.range ?? []")
+    return [float(each) for each in found]
+
+
+def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_page: Open) -> None:
+    for run in ("by-minutes", "by-minutes-too"):
+        by_time(server, run, 90)
+        eventually(lambda run=run: request_json(server, "GET", f"/runs/{run}/verdict")["findings"])  # type: ignore[misc]
+    page = open_page("/runs/by-minutes")
+    expect(page.locator("#verdict-sentence")).to_contain_text("1.00 MiB per minute")
+    expect(page.locator(".facts").first).to_contain_text("1 h 30 min")
+    for part in (".verdict", ".tiles", "#trend", "#findings"):
+        expect(page.locator(part).first).not_to_contain_text("generation")
+    expect(page.locator("#findings")).to_contain_text("spread over the whole program")
+    trend = chart(page, "trend")
+    assert [line["name"] for line in trend["lines"] if line["group"] == "private"] == ["memory"]
+    page = open_page("/compare?before=by-minutes&after=by-minutes-too")
+    expect(page.locator("#overlay .main-svg").first).to_be_attached()
+    assert [len(line["x"]) for line in chart(page, "overlay")["lines"]] == [90, 90]
+    page = open_page("/?q=by-minutes-too")
+    expect(page.locator("table.runs")).to_contain_text("per minute")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "unit", "wanted"), [(60, "minutes", [10, 30]), (300, "hours", [1 / 6, 0.5])]
+)
+def test_a_link_to_a_stretch_of_time_shows_the_same_however_old_the_run_is(
+    server: str, open_page: Open, minutes: int, unit: str, wanted: list[float]
+) -> None:
+    run = f"by-time-{minutes}"
+    by_time(server, run, minutes)
+    page = open_page(f"/runs/{run}?x=600s..1800s")
+    until(page, lambda: len(shown(page)) == 2)
+    assert shown(page) == pytest.approx(wanted)
+    title = page.evaluate("document.getElementById('chart-trend').layout.xaxis.title.text")
+    assert title == f"{unit} since the start"
+    # Its own points, one a minute.
+    expect(page.locator("#chart-trend")).to_have_attribute("data-of", "stretch")
+    read = page.evaluate("document.getElementById('chart-trend').data[0].x")
+    assert len(read) in (20, 21) and read[0] == pytest.approx(wanted[0], abs=1e-3)
+    # A zoom of the viewer is written down in seconds too.
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    box = page.locator("#chart-trend .nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=5)
+    page.mouse.up()
+    until(page, lambda: "x=600s" not in page.url)
+    first, last = (float(each.rstrip("s")) for each in page.url.split("x=")[1].split(".."))
+    assert 900 < first < 1000 and 1250 < last < 1350

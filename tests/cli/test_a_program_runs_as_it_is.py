@@ -1,0 +1,268 @@
+"""`leakline run`: real programs, unmodified, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.cli.programs import Place
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--mode", "offline", "--", "no-such-program"), "no-such-program"),
+        (("--mode", "offline", "--", "train.py"), "write: leakline run -- python train.py"),
+        (("--mode", "offline"), "leakline run -- python train.py"),
+        (("--mode", "sideways", "--", "echo", "started"), "sideways"),
+        (("--per", "hour", "--", "echo", "started"), "hour"),
+    ],
+)
+def test_wrong_use_starts_nothing(leakline: Any, words: tuple[str, ...], why: str) -> None:
+    said = leakline("run", *words)
+    assert (said.status, said.output) == (2, "")
+    assert why in said.errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "how"),
+    [
+        ("sys.exit(7)", 7, ("finished", "")),
+        ("os._exit(5)", 5, ("failed", "exit status 5")),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ("terminated", "SIGKILL")),
+    ],
+)
+def test_the_exit_status_is_that_of_the_program(
+    place: Place, ending: str, status: int, how: tuple[str, str]
+) -> None:
+    said = place.python(f"import os, signal, sys\nprint('here')\nsys.stdout.flush()\n{ending}\n")
+    assert (said.returncode, said.stdout) == (status, "here\n")
+    (recorded,) = place.recorded()
+    assert (recorded.how, recorded.header.unit) == (how, "minute")
+    # Told how so short a program is judged.
+    last = said.stderr.splitlines()[-1]
+    assert "learning" in last and "leakline run --per second" in last
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_program(place: Place, number: signal.Signals) -> None:
+    script = place.write(
+        """
+        import signal, sys
+        def handler(number, frame):
+            print("got", signal.Signals(number).name, flush=True)
+            sys.exit(11)
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(each, handler)
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+        """
+    )
+    process = subprocess.Popen(
+        place.line([sys.executable, script], "--quiet"),
+        cwd=place.folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == (f"got {number.name}\n", 11)
+
+
+def test_what_a_terminal_sends_to_all_is_not_sent_twice(place: Place) -> None:
+    """A terminal that is pressed Ctrl-C in sends SIGINT to the whole group."""
+    pty = pytest.importorskip("pty")
+    script = place.write(
+        """
+        import signal, sys, time
+        came = []
+        signal.signal(signal.SIGINT, lambda *_: came.append(1))
+        print("ready", flush=True)
+        while not came:
+            signal.pause()
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            time.sleep(0.05)
+        print("came", len(came), flush=True)
+        """
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(place.folder)
+        os.execv(sys.executable, place.line([sys.executable, script], "--quiet"))
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1024)
+    os.write(terminal, b"\x03")
+    while not seen.endswith((b"came 1\r\n", b"came 2\r\n")):
+        seen += os.read(terminal, 1024)
+    assert b"came 1" in seen
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+
+
+def test_the_programs_own_sitecustomize_runs_and_the_environment_is_as_it_was(place: Place) -> None:
+    own = place.folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = __file__\n")
+    said = place.python(
+        """
+        import os, sys, sitecustomize, subprocess
+        print(customized == sitecustomize.__file__, os.environ["PYTHONPATH"] == sys.argv[0] or os.environ["PYTHONPATH"])
+        print([p for p in sys.path if p.endswith("startup")], "_LEAKLINE_OBSERVE" in os.environ)
+        code = "import sys, os; print(customized, 'leakline' in sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        """,
+        PYTHONPATH=str(own),
+    )
+    assert said.stdout.splitlines() == [
+        f"True {own}",
+        "[] False",
+        f"{own / 'sitecustomize.py'} False",
+    ]
+    assert len(list(place.recorded())) == 1
+
+
+def test_a_program_without_leakline_is_left_alone_by_our_folder(place: Place) -> None:
+    """The folder alone on the path, without a plan: nothing happens."""
+    from leakline.launching import STARTUP
+
+    code = "import sys; print('leakline' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(STARTUP)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("False\n", "")
+
+
+def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> None:
+    said = place.python(
+        """
+        import leakline
+        from leakline.run import active
+        assert active() is None, "callbacks of frameworks would not start theirs"
+        run = leakline.init(project="own", unit="epoch", watch=["Thing"])
+        for number in range(6):
+            with run.epoch(number), run.phase("train"):
+                pass
+        """,
+        "--name", "given",
+    )  # fmt: skip
+    assert said.returncode == 0
+    (recorded,) = place.recorded()
+    header = recorded.header
+    assert (header.project, header.name, header.unit) == ("own", "given", "epoch")
+    assert (recorded.process.attempt, recorded.process.role) == (1, "main")
+    assert [s.generation for s in recorded.snapshots if s.kind == "generation_end"] == [*range(6)]
+    # It says its verdict itself; nobody says it again.
+    assert sum("No leak" in line for line in said.stderr.splitlines()) == 1
+
+
+def test_a_program_that_disables_itself_is_observed_all_the_same(place: Place) -> None:
+    said = place.python("import leakline\nprint(leakline.init(mode='disabled').id == '')")
+    assert said.stdout == "True\n"
+    assert [r.header.unit for r in place.recorded()] == ["minute"]
+
+
+def test_children_are_looked_into_where_that_is_asked(place: Place) -> None:
+    place.write("print('child')", "child.py")
+    place.python(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n",
+        "--children",
+    )
+    assert sorted(r.process.role for r in place.recorded()) == ["child", "main"]
+
+
+def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Place) -> None:
+    shim = place.folder / "python"
+    shim.write_text(f'#!/bin/sh\n: $(seq 1 20000)\nexec {sys.executable} "$@"\n')
+    shim.chmod(0o755)
+    said = place.run([str(shim), "-c", "print('here')"])
+    assert said.stdout == "here\n"
+    (recorded,) = place.recorded()
+    assert recorded.header.environment["python"]
+
+
+def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place: Place) -> None:
+    script = place.write("import time\ntime.sleep(2.5)\n")
+    said = place.run(["sh", "-c", f"{sys.executable} {script}; exit 3"], "--per", "second")
+    assert said.returncode == 3
+    by_role = {r.process.role: r for r in place.recorded()}
+    assert set(by_role) == {"main", "child"}
+    outside = by_role["main"]
+    assert outside.how == ("failed", "exit status 3")
+    (first, *_) = outside.snapshots
+    assert first.samples["process.rss_bytes"] > 0
+    assert outside.header.environment["command_line"][0] == "sh"
+    assert len({r.header.id for r in by_role.values()}) == 1
+
+
+def test_disabled_is_the_program_itself(place: Place) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "leakline", "run", "--mode", "disabled", "--", "sh", "-c", "exit 4"],
+        cwd=place.folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stderr) == (4, "")
+    assert not (place.folder / ".leakline").exists()
+
+
+def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
+    """As with <(...): an open file of which the command line has the number."""
+    reading, writing = os.pipe()
+    os.write(writing, b"hi")
+    code = "import os, sys; print(os.read(int(sys.argv[1]), 9))"
+    said = subprocess.run(
+        place.line([sys.executable, "-c", code, str(reading)]), cwd=place.folder, pass_fds=(reading,),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    os.close(reading)
+    os.close(writing)
+    assert (said.returncode, said.stdout) == (0, "b'hi'\n"), said.stderr
+
+
+def test_quiet_holds_for_the_programs_own_runs(place: Place) -> None:
+    said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [r.header.project for r in place.recorded()] == ["own"]
+
+
+def test_a_sitecustomize_that_fails_is_told_of_and_the_program_is_observed(place: Place) -> None:
+    (place.folder / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
+    said = place.python(
+        "import os\nprint('_LEAKLINE_OBSERVE' in os.environ)", PYTHONPATH=str(place.folder)
+    )
+    assert (said.stdout, "RuntimeError: theirs" in said.stderr) == ("False\n", True)
+    assert len(list(place.recorded())) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("train.py", False),
+        ("/opt/bin/torchrun train.py", True),
+        ("-u /opt/bin/deepspeed train.py", True),
+        ("-m torch.distributed.run train.py", True),
+        ("-mtorch.distributed.run", True),
+        ("-um accelerate.commands.accelerate_cli launch train.py", True),
+        ("-u -m deepspeed.launcher.launch --world_info=e30= train.py", True),
+        ("-W ignore -m torch.distributed.run", True),
+        ("-Wignore -X dev -m torch.distributed.run", True),
+        ("--check-hash-based-pycs always -m torch.distributed.run", True),
+        ("-W ignore train.py -m torch.distributed.run", False),
+        ("-X torchrun train.py", False),
+        ("-m train torchrun", False),
+        ("- torchrun", False),
+        ("-c pass -m torch.distributed.run", False),
+        ("-m", False),
+        ("", False),
+    ],
+)
+def test_a_launcher_of_ranks_is_known_by_its_command_line(line: str, is_one: bool) -> None:
+    from leakline.startup.sitecustomize import is_launcher
+
+    assert is_launcher(["python", *line.split()]) is is_one

@@ -1,0 +1,176 @@
+"""What the documents show for copying is run as it stands there, or parsed where it would need a world of its own."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from leakline.cli import _FILES, COMMANDS
+from leakline.spool import read_header
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def blocks(document: str, language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / document).read_text(), re.M | re.S)
+    return [text for name, text in found if name == language]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Any:
+    """Run lines as people paste them: `leakline` and `python` are those of this environment."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "leakline").write_text(f'#!/bin/sh\nexec {sys.executable} -m leakline "$@"\n')
+    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+
+    def run(lines: str, **more: str) -> subprocess.CompletedProcess[str]:
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", lines], cwd=tmp_path, env={**os.environ, "PATH": path, **more},
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_an_unmodified_program(shell: Any, tmp_path: Path) -> None:
+    """For a second instead of ten: what it says after those, test_a_program_runs_as_it_is.py looks at."""
+    first = blocks("run.md", "sh")[0]
+    assert "began + 10" in first
+    done = shell(first.replace("began + 10", "began + 1"))
+    assert done.returncode == 0, done.stderr
+    assert "run grow records to" in done.stderr
+    assert re.search(
+        r"leakline: learning: .*; leakline report .*/\.leakline/\w+$", done.stderr.strip()
+    )
+    (spool,) = (tmp_path / ".leakline").rglob("*.spool")
+    assert read_header(spool)[0].unit == "second"
+    example = blocks("run.md", "")[0]
+    assert re.match(
+        r"leakline: suspected: .* keeps \d+ Episode per second.*; leakline report", example
+    )
+
+
+def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
+    failing, settling = blocks("ci.md", "python")
+    (tmp_path / "test_episodes.py").write_text(failing)
+    (tmp_path / "test_settling.py").write_text(settling)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "leakline.pytest_plugin"],
+        cwd=tmp_path, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    for line in blocks("ci.md", "")[0].splitlines():
+        assert re.sub(r"1\.9\d MiB", "#", line) in re.sub(r"1\.9\d MiB", "#", done.stdout)
+
+
+def test_ten_lines_of_the_command_line(shell: Any, server: str, tmp_path: Path) -> None:
+    (lines,) = blocks("command-line.md", "sh")
+    assert len(lines.splitlines()) == 10
+    done = shell(lines, LEAKLINE_SERVER=server)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for name in ("run.md", "leaks.xml", "comparison.json", "frame.json"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_every_command_is_in_the_table() -> None:
+    listed = re.findall(r"^\| `leakline ([a-z]+)`", (DOCS / "command-line.md").read_text(), re.M)
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -> None:
+    worse = (
+        blocks("ci.md", "sh")[1].replace("ci/base", "app/fixed").replace("ci/head", "app/leaking")
+    )
+    gate, comment = worse.splitlines()
+    done = shell(gate, LEAKLINE_SERVER=server)
+    assert (done.returncode, "failed on: leaking, worse" in done.stdout) == (3, True)
+    failures = ElementTree.parse(tmp_path / "reports" / "leaks.xml").getroot()[0].get("failures")
+    assert failures == "2"
+    summary = tmp_path / "summary.md"
+    assert shell(comment, LEAKLINE_SERVER=server, GITHUB_STEP_SUMMARY=str(summary)).returncode == 0
+    assert summary.read_text().startswith("# fixed → leaking")
+
+
+def _workflow() -> dict[Any, Any]:
+    return dict(yaml.safe_load((DOCS / "github-actions.yml").read_text()))
+
+
+def test_the_workflow_is_one() -> None:
+    workflow = _workflow()
+    # YAML reads "on" as true.
+    assert set(workflow) == {"name", True, "jobs"}
+    (job,) = workflow["jobs"].values()
+    assert all({"uses", "run"} & set(step) for step in job["steps"])
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", s["uses"]) for s in job["steps"] if "uses" in s)
+    for lines in (step["run"] for step in job["steps"] if "run" in step):
+        subprocess.run(["bash", "-n", "-c", lines], check=True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["github-actions.yml", "ci.md", "run.md", "command-line.md", "tutorial.md", "alerting.md", "serve.md", "fixes.md",
+     "reference/commands.md"],
+)  # fmt: skip
+def test_every_command_and_option_exists(document: str) -> None:
+    text = (DOCS / document).read_text()
+    if document.endswith(".md"):
+        text = "\n".join(blocks(document, "sh"))
+    commands = re.findall(r"(?<![\w/.-])leakline ([a-z]+)([^|)>&\n]*)", text)
+    assert commands
+    for name, rest in commands:
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        importlib.import_module(f"leakline.cli.{_FILES.get(name, name)}").configure(parser)
+        parser.parse_args(
+            [word.replace("41723", "1") for word in shlex.split(rest.partition(" #")[0])]
+        )
+
+
+def test_pytest_of_the_workflow_asks_for_our_marker() -> None:
+    (job,) = _workflow()["jobs"].values()
+    (line,) = [s["run"] for s in job["steps"] if s.get("run", "").startswith("pytest")]
+    assert shlex.split(line)[1:3] == ["-m", "leakline"]
+
+
+def test_the_lines_to_find_a_leak_record_a_run(shell: Any, tmp_path: Path) -> None:
+    (program,) = blocks("find-a-leak.md", "python")
+    (tmp_path / "train.py").write_text(program)
+    done = shell("python train.py", LEAKLINE_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert "evaluate" in done.stdout
+    assert list((tmp_path / ".leakline").rglob("*.spool"))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not the C library of the page")  # fmt: skip
+def test_freed_memory_stays_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    (program,) = blocks("memory.md", "python")
+    (tmp_path / "see.py").write_text(program)
+    done = shell("python see.py")
+    alive, freed, given_back = (int(n) for n in re.findall(r": (\d+) MiB", done.stdout))
+    assert freed > 0.9 * alive and given_back < 0.3 * alive
+    words = re.sub(r"\d+", "#", done.stdout)
+    assert words == re.sub(r"\d+", "#", blocks("memory.md", "")[0])
+
+
+def test_the_checks_of_a_fix_are_as_shown(shell: Any, server: str) -> None:
+    lines = blocks("fixes.md", "sh")[0].replace("erl-trading/before-fix", "app/leaking")
+    first = lines.splitlines()[0]
+    done = shell(first, LEAKLINE_SERVER=server)
+    assert (done.returncode, "20.8 MB (19.84 MiB), not 20 GB" in done.stdout) == (3, True)

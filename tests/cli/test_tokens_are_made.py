@@ -1,0 +1,126 @@
+"""`leakline token` and `leakline password`: what they print, keep and refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline_server.credentials import digest_of, is_password
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store import logins, tokens
+from leakline_server.store.engine import open_engine
+from leakline_server.store.migrate import downgrade, revisions, upgrade
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    address = f"sqlite:///{tmp_path}/leakline.db"
+    monkeypatch.setenv("LEAKLINE_DATABASE_URL", address)
+    return address
+
+
+def stored(address: str, secret: str) -> Any:
+    engine = open_engine(address)
+    found = tokens.find(engine, digest_of(secret))
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("wrong", ["soon", "-1d", "0", "11y", "nan", "9999d"])
+def test_an_expiry_that_cannot_be_is_refused(leakline: Any, wrong: str) -> None:
+    said = leakline("token", "create", f"--expires={wrong}")
+    assert said.status in (1, 2)
+    assert said.output == ""
+    assert said.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--scope", "read", "--project", "erl"), ("--scope", "admin", "--browser")]
+)
+def test_only_a_token_that_adds_has_a_project_and_goes_into_a_page(
+    leakline: Any, wrong: tuple[str, ...]
+) -> None:
+    assert leakline("token", "create", *wrong).status == 1
+
+
+def test_the_token_alone_is_on_standard_output(
+    leakline: Any, in_a_folder_of_its_own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = leakline("token", "create", "--project", "erl")
+    assert said.status == 0
+    assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
+    assert "adds to project erl" in said.errors and "only this once" in said.errors
+    found = stored(in_a_folder_of_its_own, said.output.strip())
+    assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
+    assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)
+    monkeypatch.setenv("LEAKLINE_PROJECT", "rl")
+    assert "adds to project rl" in leakline("token", "create").errors
+
+
+def test_a_token_is_listed_without_itself_and_revoked(
+    leakline: Any, in_a_folder_of_its_own: str
+) -> None:
+    made = json.loads(
+        leakline(
+            "token", "create", "--scope", "admin", "--name", "me", "--expires", "12h", "--json"
+        ).output
+    )
+    said = leakline("token", "list")
+    assert "me" in said.output and made["begins"] in said.output and "not yet" in said.output
+    assert made["token"] not in said.output
+    (listed,) = json.loads(leakline("token", "list", "--json").output)["items"]
+    assert listed == {name: value for name, value in made.items() if name != "token"}
+    assert leakline("token", "revoke", str(made["id"])).status == 0
+    assert stored(in_a_folder_of_its_own, made["token"]).state_at(time.time()) == "revoked"
+    nobody = leakline("token", "revoke", "999")
+    assert (nobody.status, nobody.output) == (1, "")
+    assert "there is no token 999" in nobody.errors
+
+
+def test_an_older_database_is_left_to_the_server(
+    leakline: Any, in_a_folder_of_its_own: str
+) -> None:
+    engine = open_engine(in_a_folder_of_its_own)
+    upgrade(engine, MIGRATIONS)
+    downgrade(engine, MIGRATIONS, revisions(MIGRATIONS)[-2])
+    said = leakline("token", "create")
+    assert said.status == 1
+    assert "leakline serve" in said.errors
+    assert not logins.can_sign_in(engine, 0.0)
+    engine.dispose()
+
+
+def test_a_password_is_read_set_and_removed(
+    leakline: Any, in_a_folder_of_its_own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("short\n"))
+    refused = leakline("password", "--stdin")
+    assert refused.status == 2
+    assert "8 characters" in refused.errors and "short" not in refused.errors
+    monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
+    assert leakline("password", "--stdin").status == 0
+    engine = open_engine(in_a_folder_of_its_own)
+    hashed = logins.password_hash(engine)
+    assert hashed is not None and hashed.startswith("$argon2id$")
+    assert is_password(hashed, "correct horse")
+    assert logins.can_sign_in(engine, 0.0)
+    assert "removed" in leakline("password", "--remove").output
+    assert "there was no password" in leakline("password", "--remove").output
+    assert not logins.can_sign_in(engine, 0.0)
+    engine.dispose()
+
+
+def test_without_a_terminal_it_asks_for_none(
+    leakline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = leakline("password")
+    assert said.status == 1
+    assert "--stdin" in said.errors

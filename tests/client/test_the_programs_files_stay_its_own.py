@@ -1,0 +1,221 @@
+"""A program closes numbers that it does not know and opens files of its own: nothing of ours gets into those."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline.leftovers import claimed
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.spool import is_live, read_batches, read_end
+from leakline.spool_file import SpoolFile
+
+HEADER = RunHeader("run-1", "project", "name", "generation", 25, 100.0)
+PROCESS = ProcessIdentity("instance-1", rank=0, pid=1, host="here")
+
+# As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
+TRAINING = """
+import json, os, sys, leakline
+
+run = leakline.init()
+run.generation(0)
+run._chain.flush()
+os.closerange(3, 256)
+own = [open(f"own-{i}", "w+b", buffering=0) for i in range(64)]
+for file in own:
+    file.write(b"mine")
+numbers = [file.fileno() for file in own]
+for generation in range(1, 4):
+    run.generation(generation)
+    with run.phase("train"):
+        pass
+    run._chain.flush()
+if "fork" in sys.argv:
+    pid = os.fork()
+    if pid == 0:
+        files = [os.fstat(number) for number in numbers]
+        os._exit(0 if len(files) == 64 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+run.finish()
+account = run._chain.account()
+print(json.dumps({
+    "own": [os.pread(number, 100, 0).decode("latin-1") for number in numbers],
+    "taken": account.taken, "lost": dict(account.lost), "closes": account.closes,
+}))
+"""
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("how", ["", "fork"])
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded(
+    tmp_path: Path, spool_directory: Path, server: Any, mode: str, how: str
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    environment = {"LEAKLINE_MODE": mode, "LEAKLINE_SERVER": server.address, "LEAKLINE_QUIET": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py", how], cwd=tmp_path, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["own"] == ["mine"] * 64
+    assert (told["lost"], told["closes"]) == ({}, True)
+    (path,) = spool_directory.rglob("*.spool")
+    assert sequences(path) == list(range(1, told["taken"] + 1))
+    assert (read_end(path) or {})["state"] == "finished"
+    if mode == "online":
+        assert sorted(set(server.sequences)) == list(range(1, told["taken"] + 1))
+
+
+def sequences(path: Path) -> list[int]:
+    return [s.sequence for b in read_batches(path) for s in b.snapshots]
+
+
+def batch(sequence: int, bytes_of_it: int = 100) -> Batch:
+    samples = {f"gauge.{'x' * bytes_of_it}": float(sequence)}
+    return Batch(
+        PROCESS, (Snapshot(sequence, 1.0, 2.0, 0, "train", "", "phase_end", samples, (), ()),)
+    )
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Callable[[int], Path]:
+    """Give a number to a file of the program's, closed behind our back."""
+
+    def take(number: int) -> Path:
+        path = tmp_path / f"own-{number}"
+        path.write_bytes(b"mine")
+        other = os.open(path, os.O_RDWR)
+        os.dup2(other, number)
+        if other != number:
+            os.close(other)
+        return path
+
+    return take
+
+
+def spool(tmp_path: Path, limit: int = 2**20) -> SpoolFile:
+    return SpoolFile(tmp_path / "run-1" / "instance-1.spool", HEADER, PROCESS, limit)
+
+
+ACTS: dict[str, Callable[[SpoolFile], Any]] = {
+    "append": lambda file: file.append(batch(2)),
+    "end": lambda file: file.append_end({"state": "finished"}),
+    "read": lambda file: file.unsent(),
+    "close": lambda file: file.close(),
+    "let go": lambda file: file.let_go(),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_number_that_is_the_programs_is_not_written_read_cut_or_closed(
+    tmp_path: Path, taken: Callable[[int], Path], act: str
+) -> None:
+    file = spool(tmp_path)
+    file.append(batch(1))
+    number = int(file._fd)
+    own = taken(number)
+    ACTS[act](file)
+    assert own.read_bytes() == b"mine"
+    assert os.path.samestat(os.fstat(number), own.stat()), "it is still open"
+    file.close()
+    assert sequences(file.path) == ([1, 2] if act == "append" else [1])
+    os.close(number)
+
+
+def test_a_spool_that_is_opened_anew_has_its_lock_and_gives_out_what_is_unsent(
+    tmp_path: Path, taken: Callable[[int], Path]
+) -> None:
+    file = spool(tmp_path)
+    file.append(batch(1))
+    number = int(file._fd)
+    taken(number)
+    assert is_live(file.path) is False
+    batches, _ = file.unsent()
+    assert [s.sequence for b in batches for s in b.snapshots] == [1]
+    assert is_live(file.path) is True
+    file.close()
+    os.close(number)
+
+
+def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
+    tmp_path: Path, taken: Callable[[int], Path]
+) -> None:
+    file = spool(tmp_path)
+    number = int(file._fd)
+    own = taken(number)
+    other = file.path.with_suffix(".other")
+    other.write_bytes(b"another spool")
+    other.replace(file.path)
+    with pytest.raises(OSError, match="the program has closed the file"):
+        file.append(batch(1))
+    file.close()
+    assert (own.read_bytes(), file.path.read_bytes()) == (b"mine", b"another spool")
+    os.close(number)
+
+
+def test_a_failed_write_cuts_nothing_off_a_file_of_the_programs(
+    tmp_path: Path, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed in the middle of the write: it fails, and what it had written would be taken back."""
+    file = spool(tmp_path)
+    number, real = int(file._fd), os.write
+
+    def fail(fd: int, data: bytes) -> int:
+        if fd == number:
+            taken(number)
+            raise OSError(9, "closed meanwhile")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="closed meanwhile"):
+        file.append(batch(1))
+    monkeypatch.undo()
+    assert os.fstat(number).st_size == len(b"mine")
+    file.close()
+    os.close(number)
+
+
+def test_a_copy_under_way_stops_where_its_number_is_the_programs(
+    tmp_path: Path, taken: Callable[[int], Path]
+) -> None:
+    file, last = spool(tmp_path, 64 * 1024), 0
+    while file._fresh_fd < 0:
+        last += 1
+        file.append(batch(last, 400))
+    number = int(file._fresh_fd)
+    own = taken(number)
+    for _ in range(300):
+        last += 1
+        file.append(batch(last, 400))
+    assert own.read_bytes() == b"mine"
+    assert os.path.samestat(os.fstat(number), own.stat())
+    assert len(sequences(file.path)) + sum(file.lost().values()) == last
+    file.close()
+    os.close(number)
+
+
+def test_who_claims_what_was_left_closes_no_file_of_the_programs(
+    tmp_path: Path, taken: Callable[[int], Path]
+) -> None:
+    file = spool(tmp_path)
+    file.append(batch(1))
+    file.close()
+    # Its host is another, so that it has to be older.
+    os.utime(file.path, (1, 1))
+    with claimed(file.path) as fd:
+        assert fd is not None
+        own = taken(int(fd))
+        with pytest.raises(OSError, match="the program has closed the file"):
+            fd.write(b"ours")
+    assert own.read_bytes() == b"mine"
+    assert os.path.samestat(os.fstat(int(fd)), own.stat())
+    os.close(int(fd))

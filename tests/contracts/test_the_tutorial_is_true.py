@@ -1,0 +1,195 @@
+"""docs/tutorial.md from its first command to its last, in an environment that has never heard of Leakline.
+
+What is installed there comes the longest way: a source archive of this checkout, unpacked elsewhere, made a wheel,
+found by pip. Only what Leakline depends on is borrowed from the environment that runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import urllib.request
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import leakline
+
+pytestmark = pytest.mark.flow
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TUTORIAL, re.M | re.S)
+COMMANDS = [text for language, text in BLOCKS if language == "sh"]
+(PROGRAM,) = (text for language, text in BLOCKS if language == "python")
+(SHOWN,) = (text for language, text in BLOCKS if not language)
+# Nothing of the checkout, and no setting of whoever runs the tests.
+LEFT_OUT = ("PYTHON", "LEAKLINE_", "VIRTUAL_ENV", "PIP_")
+
+
+@dataclass
+class Machine:
+    """A folder, and an environment with pip in which `leakline` is still to be installed."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def shell(self, lines: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", lines], cwd=self.folder, env=self.environment,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+
+def hatchling(target: str, source: Path, out: Path) -> Path:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)],
+        cwd=source, check=True, capture_output=True, env={**os.environ, "LEAKLINE_BUILD_NATIVE": "0"},
+    )  # fmt: skip
+    (built,) = out.glob("leakline-*")
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(hatchling("sdist", ROOT, folder / "archive")) as archive:
+        archive.extractall(folder / "here", filter="data")
+    (source,) = (folder / "here").iterdir()
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path) -> Path:
+    return hatchling("wheel", unpacked, unpacked.parent / "wheel")
+
+
+@pytest.fixture(scope="module")
+def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    folder = tmp_path_factory.mktemp("machine")
+    home = folder / "python"
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
+    borrow(folder / "borrowed", home)
+    pip = home / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec {home}/bin/python -m pip "$@"\n')
+    pip.chmod(0o755)
+    (folder / "work").mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LEFT_OUT)}
+    told = {
+        "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}", "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheel.parent), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_ROOT_USER_ACTION": "ignore", "PIP_NO_COMPILE": "1", "LEAKLINE_PORT": "0",
+    }  # fmt: skip
+    return Machine(folder / "work", kept | told)
+
+
+def borrow(folder: Path, home: Path) -> None:
+    """All that is installed here but Leakline, which is on the path of this process by other ways."""
+    folder.mkdir()
+    for path in {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}:
+        for each in Path(path).iterdir():
+            if "leakline" not in each.name.lower():
+                (folder / each.name).symlink_to(each)
+    (site,) = home.glob("lib/python*/site-packages")
+    # What such a line names is not searched for further ones, so no editable install comes along.
+    (site / "borrowed.pth").write_text(f"{folder}\n")
+
+
+@pytest.fixture(scope="module")
+def installed(machine: Machine) -> Machine:
+    before = machine.shell("python -c 'import leakline'")
+    assert "No module named 'leakline'" in before.stderr
+    done = machine.shell(COMMANDS[0])
+    assert done.returncode == 0, done.stderr
+    return machine
+
+
+@pytest.fixture(scope="module")
+def address(installed: Machine) -> Iterator[str]:
+    assert COMMANDS[1].strip() == "leakline serve"
+    process = subprocess.Popen(
+        [f"{installed.environment['PATH'].split(os.pathsep)[0]}/leakline", "serve"],
+        cwd=installed.folder, env=installed.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://[\w.:]+", process.stdout.readline())
+        assert found is not None
+        installed.environment["LEAKLINE_SERVER"] = found.group()
+        yield found.group()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+def test_a_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
+    ours = zipfile.ZipFile(hatchling("wheel", ROOT, tmp_path)).namelist()
+    assert sorted(zipfile.ZipFile(wheel).namelist()) == sorted(ours)
+    assert not [name for name in ours if name.startswith("leakline_server/docs/") and name.endswith(".py")]  # fmt: skip
+
+
+def test_the_version_is_said_in_one_place(installed: Machine, wheel: Path) -> None:
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
+    assert wheel.name.startswith(f"leakline-{leakline.__version__}-")
+    assert installed.shell("leakline --version").stdout.strip() == f"leakline {leakline.__version__}"  # fmt: skip
+    package = (ROOT / "agent_client" / "js" / "package.json").read_text()
+    assert f'"version": "{leakline.__version__}"' in package
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest and newest.group(1) == leakline.__version__
+
+
+def test_what_is_installed_is_what_runs(installed: Machine) -> None:
+    code = "import leakline, leakline_server as s; print(leakline.__file__, s.__file__)"
+    said = installed.shell(f"python -c '{code}'")
+    assert str(ROOT) not in said.stdout and said.stdout.count("site-packages") == 2
+
+
+def test_an_installed_server_has_its_documents(address: str) -> None:
+    for path, part in (("/docs", b"Documentation"), ("/docs/tutorial", b"Ten minutes"),
+                       ("/docs/images/run-dark.png", b"PNG"), ("/docs/reference/api", b"/api/v1/runs")):  # fmt: skip
+        with urllib.request.urlopen(address + path, timeout=20) as answer:
+            assert part in answer.read(), path
+
+
+def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
+    (installed.folder / "train.py").write_text(PROGRAM)
+    _, _, train, verdict, mend, compare, gate = COMMANDS
+
+    done = installed.shell(train)
+    assert done.returncode == 0, done.stderr
+    assert f"{address}/runs/" in done.stderr
+
+    done = installed.shell(verdict)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert like(first) == like(SHOWN.splitlines()[0])
+    assert "__main__.Trainer.finished[*]" in done.stdout
+
+    done = installed.shell(mend)
+    assert done.returncode == 0, done.stderr
+    assert "collections.deque(maxlen=8)" in (installed.folder / "train_fixed.py").read_text()
+
+    done = installed.shell(compare)
+    assert done.returncode == 0, done.stderr
+    assert "fixed" in done.stdout.splitlines()[0].lower(), done.stdout
+
+    assert installed.shell(gate).returncode == 0
+    # And it would close.
+    other = gate.replace("before-fix", "x-fix").replace("after-fix", "before-fix")
+    assert installed.shell(other.replace("x-fix", "after-fix")).returncode == 3
+
+
+def like(line: str) -> str:
+    """Without the numbers of one machine."""
+    return re.sub(r"\d+\.\d+", "#", line)

@@ -1,0 +1,149 @@
+"""Report 000 as a program: each of its leaks is found, its cleanups are recorded, and the fixed run is well.
+
+The right answers are in `examples/dqn_fuel_breaks/leaks.py`; they were measured without Leakline.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from examples.dqn_fuel_breaks.fixes import FIXES
+from examples.dqn_fuel_breaks.leaks import RIGHT_ANSWERS
+from tests.flows.conftest import TRAINING_SECONDS, Server, clean_environment, compare
+from tests.flows.judging import is_right, severity, told
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROJECT: Final = "dqn-fuel-breaks"
+# As many as the verdict needs, of the twenty that the example trains by itself.
+EPISODES: Final = 16
+STEPS, TRAINING_STEPS = 40, 25
+IN_EVERY_TEST_RUN: Final = "attached_tensors"
+RATE_TOLERANCE: Final = 0.25
+START_TOLERANCE: Final = 2
+
+# (what it printed, its verdict)
+Train = Callable[..., tuple[str, dict[str, Any]]]
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="session")
+def dqn(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train with these leaks, or all fixes, once per session."""
+    done: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {}
+
+    def train(*leaks: str) -> tuple[str, dict[str, Any]]:
+        if leaks not in done:
+            run = name_of(*leaks)
+            planted = [part for leak in leaks for part in ("--leak", leak)]
+            fixed = [] if leaks else [part for fix in FIXES for part in ("--fix", fix)]
+            ended = subprocess.run(
+                [sys.executable, "-m", "examples.dqn_fuel_breaks", "--server", server.address,
+                 "--episodes", str(EPISODES), "--run-id", run, "--name", run, *planted, *fixed],
+                cwd=tmp_path_factory.mktemp("dqn"),
+                env=clean_environment(PYTHONPATH=str(ROOT), LEAKLINE_MAX_OVERHEAD="0.02"),
+                capture_output=True, text=True, timeout=TRAINING_SECONDS, check=False,
+            )  # fmt: skip
+            assert ended.returncode == 0, ended.stderr
+            done[leaks] = ended.stdout, server.verdict(run, EPISODES)
+        return done[leaks]
+
+    return train
+
+
+def name_of(*leaks: str) -> str:
+    return "dqn-" + ("-".join(leaks).replace("_", "-") or "fixed")
+
+
+def by_cost(leaks: Any) -> list[Any]:
+    return [
+        leak if leak == IN_EVERY_TEST_RUN else pytest.param(leak, marks=pytest.mark.leaks)
+        for leak in leaks
+    ]
+
+
+def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
+    _, verdict = dqn()
+    assert verdict["status"] in ("ok", "filling"), told(verdict)
+    assert not verdict["findings"], told(verdict)
+    assert server.get(f"/runs/{name_of()}")["unit"] == "episode"
+
+
+def test_what_the_fixes_promised_holds(dqn: Train) -> None:
+    _, verdict = dqn()
+    assert {each["fix"] for each in verdict["fixes"]} == {fix.replace("_", " ") for fix in FIXES}
+    # Of a phase of a short run the interval may be too wide to say; of the whole run it is not.
+    assert not [each["sentence"] for each in verdict["fixes"] if each["outcome"] == "refuted"]
+    whole = [each for each in verdict["fixes"] if not each["claim"].startswith("phase_")]
+    assert {each["outcome"] for each in whole} == {"held"}
+
+
+def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(
+    dqn: Train, server: Server
+) -> None:
+    dqn()
+    ran: dict[str, list[int]] = {}
+    for event in server.get(f"/runs/{name_of()}/events?limit=500")["items"]:
+        if event["kind"] == "cleanup":
+            ran.setdefault(event["name"], []).append(event["generation"])
+            data = event["data"]
+            assert data["freed_bytes"] == data["before_bytes"] - data["after_bytes"]
+            assert data["before_bytes"] > 0
+    assert {name: sorted(episodes) for name, episodes in ran.items()} == {
+        "collector": [(step - 1) // STEPS for step in range(50, EPISODES * STEPS + 1, 50)],
+        "agent": [
+            (step - 1) // TRAINING_STEPS for step in range(100, EPISODES * TRAINING_STEPS + 1, 100)
+        ],
+        "everything": [9],
+        "final": [EPISODES - 1],
+    }
+
+
+def test_the_bounded_stores_are_full_and_no_fuller(dqn: Train, server: Server) -> None:
+    dqn()
+    full = {
+        "experience": 300, "rewards": 1_000, "values": 200, "step_times": 100,
+        "losses": EPISODES * TRAINING_STEPS, "collection_times": EPISODES,
+        "replay": EPISODES * STEPS * 8,
+    }  # fmt: skip
+    for name, most in full.items():
+        series = server.get(f"/runs/{name_of()}/series?name=tracked.{name}.length")["items"]
+        assert max(y for line in series for y in line["last"] if y is not None) == most, name
+
+
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(dqn: Train, leak: str) -> None:
+    _, verdict = dqn(leak)
+    assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
+    assert is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), told(verdict)
+
+
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+def test_its_rate_and_start_are_right(dqn: Train, leak: str) -> None:
+    _, verdict = dqn(leak)
+    right, finding = RIGHT_ANSWERS[leak], verdict["findings"][0]
+    rate = finding["growth_bytes_per_generation"]["estimate"]
+    assert rate == pytest.approx(right.bytes_per_generation, rel=RATE_TOLERANCE), told(verdict)
+    start = finding["started_at_generation"]["estimate"]
+    assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
+
+
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+def test_a_leak_does_not_change_what_is_learnt(dqn: Train, leak: str) -> None:
+    assert dqn(leak)[0] == dqn()[0]
+
+
+@pytest.mark.parametrize("leak", by_cost(RIGHT_ANSWERS))
+def test_the_comparison_says_fixed(dqn: Train, server: Server, leak: str) -> None:
+    dqn(leak), dqn()
+    done = compare(server, f"{PROJECT}/{name_of(leak)}", f"{PROJECT}/{name_of()}", "--json")
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "fixed", found["summary"]
+    gone = [finding["phase"] for finding in found["findings"]["gone"]]
+    assert gone[:1] == [RIGHT_ANSWERS[leak].phase]

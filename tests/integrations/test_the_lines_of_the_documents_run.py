@@ -1,0 +1,49 @@
+"""The lines that each page of docs/integrations has for copying are run as they stand there, and make a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Ended
+
+DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "integrations"
+NUMBERS = "from with_transformers import Model, Numbers\n"
+# What a reader has already.
+BEFORE = {
+    "lightning": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+    "from with_lightning import Model\n"
+    "model = Model()\nnumbers = TensorDataset(torch.rand(64, 64), torch.rand(64, 8))\n"
+    "train_loader = DataLoader(numbers)\nvalidation_loader = DataLoader(numbers)\n",
+    "transformers": f"{NUMBERS}model = Model()\ntrain_data = validation_data = Numbers()\n",
+    "stable-baselines3": "",
+    "keras": "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport numpy as np\n"
+    "x, y = np.random.rand(200, 8), np.random.rand(200, 1)\n",
+    "gymnasium": "",
+    "processes": "model = loader = None\ndef train(model, loader): pass\n",
+}
+GENERATIONS = {"transformers": 100}
+
+
+def lines(name: str) -> str:
+    (code, *_) = re.findall(r"```python\n(.*?)```", (DOCUMENTS / f"{name}.md").read_text(), re.S)
+    return str(code)
+
+
+def test_every_page_has_lines_that_are_run() -> None:
+    pages = {path.stem for path in DOCUMENTS.glob("*.md")}
+    assert set(BEFORE) <= pages
+    assert all(len(lines(name).splitlines()) <= 14 for name in BEFORE)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text(BEFORE[name] + lines(name))
+    ended = run_program(["train.py"], f"document-{name}")
+    assert ended.status == 0, ended.errors
+    assert ended.errors.count("leakline: run ") == 1
+    assert ended.told()["state"] == "finished"
+    assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)

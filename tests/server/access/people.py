@@ -1,0 +1,122 @@
+"""A server that asks who everybody is, and all kinds of people and programs that ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+from starlette.testclient import TestClient
+from starlette.types import Message
+
+from leakline_server.config import Config
+from leakline_server.credentials import Scope
+from leakline_server.issuing import Wish, issue
+from leakline_server.store.engine import Engine
+from leakline_server.web.callers import Caller, Callers
+
+ADDRESS: Final = "http://leakline.example"
+PASSWORD: Final = "correct horse battery"
+ELSEWHERE: Final = "http://notebook.example"
+HOST: Final = "192.0.2.1"
+NOW: Final = 1_760_000_000.0
+
+
+def asking(url: str, **settings: Any) -> Config:
+    """The settings of a server that asks, on an address of a network."""
+    settings = {"admin_password": PASSWORD, "host": "10.0.0.1"} | settings
+    return Config(database_url=url, **settings)
+
+
+def engine_of(client: TestClient) -> Engine:
+    engine: Engine = client.app.state.services.engine  # type: ignore[attr-defined]
+    return engine
+
+
+def token(
+    engine: Engine, scope: Scope, project: str | None = None, *,
+    days: float | None = 1.0, issued: float = 0.0, browser: bool = False,
+) -> tuple[int, str]:  # fmt: skip
+    """(its id, the token); ``issued`` so many seconds ago."""
+    wish = Wish(scope, project, "", days, browser)
+    made, secret = issue(engine, wish, time.time() - issued)
+    return made.id, secret
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+def sign_in(client: TestClient, secret: str = PASSWORD, asked_for: str = "/") -> Any:
+    """The answer to the form of the page; the cookie stays with the client."""
+    form = {"secret": secret, "next": asked_for}
+    return client.post("/sign-in", data=form, headers={"origin": ADDRESS}, follow_redirects=False)
+
+
+def session(client: TestClient, secret: str = PASSWORD) -> dict[str, str]:
+    """What a browser sends of somebody who has signed in, from a page of the server."""
+    answer = sign_in(client, secret)
+    assert answer.status_code == 303, answer.text
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    client.cookies.clear()
+    return {"cookie": cookie, "origin": ADDRESS}
+
+
+def error_of(answer: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = answer.json()["error"]
+    assert set(found) == {"code", "message", "details"}
+    assert "\n" not in found["message"]
+    return found
+
+
+async def answer_of(
+    app: Any,
+    method: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    host: str = HOST,
+) -> tuple[int, dict[str, str], bytes]:
+    """Past the test client, which waits for the end of a stream: here, whoever reads leaves once it has begun."""
+    begun, said, parts = anyio.Event(), [(body, False)], []
+    found: Message = {}
+
+    async def receive() -> Message:
+        if said:
+            return {"type": "http.request", "body": said.pop()[0], "more_body": False}
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            found.update(message)
+            begun.set()
+        else:
+            parts.append(message.get("body", b""))
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        "client": (host, 4711), "server": ("leakline.example", 80),
+    }  # fmt: skip
+    with anyio.fail_after(30):
+        await app(scope, receive, send)
+    told = {k.decode(): v.decode() for k, v in found["headers"]}
+    return found["status"], told, b"".join(parts)
+
+
+class Clock:
+    def __init__(self, now: float = NOW) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def who(made: Callers, headers: dict[str, str], host: str = HOST) -> Caller:
+    sent = [(k.encode(), v.encode()) for k, v in headers.items()]
+    return asyncio.run(made.of(sent, "http", host))

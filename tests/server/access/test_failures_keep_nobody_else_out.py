@@ -1,0 +1,421 @@
+"""Who guesses or floods waits: nothing is guessed faster by asking in parallel, and nobody who is good is kept out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+import pytest
+from starlette.testclient import TestClient
+from tests.server.access.people import (
+    ADDRESS,
+    HOST,
+    PASSWORD,
+    Clock,
+    answer_of,
+    asking,
+    bearer,
+    engine_of,
+    error_of,
+    session,
+    sign_in,
+    token,
+    who,
+)
+
+from leakline_server.credentials import make_session, make_token
+from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
+from leakline_server.limits import MAX_SIGN_IN_BYTES
+from leakline_server.store import tokens
+from leakline_server.store.engine import Engine
+from leakline_server.web import bodies, callers, sign_in_pages
+from leakline_server.web.callers import Callers
+from leakline_server.web.failures import MAX_ADDRESSES, Failures
+
+pytestmark = pytest.mark.usefixtures("cheap_hashes")
+FORM = {"host": "leakline.example", "content-type": "application/x-www-form-urlencoded"}
+
+
+def unknown() -> dict[str, str]:
+    """A token of the right form that nobody has made here."""
+    return bearer(make_token("read"))
+
+
+def cookie(name: str) -> dict[str, str]:
+    return {"cookie": f"leakline_session={name}"}
+
+
+def fail(here: Callers, many: int, host: str = HOST) -> None:
+    for i in range(many):
+        with pytest.raises(Unauthorized):
+            who(here, bearer(f"guess {i}"), host)
+
+
+# Tokens and sessions.
+
+
+def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
+    here = Callers(engine, asking(""))
+    _, known = token(engine, "read")
+    _, new = token(engine, "read")
+    who(here, bearer(known))
+    fail(here, callers.MAX_WRONG_TOKENS)
+    for shown in (bearer("another guess"), unknown(), cookie(make_session())):
+        with pytest.raises(TooBusy, match="try again in") as caught:
+            who(here, shown)
+        assert 0 < (caught.value.retry_after_seconds or 0) <= callers.WRONG_TOKENS_SECONDS
+    # Trainings behind the same address go on, and others begin.
+    for secret in (known, new):
+        assert who(here, bearer(secret)).scope == "read"
+    with pytest.raises(Unauthorized):
+        who(here, unknown(), host="192.0.2.2")
+
+
+def test_a_good_token_and_a_session_outlive_a_restart_among_failures(asked: TestClient) -> None:
+    _, secret = token(engine_of(asked), "read")
+    signed_in = session(asked)["cookie"]
+    again = Callers(engine_of(asked), asking(""))
+    fail(again, callers.MAX_WRONG_TOKENS)
+    assert who(again, bearer(secret)).scope == "read"
+    assert who(again, {"cookie": signed_in}).scope == "admin"
+
+
+def test_unknown_sessions_are_failures_too(engine: Engine) -> None:
+    here = Callers(engine, asking(""))
+    for _ in range(callers.MAX_WRONG_TOKENS):
+        with pytest.raises(Unauthorized):
+            who(here, cookie(make_session()))
+    with pytest.raises(TooBusy):
+        who(here, cookie(make_session()))
+
+
+def test_what_was_never_made_here_is_not_looked_up(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: Any) -> None:
+        raise AssertionError("it cannot be there")
+
+    monkeypatch.setattr("leakline_server.store.tokens.find", look)
+    monkeypatch.setattr("leakline_server.store.logins.find", look)
+    here = Callers(engine, asking(""))
+    for shown in (
+        bearer("hunter2"),
+        bearer(make_token("read")[:-1]),
+        cookie("a"),
+        cookie("-" * 44),
+    ):
+        with pytest.raises(Unauthorized):
+            who(here, shown)
+
+
+def test_one_wrong_token_again_and_again_is_one_failure(engine: Engine) -> None:
+    clock = Clock()
+    here = Callers(engine, asking(""), clock)
+    _, expired = token(engine, "read", issued=2 * 86_400.0)
+    clock.now = time.time()
+    for shown in (bearer("of another server"), bearer(expired)):
+        for _ in range(3 * callers.MAX_WRONG_TOKENS):
+            clock.now += callers.REMEMBERED_SECONDS + 1
+            with pytest.raises(Unauthorized):
+                who(here, shown)
+    assert here.failures.wait_seconds(HOST) == 0
+
+
+def test_what_is_wrong_pushes_nothing_good_out(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MAX_REMEMBERED", 5)
+    here = Callers(engine, asking(""))
+    _, secret = token(engine, "read")
+    who(here, bearer(secret))
+    for i in range(20):
+        with pytest.raises(Unauthorized):
+            who(here, unknown() if i % 2 else cookie(make_session()))
+    assert (len(here._known), len(here._wrong)) == (1, 5)
+    monkeypatch.setattr(tokens, "find", lambda *_: pytest.fail("it is remembered"))
+    assert who(here, bearer(secret)).scope == "read"
+
+
+def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, looking, most = threading.Lock(), 0, 0
+
+    def find(*_: Any) -> None:
+        nonlocal looking, most
+        with lock:
+            looking += 1
+            most = max(most, looking)
+        time.sleep(0.01)
+        with lock:
+            looking -= 1
+
+    here = Callers(engine, asking(""))
+    fail(here, callers.MAX_WRONG_TOKENS)
+    monkeypatch.setattr(tokens, "find", find)
+
+    async def guess() -> str:
+        headers = [(k.encode(), v.encode()) for k, v in unknown().items()]
+        try:
+            await here.of(headers, "http", HOST)
+        except RequestRefused as error:
+            return error.code
+        return "let in"
+
+    async def guesses() -> list[str]:
+        return await asyncio.gather(*(guess() for _ in range(200)))
+
+    said = Counter(asyncio.run(guesses()))
+    looked = callers.MAX_LOOKS + callers.MAX_LOOKS_WAITING
+    assert said == {"too_many_failures": looked, "too_busy": 200 - looked}
+    assert 1 <= most <= callers.MAX_LOOKS
+
+
+def test_failures_are_forgotten_taken_back_and_have_a_bound() -> None:
+    clock = Clock()
+    failures = Failures(2, 60.0, clock)
+    for _ in range(2):
+        failures.add("2001:db8::1")
+    assert failures.wait_seconds("2001:db8::ffff") == 60
+    assert failures.wait_seconds("2001:db8:0:1::1") == 0
+    failures.take_back("2001:db8::2")
+    assert failures.wait_seconds("2001:db8::1") == 0
+    failures.add("2001:db8::1")
+    clock.now += 59.5
+    assert failures.wait_seconds("2001:db8::1") == 1
+    clock.now += 1
+    assert failures.wait_seconds("2001:db8::1") == 0
+    failures.add("2001:db8::1")
+    assert failures.wait_seconds("2001:db8::1") == 0
+    failures.take_back("192.0.2.1")
+    for i in range(MAX_ADDRESSES + 10):
+        failures.add(f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}")
+    assert len(failures._found) == MAX_ADDRESSES
+
+
+# Passwords.
+
+
+def tries(
+    client: TestClient,
+    secrets: Iterable[str],
+    hosts: Iterable[str],
+    answered: Callable[[int], None] = lambda status: None,
+) -> list[tuple[int, Mapping[str, str]]]:
+    """All at the same time. ``answered`` hears of each answer as it comes."""
+
+    async def one(secret: str, host: str) -> tuple[int, Mapping[str, str]]:
+        body = f"secret={secret.replace(' ', '+')}".encode()
+        answer = await answer_of(client.app, "POST", "/sign-in", "", FORM, body, host)
+        answered(answer[0])
+        return answer[:2]
+
+    async def all_of_them() -> list[tuple[int, Mapping[str, str]]]:
+        return await asyncio.gather(*map(one, secrets, hosts))
+
+    assert client.portal is not None
+    return client.portal.call(all_of_them)
+
+
+@pytest.fixture
+def slow_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_password = sign_in_pages.is_password
+
+    def slowly(hashed: str, secret: str) -> bool:
+        time.sleep(0.01)
+        return is_password(hashed, secret)
+
+    monkeypatch.setattr(sign_in_pages, "is_password", slowly)
+
+
+def test_passwords_are_not_guessed(asked: TestClient) -> None:
+    for i in range(callers.MAX_WRONG_PASSWORDS):
+        answer = sign_in(asked, f"guess number {i}")
+        assert answer.status_code == 401
+        assert "neither the password nor a token" in answer.text
+        assert "set-cookie" not in answer.headers
+    answer = sign_in(asked)
+    assert answer.status_code == 429
+    assert 0 < int(answer.headers["retry-after"]) <= callers.WRONG_PASSWORDS_SECONDS
+    assert "try again in" in answer.text
+
+
+def test_passwords_are_not_guessed_faster_in_parallel(asked: TestClient, slow_hashes: None) -> None:
+    found = tries(asked, (f"guess number {i}" for i in range(40)), [HOST] * 40)
+    said = Counter(status for status, _ in found)
+    assert said == {401: callers.MAX_WRONG_PASSWORDS, 429: 40 - callers.MAX_WRONG_PASSWORDS}
+    assert all("retry-after" in headers for status, headers in found if status == 429)
+    (right,) = tries(asked, [PASSWORD], [HOST])
+    assert right[0] == 429
+    (elsewhere,) = tries(asked, [PASSWORD], ["192.0.2.2"])
+    assert elsewhere[0] == 303
+
+
+def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
+    asked: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = callers.MAX_HASHING + callers.MAX_HASHING_WAITING
+    is_password, enough, turned_away = sign_in_pages.is_password, threading.Event(), []
+
+    def once_the_others_are_answered(hashed: str, secret: str) -> bool:
+        assert enough.wait(30)
+        return is_password(hashed, secret)
+
+    def answered(status: int) -> None:
+        if status == 429:
+            turned_away.append(status)
+        if len(turned_away) == 40 - room:
+            enough.set()
+
+    monkeypatch.setattr(sign_in_pages, "is_password", once_the_others_are_answered)
+    hosts = [f"192.0.2.{i}" for i in range(40)]
+    found = tries(asked, [PASSWORD] * 40, hosts, answered)
+    assert Counter(status for status, _ in found) == {303: room, 429: 40 - room}
+    assert {headers["retry-after"] for status, headers in found if status == 429} == {"1"}
+    failures = asked.app.state.services.callers.sign_ins  # type: ignore[attr-defined]
+    assert not failures._found
+
+
+def test_signing_in_again_and_again_is_no_failure(asked: TestClient) -> None:
+    for _ in range(2 * callers.MAX_WRONG_PASSWORDS):
+        assert sign_in(asked).status_code == 303
+
+
+def test_a_token_that_reads_nothing_is_no_failure_and_an_unknown_one_is(asked: TestClient) -> None:
+    _, adds = token(engine_of(asked), "ingest", "erl")
+    failures = asked.app.state.services.callers.sign_ins  # type: ignore[attr-defined]
+    assert sign_in(asked, adds).status_code == 401
+    assert not failures._found
+    assert sign_in(asked, make_token("admin")).status_code == 401
+    assert failures._found
+
+
+# What is not known yet takes nothing from what is.
+
+
+def form_scope(host: str) -> dict[str, Any]:
+    return {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/sign-in", "raw_path": b"/sign-in", "query_string": b"", "root_path": "",
+        "headers": [(k.encode(), v.encode()) for k, v in FORM.items()],
+        "client": (host, 4711), "server": ("leakline.example", 80),
+    }  # fmt: skip
+
+
+async def hanging(client: TestClient, size: int, host: str, tasks: Any) -> dict[str, Any]:
+    """A form to sign in of which so much came, and the rest never does."""
+    found: dict[str, Any] = {}
+    parts = [b"a" * size]
+
+    async def receive() -> dict[str, Any]:
+        if parts:
+            return {"type": "http.request", "body": parts.pop(), "more_body": True}
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        found.update(message)
+
+    tasks.start_soon(client.app, form_scope(host), receive, send)
+    return found
+
+
+def test_forms_that_never_come_keep_no_batch_out(
+    asked: TestClient, admin: dict[str, str], make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    assert asked.post("/api/v1/runs", json=run.header, headers=admin).status_code == 201
+    body = run.wire(0, 3)
+    monkeypatch.setattr(bodies, "MAX_BODIES_BYTES", 4 * MAX_SIGN_IN_BYTES)
+    services = asked.app.state.services  # type: ignore[attr-defined]
+
+    async def flood() -> tuple[list[int | None], int, int]:
+        async with anyio.create_task_group() as tasks:
+            forms = [
+                await hanging(asked, MAX_SIGN_IN_BYTES, f"192.0.2.{i}", tasks) for i in range(6)
+            ]
+            large = await hanging(asked, MAX_SIGN_IN_BYTES + 1, "192.0.2.99", tasks)
+            await anyio.wait_all_tasks_blocked()
+            held = services.signing_in.size
+            said = [form.get("status") for form in (*forms, large)]
+            answer = await anyio.to_thread.run_sync(
+                lambda: asked.post(f"/api/v1/runs/{run.id}/batches", json=body, headers=admin)
+            )
+            tasks.cancel_scope.cancel()
+        return said, held, answer.status_code
+
+    assert asked.portal is not None
+    said, held, status = asked.portal.call(flood)
+    assert Counter(said) == {None: 4, 429: 2, 413: 1}
+    assert held == 4 * MAX_SIGN_IN_BYTES
+    assert status == 200
+    assert services.signing_in.size == services.coming.size == 0
+
+
+def test_signing_out_of_nothing_writes_and_forgets_nothing(
+    asked: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def costs(*_: Any, **__: Any) -> None:
+        raise AssertionError("anybody may do this as often as they like")
+
+    monkeypatch.setattr("leakline_server.store.logins.writing", costs)
+    monkeypatch.setattr(asked.app.state.services.callers, "forget", costs)  # type: ignore[attr-defined]
+    headers = cookie(make_session()) | {"origin": ADDRESS}
+    assert asked.post("/sign-out", headers=headers, follow_redirects=False).status_code == 303
+
+
+def test_the_form_of_who_has_failed_too_often_is_not_even_read(asked: TestClient) -> None:
+    for _ in range(callers.MAX_WRONG_PASSWORDS):
+        asked.app.state.services.callers.sign_ins.add(HOST)  # type: ignore[attr-defined]
+
+    async def ask() -> dict[str, Any]:
+        async with anyio.create_task_group() as tasks:
+            found = await hanging(asked, 10, HOST, tasks)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        return found
+
+    assert asked.portal is not None
+    assert asked.portal.call(ask).get("status") == 429
+
+
+def test_who_leaves_while_the_form_is_read_leaves_nothing_behind(asked: TestClient) -> None:
+    """No traceback in the log either, which anybody could fill so."""
+
+    async def leave() -> list[Any]:
+        said: list[Any] = []
+        parts = [{"type": "http.request", "body": b"secret=", "more_body": True}]
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop() if parts else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            said.append(message.get("status"))
+
+        await asked.app(form_scope(HOST), receive, send)
+        return said
+
+    assert asked.portal is not None
+    assert asked.portal.call(leave)[0] == 400
+    assert asked.app.state.services.signing_in.size == 0  # type: ignore[attr-defined]
+
+
+def test_the_longest_password_fits_the_form(asked: TestClient) -> None:
+    answer = asked.post(
+        "/sign-in", data={"secret": "\U0001f511" * 1_000, "next": "/compare?before=a&after=b"},
+        headers={"origin": ADDRESS}, follow_redirects=False,
+    )  # fmt: skip
+    assert answer.status_code == 401
+
+
+def test_a_refusal_for_failures_is_told_as_any_other(asked: TestClient) -> None:
+    for i in range(callers.MAX_WRONG_TOKENS):
+        assert asked.get("/api/v1/runs", headers=bearer(f"guess {i}")).status_code == 401
+    answer = asked.get("/api/v1/runs", headers=unknown())
+    assert (answer.status_code, error_of(answer)["code"]) == (429, "too_many_failures")
+    assert int(answer.headers["retry-after"]) > 0

@@ -1,0 +1,457 @@
+"""A backup is whole, is of one moment, disturbs no ingest, and can be put back; nothing else is ever put back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline.cli import main
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store import backup
+from leakline_server.store.engine import open_engine
+from leakline_server.store.migrate import current, downgrade, revisions
+
+Db = Callable[..., tuple[int, str, str]]
+# Snapshots of a batch; few, so that all can be asked for at once.
+STEP = 5
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "there" / "leakline.db"
+
+
+@pytest.fixture
+def db(file: Path, capsys: pytest.CaptureFixture[str]) -> Db:
+    """`leakline db …` on that file: exit status, output, errors."""
+
+    def call(*arguments: object, url: str | None = None) -> tuple[int, str, str]:
+        where = url or f"sqlite:///{file}"
+        capsys.readouterr()
+        status = main(["db", *map(str, arguments), "--database-url", where])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def fill(file: Path, make_run: Any, *ids: str) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{file}"))
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        for name in ids:
+            run = make_run(id=name, instance=name)
+            run.create(api)
+            run.send(api, 0, 30)
+
+
+def runs_of(file: Path) -> list[str]:
+    with sqlite3.connect(file) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM runs ORDER BY id")]
+
+
+def refused(said: tuple[int, str, str], *words: str) -> None:
+    status, output, errors = said
+    assert (status, output) == (1, ""), said
+    assert errors.count("\n") == 1, errors
+    for word in words:
+        assert word in errors
+
+
+def test_what_is_there_is_never_written_over(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    (tmp_path / "mine").write_text("precious")
+    refused(db("backup", tmp_path / "mine"), "mine is there already", "new file")
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_appears_while_it_is_copied_is_not_written_over_either(
+    file: Path, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    fill(file, make_run, "r1")
+    if not links:
+        monkeypatch.setattr(os, "link", without_links)
+    backup.back_up(file, tmp_path / "a.db")
+    assert runs_of(tmp_path / "a.db") == ["r1"]
+    settle = backup._settle
+
+    def meanwhile(path: Path) -> None:
+        settle(path)
+        (tmp_path / "b.db").write_text("precious")
+
+    monkeypatch.setattr(backup, "_settle", meanwhile)
+    with pytest.raises(backup.CannotBackUp, match=r"b\.db is there already"):
+        backup.back_up(file, tmp_path / "b.db")
+    assert (tmp_path / "b.db").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "there"]
+
+
+def without_links(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_of_two_backups_into_one_file_at_once_one_is_made(
+    file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    both = threading.Barrier(2)
+    ended: list[str] = []
+
+    def one() -> None:
+        both.wait(20)
+        try:
+            backup.back_up(file, tmp_path / "b.db")
+            ended.append("made")
+        except backup.CannotBackUp as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    refusal, made = sorted(ended)
+    assert (made, "b.db is there already" in refusal) == ("made", True)
+    assert runs_of(tmp_path / "b.db") == ["r1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
+
+
+def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Path) -> None:
+    refused(db("backup", tmp_path / "b.db"), "there is no database")
+    url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
+    refused(db("backup", tmp_path / "b.db", url=url), "pg_dump", "b.db")
+    refused(db("restore", tmp_path / "b.db", url=url), "dropdb", "createdb", "pg_restore")
+    status, _, errors = db("backup", tmp_path / "b.db", url="mysql://x/y")
+    assert (status, "mysql" in errors) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backup_into_a_folder_that_is_not_there_leaves_nothing(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    refused(db("backup", tmp_path / "no" / "b.db"), "No such file")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_damaged_database_gives_no_backup(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    spoil(file)
+    refused(db("backup", tmp_path / "b.db"))
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize(
+    "what", ["nothing", "a text", "a damaged one", "one cut short", "a foreign one"]
+)
+def test_only_a_whole_database_is_put_back(
+    what: str, db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    bad = tmp_path / "bad.db"
+    if what == "a text":
+        bad.write_text("no database " * 1000)
+    elif what == "a foreign one":
+        with sqlite3.connect(bad) as connection:
+            connection.execute("CREATE TABLE songs (name TEXT)")
+    elif what != "nothing":
+        assert db("backup", bad)[0] == 0
+        if what == "a damaged one":
+            spoil(bad)
+        else:
+            bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
+    refused(db("restore", bad), "bad.db")
+    assert runs_of(file) == ["r1"]
+    assert not [path for path in file.parent.iterdir() if "restor" in path.name]
+
+
+def test_a_backup_of_a_newer_version_is_refused_with_a_sentence(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    newer = tmp_path / "newer.db"
+    assert db("backup", newer)[0] == 0
+    with sqlite3.connect(newer) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
+    refused(db("restore", newer), "9999_future", "newer leakline")
+    assert runs_of(file) == ["r1"]
+
+
+def test_the_database_is_no_backup_of_itself(db: Db, file: Path, make_run: Any) -> None:
+    fill(file, make_run, "r1")
+    refused(db("restore", file), "the database itself")
+
+
+@pytest.mark.flow
+def test_nothing_is_put_back_under_a_server(
+    db: Db, serve: Any, make_run: Any, tmp_path: Path
+) -> None:
+    server = serve()
+    assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
+    url = f"sqlite:///{tmp_path}/.leakline/leakline.db"
+    status, said, _ = db("backup", tmp_path / "b.db", url=url)
+    assert (status, "whole" in said) == (0, True)
+    refused(db("restore", tmp_path / "b.db", url=url), f"process {server.process.pid}", "stop")
+    refused(db("upgrade", url=url), f"process {server.process.pid}", "stop")
+    assert server.request("GET", "/api/v1/runs/r1")[0] == 200
+
+
+def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1", "r2")
+    status, said, errors = db("backup", tmp_path / "b.db")
+    assert (status, errors) == (0, "")
+    assert revisions(MIGRATIONS)[-1] in said
+    # One file, readable by nobody else than the database is.
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["b.db"]
+    assert (tmp_path / "b.db").stat().st_mode == file.stat().st_mode
+    fill(file, make_run, "later")
+    status, said, errors = db("restore", tmp_path / "b.db")
+    assert (status, errors) == (0, "")
+    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    assert runs_of(file) == ["r1", "r2"]
+    assert runs_of(kept) == ["later", "r1", "r2"]
+    # A second time keeps that, too.
+    status, said, _ = db("restore", kept)
+    assert status == 0
+    assert runs_of(file) == ["later", "r1", "r2"]
+    # And a server goes on with it.
+    fill(file, make_run, "again")
+
+
+def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_back(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    """As a server leaves it that was killed."""
+    fill(file, make_run, "r1")
+    assert db("backup", tmp_path / "b.db")[0] == 0
+    open_for_ever = sqlite3.connect(file)
+    open_for_ever.execute("PRAGMA journal_mode=WAL")
+    with open_for_ever:
+        open_for_ever.execute("UPDATE runs SET name = 'not backed up'")
+    left = tmp_path / "left"
+    left.mkdir()
+    for path in file.parent.iterdir():
+        shutil.copy(path, left)
+    open_for_ever.close()
+    killed = left / file.name
+    assert (left / f"{file.name}-wal").stat().st_size > 0
+    status, said, _ = db("restore", tmp_path / "b.db", url=f"sqlite:///{killed}")
+    assert status == 0
+    assert names_of(killed) == ["before-fix"]
+    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    assert names_of(kept) == ["not backed up"]
+
+
+def test_a_link_to_the_database_stays_one(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    assert db("backup", tmp_path / "b.db")[0] == 0
+    fill(file, make_run, "later")
+    link = tmp_path / "link" / "leakline.db"
+    link.parent.mkdir()
+    link.symlink_to(file)
+    status, said, _ = db("restore", tmp_path / "b.db", url=f"sqlite:///{link}")
+    assert status == 0
+    assert link.is_symlink() and runs_of(file) == ["r1"]
+    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    assert (kept.parent, runs_of(kept)) == (file.parent, ["later", "r1"])
+
+
+def test_what_is_put_back_belongs_to_whom_the_database_did(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    """A backup that nobody may change, put back by root, under a server that is another user."""
+    fill(file, make_run, "r1")
+    assert db("backup", tmp_path / "b.db")[0] == 0
+    (tmp_path / "b.db").chmod(0o400)
+    owner = (1234, 1234) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(file, *owner)
+    file.chmod(0o640)
+    assert db("restore", tmp_path / "b.db")[0] == 0
+    now = file.stat()
+    assert ((now.st_uid, now.st_gid), now.st_mode & 0o777) == (owner, 0o640)
+    # Where none was, a server can write to it, and nobody else reads more than the backup let them.
+    shutil.rmtree(file.parent)
+    assert db("restore", tmp_path / "b.db")[0] == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("rights_of_folder", [0o755, 0o555])
+def test_a_database_that_nobody_may_write_is_backed_up(
+    db: Db, file: Path, make_run: Any, tmp_path: Path, rights_of_folder: int
+) -> None:
+    fill(file, make_run, "r1")
+    file.chmod(0o400)
+    file.parent.chmod(rights_of_folder)
+    # What root may in spite of all rights is taken from it.
+    less = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    done = subprocess.run(
+        [*(less if os.getuid() == 0 else ()), sys.executable, "-m", "leakline", "db", "backup", tmp_path / "b.db",
+         "--database-url", f"sqlite:///{file}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "b.db").stat().st_mode & 0o777 == 0o400
+    assert runs_of(tmp_path / "b.db") == ["r1"]
+
+
+def names_of(file: Path) -> list[str]:
+    with sqlite3.connect(file) as connection:
+        return [row[0] for row in connection.execute("SELECT name FROM runs")]
+
+
+def test_a_database_that_is_lost_or_damaged_is_put_back(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    assert db("backup", tmp_path / "b.db")[0] == 0
+    spoil(file)
+    damaged = file.read_bytes()
+    status, said, _ = db("restore", tmp_path / "b.db")
+    assert status == 0
+    assert runs_of(file) == ["r1"]
+    kept = Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    assert kept.read_bytes() == damaged
+    shutil.rmtree(file.parent)
+    status, said, _ = db("restore", tmp_path / "b.db")
+    assert (status, said.count("\n")) == (0, 1)
+    assert runs_of(file) == ["r1"]
+
+
+def test_a_copy_that_breaks_off_changes_nothing(
+    file: Path, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(file, make_run, "r1")
+    backup.back_up(file, tmp_path / "b.db")
+
+    def full(_path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(backup, "_settle", full)
+    for step in (
+        lambda: backup.back_up(file, tmp_path / "c.db"),
+        lambda: backup.restore(tmp_path / "b.db", file),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            step()
+    assert runs_of(file) == ["r1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
+    assert not [path for path in file.parent.iterdir() if "restor" in path.name]
+
+
+def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
+    db: Db, file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    before = revisions(MIGRATIONS)[-2]
+    engine = open_engine(f"sqlite:///{file}")
+    downgrade(engine, MIGRATIONS, before)
+    engine.dispose()
+    assert before in db("backup", tmp_path / "b.db")[1]
+    status, said, _ = db("upgrade")
+    assert (status, before in said, revisions(MIGRATIONS)[-1] in said) == (0, True, True)
+    assert "already" in db("upgrade")[1]
+    assert db("restore", tmp_path / "b.db")[0] == 0
+    engine = open_engine(f"sqlite:///{file}")
+    assert current(engine) == before
+    engine.dispose()
+
+
+def test_a_newer_database_is_not_upgraded_and_a_new_one_is_made(
+    db: Db, file: Path, make_run: Any
+) -> None:
+    assert "before: empty" in db("upgrade")[1]
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
+    refused(db("upgrade"), "9999_future", "newer leakline")
+
+
+@pytest.mark.flow
+def test_backups_beside_ingest_are_whole_and_of_one_moment(
+    serve: Any, make_run: Any, tmp_path: Path
+) -> None:
+    """Each has all that was acknowledged before it began, without a hole; nobody is sent away meanwhile."""
+    server = serve()
+    writers = [make_run(id=f"w{i}", instance=f"i{i}") for i in range(3)]
+    acknowledged = {run.id: 0 for run in writers}
+    refusals: list[tuple[int, Any]] = []
+    begun, enough = threading.Barrier(len(writers) + 1), threading.Event()
+
+    def write(run: Any) -> None:
+        assert server.request("POST", "/api/v1/runs", run.header)[0] == 201
+        while not enough.is_set():
+            first = acknowledged[run.id]
+            said = server.request("POST", f"/api/v1/runs/{run.id}/batches", run.wire(first, STEP))
+            if said[0] != 200:
+                refusals.append(said)
+            acknowledged[run.id] = first + STEP
+            if first == 0:
+                begun.wait(30)
+
+    threads = [threading.Thread(target=write, args=(run,)) for run in writers]
+    for thread in threads:
+        thread.start()
+    begun.wait(30)
+    counted = []
+    for number in range(4):
+        before = dict(acknowledged)
+        target = tmp_path / f"{number}.db"
+        done = subprocess.run(
+            [sys.executable, "-m", "leakline", "db", "backup", str(target)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done
+        counted.append((target, before, dict(acknowledged)))
+    enough.set()
+    for thread in threads:
+        thread.join(20)
+    assert refusals == []
+    assert max(counted[-1][1].values()) > max(counted[0][1].values()), (
+        "nothing was written meanwhile"
+    )
+    for target, before, after in counted:
+        app = create_app(Config(database_url=f"sqlite:///{target}"))
+        api = TestClient(app, base_url="http://127.0.0.1")
+        for run in writers:
+            path = f"/api/v1/runs/{run.id}/series?name=type.app.Env.count&x=sequence&points=20000"
+            (item,) = api.get(path).json()["items"]
+            assert item["x"] == list(range(len(item["x"])))
+            # What was under way may be there although its answer had not come.
+            assert before[run.id] <= len(item["x"]) <= after[run.id] + STEP
+
+
+def spoil(file: Path) -> None:
+    """Overwrite pages in the middle: the head is whole, the trees are not."""
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()
+    content = bytearray(file.read_bytes())
+    for at in range(2 * 4096, len(content) - 4096, 4096):
+        content[at : at + 64] = b"\xff" * 64
+    file.write_bytes(bytes(content))
+
+
+def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["db", "--help"])
+    assert "leakline db backup" in capsys.readouterr().out

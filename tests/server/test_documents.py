@@ -1,0 +1,178 @@
+"""Documents as pages: what is refused, what is never run, where links lead, and what every document holds to."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline_server.web import documents
+from leakline_server.web.documents_view import document_page
+from leakline_server.web.markdown import REPOSITORY, Listed, links_of, write
+
+NASTY = """# <script>alert(1)</script>
+
+<img src=x onerror=alert(1)> and <!-- a comment -->
+
+[run](javascript:alert(1)) ![seen](https://elsewhere.example/pixel.png) [quoted](x.md "a\\" onclick=\\"alert(1)")
+
+| <b>a</b> | b |
+| --- | ---: |
+| `<i>` | 2 |
+
+```html
+</code></pre><script>alert(1)</script>
+```
+"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs/nothing",
+        "/docs/../README",
+        "/docs/..%2f..%2fpyproject.toml",
+        "/docs/%2fetc%2fpasswd",
+        "/docs/images/take.py",
+        "/docs/reference/generate.py",
+        "/docs/reference/generate",
+        "/docs/a%00b",
+        "/docs/settings.md.md",
+    ],
+)
+def test_what_is_no_document_is_not_found_in_one_line(api: TestClient, path: str) -> None:
+    answer = api.get(path, follow_redirects=True)
+    assert answer.status_code == 404
+    assert "import" not in answer.text and "root:" not in answer.text
+
+
+def test_html_of_a_document_is_text() -> None:
+    made = write(NASTY, "nasty.md")
+    tags = set(re.findall(r"<(\w+)", made.body))
+    assert tags <= {
+        "h1",
+        "p",
+        "a",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "pre",
+        "code",
+    }
+    assert made.title == "<script>alert(1)</script>"
+    assert not re.search(r"<[^>]* (on\w+|style)=", made.body)
+    assert 'href="javascript' not in made.body
+    assert "elsewhere.example" not in re.sub(r"&lt;.*?&gt;", "", made.body)
+
+
+def test_a_number_stands_at_the_right_without_a_style_of_its_own() -> None:
+    body = write("| a | b |\n| --- | ---: |\n| 1 | 2 |\n", "x.md").body
+    assert '<td class="number">2</td>' in body and "<td>1</td>" in body
+
+
+@pytest.mark.parametrize(
+    ("document", "link", "leads"),
+    [
+        ("run.md", "settings.md#in-the-server", "/docs/settings#in-the-server"),
+        ("run.md", "integrations/README.md", "/docs/integrations"),
+        ("integrations/keras.md", "../README.md", "/docs"),
+        ("integrations/keras.md", "README.md#x", "/docs/integrations#x"),
+        ("ci.md", "github-actions.yml", "/docs/github-actions.yml"),
+        ("run.md", "../ARCHITECTURE.md", REPOSITORY + "ARCHITECTURE.md"),
+        ("run.md", "#here", "#here"),
+        ("run.md", "https://example.com/a.md", "https://example.com/a.md"),
+    ],
+)
+def test_a_link_leads_to_the_page_of_its_document(document: str, link: str, leads: str) -> None:
+    assert f'href="{leads}"' in write(f"[there]({link})", document).body
+
+
+def test_anchors_are_those_of_the_repository_and_each_once() -> None:
+    made = write("# T\n\n## Does it `add up`?\n\n## Same\n\n## Same\n", "x.md")
+    assert [each.anchor for each in made.headings] == ["does-it-add-up", "same", "same-1"]
+
+
+def test_a_picture_comes_with_its_dark_twin_where_there_is_one() -> None:
+    text = "![a](images/run-light.png)\n\n![b](images/lone-light.png)"
+    body = write(text, "x.md", frozenset({"images/run-light.png", "images/run-dark.png"})).body
+    assert re.findall(r'src="([^"]+)"', body) == [
+        "/docs/images/run-light.png",
+        "/docs/images/run-dark.png",
+        "/docs/images/lone-light.png",
+    ]
+    assert body.count('alt="a"') == 2 and body.count("only-") == 2
+
+
+def test_marks_of_commands_are_not_seen() -> None:
+    assert "begin" not in write("a\n\n<!-- bench-scale: begin -->\nb\n", "x.md").body
+
+
+def test_the_index_names_groups_and_documents_of_ours_alone() -> None:
+    text = "# D\n\n## Start\n\n- [One](one.md)\n- [Away](https://example.com/x.md) [Up](../up.md)\n"
+    assert list(links_of(text)) == [Listed("Start", "one.md", "One")]
+
+
+def test_before_and_after_follow_the_index() -> None:
+    listed = tuple(Listed("G", f"{name}.md", name) for name in "abc")
+    made = write("# T\n", "b.md")
+    page = document_page("b.md", made, listed)
+    assert page.before and page.after
+    assert (page.before.address, page.after.address) == ("/docs/a", "/docs/c")
+    first = document_page("README.md", made, listed)
+    assert first.before is None and first.after and first.after.address == "/docs/a"
+    unlisted = document_page("x.md", made, listed)
+    assert unlisted.before is None and unlisted.after is None
+
+
+def test_a_document_is_also_found_by_the_name_of_its_file(api: TestClient) -> None:
+    for asked, leads in (
+        ("/docs/settings.md", "/docs/settings"),
+        ("/docs/integrations/README.md", "/docs/integrations"),
+        ("/docs/README.md", "/docs"),
+        ("/docs/", "/docs"),
+        ("/docs/settings/", "/docs/settings"),
+    ):
+        answer = api.get(asked, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (308, leads), asked
+        assert api.get(leads).status_code == 200
+
+
+def test_every_document_is_a_page_under_the_policy(api: TestClient) -> None:
+    assert len(documents.kept().documents) > 30
+    for document in sorted(documents.kept().documents):
+        name = document.removesuffix(".md").removesuffix("README").rstrip("/")
+        answer = api.get(f"/docs/{name}".rstrip("/"))
+        assert answer.status_code == 200, document
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert not re.search(r"<[^>]* style=", answer.text), document
+        for source in re.findall(r'<img src="([^"]+)"', answer.text):
+            picture = api.get(source)
+            assert picture.headers["content-type"] == "image/png", source
+            assert picture.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_file_to_copy_is_plain_text(api: TestClient) -> None:
+    answer = api.get("/docs/github-actions.yml")
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_a_document_that_changes_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "DOCS", tmp_path)
+    documents.kept.cache_clear()
+    try:
+        (tmp_path / "one.md").write_text("# First\n")
+        assert documents.read("one.md").title == "First"
+        (tmp_path / "one.md").write_text("# Second\n")
+        os.utime(tmp_path / "one.md", ns=(1, 1))
+        assert documents.read("one.md").title == "Second"
+    finally:
+        documents.kept.cache_clear()

@@ -1,0 +1,124 @@
+"""Every answer tells browsers to run nothing of it, to guess nothing and to show it in nobody's frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import TEMPLATES
+
+NEEDED = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Iterator[TestClient]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('headers')}/x.db"
+    app = create_app(Config(database_url=url, allowed_origins=("https://a.example",)))
+    with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
+        run = make_run()
+        run.create(client)
+        run.send(client, 0, 9)
+        yield client
+
+
+ANSWERS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "a page": ("GET", "/", 200, {}),
+    "a page of a run": ("GET", "/runs/r1", 200, {}),
+    "a page that is not there": ("GET", "/runs/nobody", 404, {}),
+    "a page that nobody knows": ("GET", "/nothing", 404, {}),
+    "a report as a file": ("GET", "/runs/r1/report.html", 200, {}),
+    "JSON": ("GET", "/api/v1/runs", 200, {}),
+    "an export": ("GET", "/api/v1/runs/r1/export.csv", 200, {}),
+    "the description": ("GET", "/api/v1/openapi.json", 200, {}),
+    "health": ("GET", "/healthz", 200, {}),
+    "metrics": ("GET", "/metrics", 200, {}),
+    "a head": ("HEAD", "/", 200, {}),
+    "a style sheet": ("GET", "/static/css/base.css", 200, {}),
+    "a picture": ("GET", "/static/images/favicon.svg", 200, {}),
+    "a file that is not there": ("GET", "/static/nothing.js", 404, {}),
+    "a batch": ("POST", "/api/v1/runs/r1/batches", 422, {"content": b"{}"}),
+    "a batch of nobody": ("POST", "/api/v1/runs/nobody/batches", 400, {"content": b"x"}),
+    "a wrong method": ("PUT", "/api/v1/runs", 405, {}),
+    "a wrong field": ("GET", "/api/v1/runs?limit=0", 422, {}),
+    "a page of another site": ("POST", "/api/v1/runs", 403, {"headers": {"origin": "https://evil.example"}}),
+    "a foreign name": ("GET", "/", 403, {"headers": {"host": "evil.example"}}),
+    "what a browser asks first": ("OPTIONS", "/api/v1/runs", 200, {
+        "headers": {"origin": "https://a.example", "access-control-request-method": "POST"},
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_an_answer_of_any_kind_has_them(what: str, api: TestClient) -> None:
+    method, path, status, more = ANSWERS[what]
+    answer = api.request(method, path, **more)
+    assert answer.status_code == status, answer.text
+    has_them(answer.headers)
+
+
+def test_an_accepted_batch_has_them(api: TestClient, make_run: Any) -> None:
+    answer = api.post("/api/v1/runs/r1/batches", json=make_run().wire(9, 3))
+    assert answer.status_code == 200
+    has_them(answer.headers)
+
+
+def test_a_bug_has_them(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("leakline_server.store.runs.list_runs", broken)
+        answer = api.get("/api/v1/runs")
+    assert answer.status_code == 500
+    has_them(answer.headers)
+
+
+def has_them(headers: Any) -> None:
+    for name, value in NEEDED.items():
+        assert headers.get_list(name) == [value], name
+    (policy,) = headers.get_list("content-security-policy")
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+    scripts = rules.get("script-src", rules["default-src"])
+    assert scripts in ("'none'", "'self'")
+    assert "unsafe" not in policy
+
+
+def test_what_is_no_page_may_load_nothing(api: TestClient) -> None:
+    for path in (
+        "/api/v1/runs",
+        "/static/images/favicon.svg",
+        "/metrics",
+        "/api/v1/runs/r1/export.json",
+    ):
+        policy = api.get(path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'"), path
+
+
+def test_a_script_that_pages_of_others_load_still_may_be(api: TestClient) -> None:
+    ours = api.get("/static/js/leakline.js").headers
+    assert ours["cross-origin-resource-policy"] == "cross-origin"
+    assert api.get("/static/css/base.css").headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_no_template_has_a_script_or_a_style_in_its_text() -> None:
+    handlers = re.compile(r"<[^>{]*\son[a-z]+\s*=", re.I)
+    scripts = re.compile(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)[^>]*>", re.I)
+    for path in Path(TEMPLATES).rglob("*.html"):
+        if path.name == "report.html":
+            # A file on its own, with a policy that names what is in it.
+            continue
+        text = path.read_text()
+        for wrong in (handlers, scripts, re.compile(r"javascript:"), re.compile(r"<style\b")):
+            assert not wrong.search(text), (path.name, wrong.pattern)

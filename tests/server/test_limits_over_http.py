@@ -1,0 +1,429 @@
+"""Each bound of `limits.py` is crossed over real HTTP: refused in one line, or folded, cut, left out and told."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import zstandard
+from tests.server.listening import Answer, Client, listening
+from tests.server.otlp_requests import memory, request
+
+from leakline_server import limits
+from leakline_server.app import create_app
+from leakline_server.config import from_environment
+
+NAMES = {name for name in vars(limits) if name.isupper()}
+RSS = "process.rss_bytes"
+PATH = "/api/v1/runs/{}/batches"
+FORM = "application/x-www-form-urlencoded"
+PROTOBUF = "application/x-protobuf"
+Cross = Callable[[Client, Any], Answer]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    settings = {
+        "LEAKLINE_DATABASE_URL": f"sqlite:///{tmp_path_factory.mktemp('limits')}/x.db",
+        "LEAKLINE_RUNS_PER_DAY": "few=1",
+        "LEAKLINE_BYTES_PER_DAY": "small=1 KiB",
+        "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
+    }
+    with listening(create_app(from_environment(settings))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def stored(client: Client, make_run: Any) -> Any:
+    """A run with ten snapshots, which must be there after whatever is refused."""
+    run = make_run(id="stored")
+    client.post("/api/v1/runs", run.header)
+    client.post(PATH.format("stored"), run.wire(0, 10))
+    return run
+
+
+def batch(change: Callable[[dict[str, Any]], Any]) -> Cross:
+    """What the stored run would send next, with ``change`` made to it."""
+
+    def cross(client: Client, run: Any) -> Answer:
+        wire = run.wire(32, 3)
+        change(wire)
+        return client.ask("POST", PATH.format("stored"), wire)
+
+    return cross
+
+
+def sends(method: str, path: str, body: Any = None, **headers: str) -> Cross:
+    return lambda client, run: client.ask(method, path, body, **headers)
+
+
+def right(client: Client, run: Any) -> Answer:
+    """Nothing is wrong with it but that it comes now."""
+    return client.ask("POST", PATH.format("stored"), run.wire(10, 3))
+
+
+def rows(kind: str, count: int, /, **row: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda wire: wire.update({kind: [{"sequence": 32, **row}] * count})
+
+
+def series(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    named = {name.replace("__", "."): [value, 1, 1] for name, value in values.items()}
+    return lambda wire: wire["columns"]["series"].update(named)
+
+
+def column(name: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda wire: wire["columns"].update({name: [value, *wire["columns"][name][1:]]})
+
+
+def nested(depth: int) -> Any:
+    return {"a": nested(depth - 1)} if depth else 1
+
+
+def attribute(depth: int) -> Any:
+    """Of OpenTelemetry."""
+    return {"arrayValue": {"values": [attribute(depth - 1)]}} if depth else {"intValue": "1"}
+
+
+def wide_window(client: Client, run: Any) -> Answer:
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    body = packer.compress(json.dumps(run.wire(10, 3)).encode()) + packer.flush()
+    return client.ask("POST", PATH.format("stored"), body, content_encoding="zstd")
+
+
+def trickling(client: Client, run: Any) -> Answer:
+    head = (
+        f"POST {PATH.format('stored')} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{"
+    )
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+        connection.sendall(head.encode())
+        said = b""
+        while b"}}" not in said and (part := connection.recv(65_536)):
+            said += part
+    top, _, body = said.partition(b"\r\n\r\n")
+    return Answer(int(top.split()[1]), {}, body)  # type: ignore[arg-type]
+
+
+def another_run(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "few-1", "project": "few"})
+    return client.ask("POST", "/api/v1/runs", {"id": "few-2", "project": "few"})
+
+
+def another_batch(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "small", "project": "small"})
+    client.post(PATH.format("small"), run.wire(0, 200))
+    return client.ask("POST", PATH.format("small"), run.wire(200, 3))
+
+
+def another_attempt(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "resumed"})
+    assert client.ask("PATCH", "/api/v1/runs/resumed", {"state": "failed"}).status == 200
+    return client.ask("POST", "/api/v1/runs", {"id": "resumed"})
+
+
+def phase_ends(count: int) -> Any:
+    ends = [(0.0, 5, {"leakline.phase": f"phase {i}"}) for i in range(count)]
+    return request({"process.memory.usage": ends})
+
+
+def otlp(made: Any) -> Cross:
+    return sends("POST", "/v1/metrics", made.SerializeToString(), content_type=PROTOBUF)
+
+
+def resources(count: int) -> Any:
+    made = memory([1])
+    for _ in range(count - 1):
+        made.resource_metrics.append(made.resource_metrics[0])
+    return made
+
+
+def boxes(count: int) -> bytes:
+    return urlencode([("run", f"r{i}") for i in range(count)]).encode()
+
+
+def signing_in(client: Client, run: Any) -> Answer:
+    """Of a server that asks: another reads no form to sign in."""
+    client.services.callers.asked = True
+    try:
+        body = b"secret=" + b"a" * limits.MAX_SIGN_IN_BYTES
+        return client.ask("POST", "/sign-in", body)
+    finally:
+        client.services.callers.asked = False
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a bound is crossed. ``smaller``: where it is made smaller for the test, since the real one takes too long."""
+
+    status: int
+    cross: Cross
+    smaller: Mapping[str, float] = field(default_factory=dict)
+
+
+REFUSED: dict[str, Way] = {
+    # A request
+    "MAX_BODY_BYTES": Way(413, sends("POST", "/api/v1/runs", b" " * (limits.MAX_BODY_BYTES + 1))),
+    "MAX_INFLATED_BYTES": Way(413, sends("POST", PATH.format("stored"), b" " * (limits.MAX_INFLATED_BYTES + 1))),
+    "MAX_WINDOW_BYTES": Way(400, wide_window),
+    "BODY_SECONDS": Way(400, trickling, {"web.bodies.BODY_SECONDS": 0.2}),
+    "MAX_BODIES_BYTES": Way(429, right, {"web.bodies.MAX_BODIES_BYTES": 100}),
+    "MAX_DEPTH": Way(400, batch(rows("events", 1, time=1.0, kind="mark", name="m", data=nested(12)))),
+    "MAX_JSON_DEPTH": Way(400, sends("POST", "/api/v1/runs", {"config": nested(17)})),
+    "MAX_JSON_VALUES": Way(400, sends("POST", "/api/v1/runs", {"config": {"a": [1] * limits.MAX_JSON_VALUES}})),
+    "MAX_FORM_BYTES": Way(413, sends("POST", "/deletions", b"run=" + b"x" * limits.MAX_FORM_BYTES, content_type=FORM)),
+    "MAX_SIGN_IN_BYTES": Way(413, signing_in),
+    "MAX_FORM_FIELDS": Way(400, sends("POST", "/alerts/rules", boxes(limits.MAX_FORM_FIELDS + 1), content_type=FORM)),
+    "MAX_FORM_BOXES": Way(400, sends("POST", "/deletions", boxes(limits.MAX_FORM_BOXES + 1), content_type=FORM)),
+    # A batch
+    "MAX_SNAPSHOTS": Way(422, lambda client, run: client.ask(
+        "POST", PATH.format("stored"), run.wire(10, limits.MAX_SNAPSHOTS + 1))),
+    "MAX_BATCH_SERIES": Way(422, batch(series(**{f"gauge__{i}": i for i in range(limits.MAX_BATCH_SERIES + 1)}))),
+    "MAX_BATCH_EVENTS": Way(422, batch(
+        rows("events", limits.MAX_BATCH_EVENTS + 1, time=1.0, kind="mark", name="m"))),
+    "MAX_LARGE_OBJECTS": Way(422, batch(
+        rows("large_objects", limits.MAX_LARGE_OBJECTS + 1, type="T", bytes=1, detail="", holder=""))),
+    "MAX_HOLDERS": Way(422, batch(
+        rows("holders", limits.MAX_HOLDERS + 1, type="T", path="p", count=1, bytes_each=None))),
+    "MAX_CENSUS_TYPES": Way(422, batch(rows(
+        "census", 1, mode="full", coverage=1.0, objects=1,
+        types=[[f"T{i}", 1, None] for i in range(limits.MAX_CENSUS_TYPES + 1)]))),
+    "MAX_LOST_REASONS": Way(422, batch(
+        lambda wire: wire.update({"lost": {f"why{i}": 1 for i in range(limits.MAX_LOST_REASONS + 1)}}))),
+    # Numbers and texts
+    "MAX_INTEGER": Way(422, batch(series(gauge__x=limits.MAX_INTEGER + 1))),
+    "MAX_FLOAT": Way(422, batch(series(gauge__x=limits.MAX_FLOAT * 1.5 + 0.5))),
+    "MAX_RSS_BYTES": Way(422, batch(series(process__rss_bytes=limits.MAX_RSS_BYTES + 1))),
+    "MAX_TIME_SECONDS": Way(422, batch(column("time", limits.MAX_TIME_SECONDS * 2))),
+    "MAX_NAME_LENGTH": Way(422, batch(series(**{"x" * (limits.MAX_NAME_LENGTH + 1): 1}))),
+    "MAX_LABEL_LENGTH": Way(422, batch(column("label", "x" * (limits.MAX_LABEL_LENGTH + 1)))),
+    "MAX_PATH_LENGTH": Way(422, batch(
+        rows("holders", 1, type="T", path="p" * (limits.MAX_PATH_LENGTH + 1), count=1, bytes_each=None))),
+    "MAX_INSTANCE_LENGTH": Way(422, batch(
+        lambda wire: wire["process"].update({"instance": "x" * (limits.MAX_INSTANCE_LENGTH + 1)}))),
+    "MAX_LINE_LENGTH": Way(422, batch(rows(
+        "events", 1, time=1.0, kind="log", name="log", data={"lines": ["x" * (limits.MAX_LINE_LENGTH + 1)]}))),
+    # A run, a project, what waits
+    "MAX_RUN_PROCESSES": Way(
+        409, batch(lambda wire: wire["process"].update({"instance": "one more"})),
+        {"store.inbox.MAX_RUN_PROCESSES": 1}),
+    "MAX_RUN_ATTEMPTS": Way(409, another_attempt, {"store.joining.MAX_RUN_ATTEMPTS": 1}),
+    "MAX_CONFIG_BYTES": Way(422, sends("POST", "/api/v1/runs", {"config": {"a": "x" * limits.MAX_CONFIG_BYTES}})),
+    "MAX_ENVIRONMENT_BYTES": Way(
+        422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
+    "RUNS_PER_DAY": Way(429, another_run),
+    "BYTES_PER_DAY": Way(429, another_batch),
+    "PROJECTS_PER_DAY": Way(
+        429, sends("POST", "/api/v1/runs", {"project": "one more"}), {"store.intake.PROJECTS_PER_DAY": 1}),
+    "MAX_WAITING_BATCHES": Way(429, right, {"writer.MAX_WAITING_BATCHES": 0}),
+    "MAX_WAITING_SNAPSHOTS": Way(429, right, {"writer.MAX_WAITING_SNAPSHOTS": 0}),
+    "MAX_WAITING_BYTES": Way(429, right, {"writer.MAX_WAITING_BYTES": 0}),
+    "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"), {"web.stream.MAX_LIVE_STREAMS": 0}),
+    "MAX_RULES": Way(409, sends("POST", "/api/v1/rules", {"series": RSS, "above": 5}), {"store.rules.MAX_RULES": 0}),
+    "MAX_WEBHOOKS": Way(
+        409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
+        {"store.webhook_changes.MAX_WEBHOOKS": 0}),
+    # An answer
+    "MAX_PAGE": Way(422, sends("GET", f"/api/v1/runs?limit={limits.MAX_PAGE + 1}")),
+    "MAX_POINTS": Way(422, sends("GET", f"/api/v1/runs/stored/series?name=*&points={limits.MAX_POINTS + 1}")),
+    # OpenTelemetry
+    "MAX_OTLP_RESOURCES": Way(413, otlp(resources(limits.MAX_OTLP_RESOURCES + 1))),
+    "MAX_OTLP_POINTS": Way(413, otlp(memory([1] * (limits.MAX_OTLP_POINTS + 1)))),
+    "MAX_OTLP_SERIES": Way(413, otlp(request(
+        {f"leakline.gauge.g{i}": [(0.0, 1, {})] for i in range(limits.MAX_OTLP_SERIES + 1)}))),
+    "MAX_OTLP_SNAPSHOTS": Way(413, otlp(phase_ends(limits.MAX_OTLP_SNAPSHOTS + 1))),
+    "MAX_OTLP_DEPTH": Way(400, sends("POST", "/v1/metrics", {"resourceMetrics": [{"resource": {
+        "attributes": [{"key": "a", "value": attribute(limits.MAX_OTLP_DEPTH)}]}}]})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_beyond_is_refused_and_nothing_is_lost(
+    name: str, client: Client, stored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = REFUSED[name]
+    with monkeypatch.context() as patched:
+        for where, value in way.smaller.items():
+            assert where.endswith(name)
+            patched.setattr(f"leakline_server.{where}", value)
+        answer = way.cross(client, stored)
+    assert answer.status == way.status, answer.body[:500]
+    if name == "MAX_SIGN_IN_BYTES":
+        assert re.search(rb'role="alert">[^<\n]{10,300}</p>', answer.body)
+    elif name.startswith("MAX_FORM"):
+        assert re.search(rb'<p class="quiet">[^<\n]{10,300}</p>', answer.body)
+    else:
+        error = answer.json()["error"]
+        assert set(error) == {"code", "message", "details"}
+        assert 10 < len(error["message"]) < 500 and "\n" not in error["message"]
+    if way.status == 429:
+        assert 1 <= int(answer.headers["retry-after"]) <= 3_600
+    there = client.get("/api/v1/runs/stored/snapshots?limit=200")["items"]
+    assert [row["sequence"] for row in there] == list(range(9, -1, -1))
+    assert client.services.coming.size == 0
+
+
+# -- what is folded, clamped, cut or paged instead
+
+
+def sent(client: Client, make_run: Any, name: str, **columns: Any) -> dict[str, Any]:
+    """A run of its own, as it is after it has sent one batch with these columns."""
+    count = len(next(iter(columns.values())))
+    run = make_run(id=name, started=time.time() - 3_600)
+    client.post("/api/v1/runs", run.header)
+    wire = run.wire(0, count) | {"events": [], "census": [], "large_objects": [], "holders": []}
+    wire["columns"]["series"] |= columns.pop("series", {})
+    wire["columns"] |= columns
+    assert client.post(PATH.format(name), wire)["accepted"] == count
+    found: dict[str, Any] = client.get(f"/api/v1/runs/{name}")
+    return found
+
+
+def of_series(client: Client, make_run: Any, name: str, names: list[str]) -> dict[str, Any]:
+    """As it is after one snapshot with each of these series."""
+    run = make_run(id=name)
+    client.post("/api/v1/runs", run.header)
+    for at in range(0, len(names), 3_000):
+        wire = run.wire(at // 3_000, 1)
+        wire["columns"]["series"] = {each: [7] for each in names[at : at + 3_000]}
+        wire["events"] = wire["census"] = wire["large_objects"] = wire["holders"] = []
+        client.post(PATH.format(name), wire)
+    found: dict[str, Any] = client.get(f"/api/v1/runs/{name}")
+    return found
+
+
+def lost(run: dict[str, Any]) -> dict[str, int]:
+    (process,) = run["processes"]
+    found: dict[str, int] = process["lost"]
+    return found
+
+
+def clocks(client: Client, make_run: Any) -> None:
+    ahead = time.time() + limits.MAX_AHEAD_SECONDS + 60
+    run = sent(client, make_run, "ahead", time=[ahead, ahead + 1])
+    assert lost(run) == {"clock_ahead": 2}
+    there = client.get("/api/v1/runs/ahead/snapshots")["items"]
+    assert all(row["time"] <= time.time() for row in there) and len(there) == 2
+
+
+def types(client: Client, make_run: Any) -> None:
+    names = [f"type.a.T{i}.count" for i in range(limits.MAX_RUN_TYPES + 2)]
+    run = of_series(client, make_run, "types", names)
+    assert lost(run) == {"types_over_limit": 2}
+    (item,) = client.get("/api/v1/runs/types/series?name=type.other.count&x=sequence")["items"]
+    assert item["last"] == [14]
+
+
+def phases(client: Client, make_run: Any) -> None:
+    told = [f"phase {i}" for i in range(limits.MAX_RUN_PHASES + 2)]
+    run = sent(client, make_run, "phases", phase=told)
+    assert run["phases_seen"][-2:] == [told[-3], "other"]
+    assert lost(run) == {"phases_over_limit": 2}
+
+
+def many_series(client: Client, make_run: Any) -> None:
+    names = [f"gauge.{i}" for i in range(limits.MAX_RUN_SERIES + 3)]
+    run = of_series(client, make_run, "series", names)
+    assert len(run["series"]) == limits.MAX_RUN_SERIES
+    assert lost(run) == {"series_over_limit": 3}
+    assert len(client.get("/api/v1/runs/series/snapshots")["items"]) == 3
+
+
+def items(client: Client, make_run: Any) -> None:
+    names = [f"gauge.{i}" for i in range(limits.MAX_ITEMS + 4)]
+    of_series(client, make_run, "items", names)
+    found = client.get("/api/v1/runs/items/series?name=*&x=sequence")
+    assert (len(found["items"]), found["left_out"]) == (limits.MAX_ITEMS, 4)
+
+
+def tags(client: Client, make_run: Any) -> None:
+    for n in range(2):
+        header = {"id": "tags", "tags": [f"tag {n} {i}" for i in range(limits.MAX_RUN_TAGS)]}
+        client.post("/api/v1/runs", header)
+    assert len(client.get("/api/v1/runs/tags")["tags"]) == limits.MAX_RUN_TAGS
+
+
+def declared(client: Client, make_run: Any) -> None:
+    for n in range(2):
+        told = [f"phase {n} {i}" for i in range(limits.MAX_DECLARED_PHASES)]
+        client.post("/api/v1/runs", {"id": "declared", "phases": told})
+    assert len(client.get("/api/v1/runs/declared")["phases"]) == limits.MAX_DECLARED_PHASES
+
+
+def notes(client: Client, make_run: Any) -> None:
+    client.post("/api/v1/runs", {"id": "notes"})
+    for n in range(limits.MAX_NOTES // 100 + 1):
+        told = [{"text": f"note {100 * n + i}"} for i in range(100)]
+        assert client.ask("PATCH", "/api/v1/runs/notes", {"notes": told}).status == 200
+    there = client.get("/api/v1/runs/notes")["notes"]
+    assert len(there) == limits.MAX_NOTES
+    assert there[-1]["text"] == f"note {limits.MAX_NOTES + 99}"
+
+
+def long_notes(client: Client, make_run: Any) -> None:
+    client.post("/api/v1/runs", {"id": "long"})
+    for n in range(6):
+        told = [{"text": f"{n} " + "x" * 3_990} for _ in range(60)]
+        assert client.ask("PATCH", "/api/v1/runs/long", {"notes": told}).status == 200
+    there = client.get("/api/v1/runs/long")["notes"]
+    size = len(json.dumps(there))
+    assert limits.MAX_NOTES_BYTES * 0.99 < size < limits.MAX_NOTES_BYTES * 1.01
+    assert there[-1]["text"].startswith("5 ")
+
+
+def attempts(client: Client, make_run: Any) -> None:
+    for n in range(limits.MAX_ATTEMPTS_TOLD + 2):
+        client.post("/api/v1/runs", {"id": "often", "environment": {"commit": f"{n}"}})
+        assert client.ask("PATCH", "/api/v1/runs/often", {"state": "failed"}).status == 200
+    run = client.get("/api/v1/runs/often")
+    told = [each["number"] for each in run["attempts"]]
+    assert told == list(range(3, limits.MAX_ATTEMPTS_TOLD + 3))
+    assert run["attempts_left_out"] == 2
+    page = client.ask("GET", "/runs/often").body.decode()
+    assert "52 attempts, the newest first, 50 of them." in page
+
+
+def listed(client: Client, make_run: Any) -> None:
+    run = make_run(id="listed")
+    client.post("/api/v1/runs", run.header)
+    for at in range(3):
+        wire = run.wire(at, 1)
+        event = {"sequence": at, "kind": "mark", "name": "m"}
+        wire["events"] = [event | {"time": 1e9 + at * 2_000 + i} for i in range(2_000)]
+        client.post(PATH.format("listed"), wire)
+    there = client.get("/api/v1/runs/listed/events")["items"]
+    assert len(there) == limits.MAX_LISTED
+    assert there[-1]["time"] == 1e9 + 5_999
+
+
+ABSORBED: dict[str, Callable[[Client, Any], None]] = {
+    "MAX_AHEAD_SECONDS": clocks,
+    "MAX_RUN_TYPES": types,
+    "MAX_RUN_PHASES": phases,
+    "MAX_RUN_SERIES": many_series,
+    "MAX_RUN_TAGS": tags,
+    "MAX_DECLARED_PHASES": declared,
+    "MAX_NOTES": notes,
+    "MAX_NOTES_BYTES": long_notes,
+    "MAX_ATTEMPTS_TOLD": attempts,
+    "MAX_ITEMS": items,
+    "MAX_LISTED": listed,
+}
+
+
+@pytest.mark.parametrize("name", ABSORBED)
+def test_what_is_beyond_is_folded_cut_or_left_out_and_that_is_told(
+    name: str, client: Client, make_run: Any
+) -> None:
+    ABSORBED[name](client, make_run)
+
+
+def test_every_bound_is_crossed() -> None:
+    assert not REFUSED.keys() & ABSORBED.keys()
+    assert REFUSED.keys() | ABSORBED.keys() == NAMES

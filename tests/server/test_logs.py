@@ -1,0 +1,176 @@
+"""What the server logs: one line for each thing, with its request, in JSON where that is set, and never a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline_server import logs
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.store.engine import open_engine
+
+log = logging.getLogger("leakline")
+SECRETS = (
+    "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "leakline_ingest_S3cr3t-S3cr3t_S3cr3tS3cr3tS3cr3tS3cr3tS3cr3t",
+    "Bearer abc.def-123",
+    "Basic dXNlcjpwYXNz",
+    "postgresql+psycopg://leakline:hunter2@postgres:5432/leakline",
+)
+
+
+@pytest.fixture
+def said() -> Iterator[io.StringIO]:
+    """What is logged, as set by `configure`; afterwards everything is as it was."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, log.level
+    stream = io.StringIO()
+    yield stream
+    root.handlers[:], root.level = before[0], before[1]
+    log.setLevel(before[2])
+    logging.captureWarnings(False)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda s: s[:8])
+def test_no_secret_is_in_a_line_or_in_a_traceback(
+    form: logs.Format, secret: str, said: io.StringIO
+) -> None:
+    logs.configure(form, "debug", said)
+    log.warning("a request with %s came", secret)
+    try:
+        raise RuntimeError(f"cannot use {secret} here")
+    except RuntimeError:
+        log.exception("it failed")
+    written = said.getvalue()
+    for word in ("MfKQ9r8", "S3cr3t", "abc.def", "dXNlcj", "hunter2"):
+        assert word not in written
+    assert "RuntimeError" in written
+    assert "a request with" in written and "came" in written
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_what_others_have_written_begins_no_line(form: logs.Format, said: io.StringIO) -> None:
+    logs.configure(form, "info", said)
+    log.warning("run %s is gone", 'x\n{"level": "error", "message": "hacked"}\r\x1b[2J\u2028y')
+    written = said.getvalue()
+    assert len(written.splitlines()) == 1
+    assert "\x1b" not in written and "\\u001b" not in written
+
+
+def test_a_secret_that_was_made_is_shown_where_it_is_told(said: io.StringIO) -> None:
+    logs.configure("json", "warning", said)
+    log.warning("made now: %s", SECRETS[0], extra={"shows_secret": True})
+    assert lines(said)[0]["message"] == f"made now: {SECRETS[0]}"
+
+
+def test_a_line_of_json_says_when_what_and_where(said: io.StringIO) -> None:
+    logs.configure("json", "info", said)
+    log.debug("not this")
+    log.info("%d runs, ünï", 3)
+    logging.getLogger("somebody.else").warning("and others")
+    mine, other = lines(said)
+    assert datetime.fromisoformat(mine["time"]).tzinfo is not None
+    assert (mine["level"], mine["message"], mine["logger"]) == ("info", "3 runs, ünï", "leakline")
+    assert (mine["process"], mine["thread"]) == (os.getpid(), "MainThread")
+    assert "request" not in mine
+    assert (other["logger"], other["level"]) == ("somebody.else", "warning")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("4bf92f3577b34da6a3ce929d0e0e4736", True),
+        ("short", False),
+        ("x" * 65, False),
+        ('"} evil {"', False),
+        ("", False),
+    ],
+)
+def test_a_request_is_named_by_the_proxy_or_by_us(
+    given: str, kept: bool, said: io.StringIO, tmp_path: Path
+) -> None:
+    logs.configure("json", "info", said)
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        assert (
+            api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given}).status_code
+            == 200
+        )
+    (told,) = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
+    assert told["message"].startswith("GET /api/v1/runs 200 in ")
+    assert (told["request"] == given) == kept
+    assert len(told["request"]) >= 8
+    assert "secret-word" not in said.getvalue()
+
+
+def test_a_bug_is_told_with_the_id_that_its_log_line_has(
+    said: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: Any
+) -> None:
+    logs.configure("json", "info", said)
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
+        make_run().create(api)
+
+        def broken(*_: Any) -> None:
+            raise ZeroDivisionError
+
+        # Of a page, and of what goes past the framework.
+        monkeypatch.setattr("leakline_server.web.ingest_api.ingest.check", broken)
+        monkeypatch.setattr("leakline_server.web.read_api.runs.get_run", broken)
+        for answer in (
+            api.get("/api/v1/runs/r1"),
+            api.post("/api/v1/runs/r1/batches", json=make_run().wire(0, 1)),
+        ):
+            assert answer.status_code == 500
+            named = answer.json()["error"]["details"]["request"]
+            assert named in [line.get("request") for line in lines(said)]
+
+
+def test_errors_of_the_database_show_no_values(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/x.db")
+    with pytest.raises(Exception, match="nowhere") as caught, engine.connect() as connection:
+        connection.exec_driver_sql("INSERT INTO nowhere VALUES (?)", ("a-secret-value",))
+    assert "a-secret-value" not in str(caught.value)
+    engine.dispose()
+
+
+@pytest.mark.flow
+def test_a_server_writes_its_log_as_json_and_its_address_for_people(tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "LEAKLINE_LOG_FORMAT": "json", "LEAKLINE_LOG_LEVEL": "info",
+        "LEAKLINE_KEEP_DAY": "3",
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Leakline serves http://")
+        with urlopen(line.split()[2] + "/healthz", timeout=10) as answer:
+            assert answer.status == 200
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    told = [json.loads(each) for each in errors.splitlines()]
+    assert any("did you mean LEAKLINE_KEEP_DAYS" in each["message"] for each in told)
+    assert any(each["message"].startswith("GET /healthz 200") for each in told)

@@ -1,0 +1,186 @@
+"""`/metrics`: bounded headline numbers of live runs, names that are text, and documents that name what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from leakline_server.web import run_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
+PAGE = (ROOT / "docs" / "metrics.md").read_text()
+NAME = re.compile(r"\b(?:leakline|process)_[a-z_]+")
+# Of the process that the analysis computes in, which starts when there is something to look at
+# (test_looks_happen_apart.py), and of the server itself.
+APART = ("leakline_analysis_", "process_")
+
+
+def exported(client: TestClient) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def of_run(client: TestClient, run: str) -> dict[str, float]:
+    return {name: value for name, labels, value in exported(client) if labels.get("run") == run}
+
+
+def verdict_of(client: TestClient, run: str, generations: int) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while True:
+        found: dict[str, Any] = client.get(f"/api/v1/runs/{run}/verdict").json()
+        if found["generations"] >= generations:
+            return found
+        assert time.monotonic() < deadline, found
+
+
+def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
+    api: TestClient, make_run: Any
+) -> None:
+    api.post("/api/v1/runs", json={"id": "empty", "project": "p", "name": "n"})
+    found = of_run(api, "empty")
+    unknown = {
+        "rss_bytes",
+        "peak_bytes",
+        "growth_bytes_per_generation",
+        "oom_generation",
+        "oom_timestamp_seconds",
+        "generations_planned",
+    }
+    assert not {f"leakline_run_{name}" for name in unknown} & set(found)
+    assert found["leakline_run_severity"] == 0.0 and found["leakline_run_status"] == 1.0
+    api.patch("/api/v1/runs/empty", json={"state": "finished"})
+    assert of_run(api, "empty") == {}
+
+
+def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) -> None:
+    limit = 4 * 2**30
+    run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: limit})
+    api.post("/api/v1/runs", json={**run.header, "total": 500})
+    run.send(api, 0, 90)
+    verdict = verdict_of(api, run.id, 30)
+    found = of_run(api, run.id)
+    assert found["leakline_run_rss_bytes"] == run.snapshot(89).samples["process.rss_bytes"]
+    assert found["leakline_run_generations"] == verdict["generations"]
+    growth = verdict["growth_bytes_per_generation"]
+    for suffix, end in (("", "estimate"), ("_low", "low"), ("_high", "high")):
+        assert found[f"leakline_run_growth_bytes_per_generation{suffix}"] == growth[end]
+    assert growth["estimate"] == pytest.approx(64 * 2**20, rel=0.05)
+    assert found["leakline_run_severity"] == 6.0 and verdict["status"] == "confirmed"
+    assert found["leakline_run_oom_limit_bytes"] == limit
+    assert found["leakline_run_oom_risk"] == run_metrics.RISKS.index(verdict["oom"]["risk"])
+    assert found["leakline_run_oom_generation"] == verdict["oom"]["generation"]["estimate"]
+    (status,) = [s for s in exported(api) if s[0] == "leakline_run_status"]
+    assert (status[1]["status"], status[1]["unit"]) == ("confirmed", "generation")
+
+
+def test_a_name_cannot_add_a_line(api: TestClient) -> None:
+    name = 'a"} 1 \\ {run="fake'
+    assert (
+        api.post("/api/v1/runs", json={"id": "r", "project": name, "name": name}).status_code == 201
+    )
+    runs = {
+        (labels["run"], labels["name"])
+        for metric, labels, _ in exported(api)
+        if metric == "leakline_run_status"
+    }
+    assert runs == {("r", name)}
+
+
+def test_the_number_of_runs_is_bounded(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_metrics, "MAX_RUNS", 3)
+    for i in range(5):
+        api.post("/api/v1/runs", json={"id": f"r{i}"})
+    found = list(exported(api))
+    assert {labels["run"] for _, labels, _ in found if "run" in labels} == {"r2", "r3", "r4"}
+    counts = {name: value for name, _, value in found if name.startswith("leakline_live_runs")}
+    assert counts == {"leakline_live_runs": 5.0, "leakline_live_runs_left_out": 2.0}
+
+
+def test_what_a_newer_version_wrote_costs_its_own_numbers_alone(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a version that knows none of its values, each of this one is such a value."""
+    monkeypatch.setattr(run_metrics, "SEVERITY", ())
+    monkeypatch.setattr(run_metrics, "RISKS", ())
+    api.post("/api/v1/runs", json={"id": "r"})
+    found = {name for name, *_ in exported(api)}
+    assert "leakline_run_last_seen_timestamp_seconds" in found
+    assert not {"leakline_run_severity", "leakline_run_oom_risk"} & found
+
+
+@pytest.fixture
+def names(api: TestClient, make_run: Any) -> dict[str, set[str]]:
+    """Every name that a server with a leaking run exports -> its labels."""
+    run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: 4 * 2**30})
+    api.post("/api/v1/runs", json={**run.header, "total": 500})
+    run.send(api, 0, 90)
+    verdict_of(api, run.id, 30)
+    api.post("/api/v1/runs/nobody/batches", json={})
+    api.post("/api/v1/runs", json={"id": "planned", "total": 25})
+    found: dict[str, set[str]] = {}
+    for name, labels, _ in exported(api):
+        found.setdefault(name, set()).update(labels)
+    return found
+
+
+def queries() -> Sequence[str]:
+    panels = [
+        target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())
+    ]
+    return [*panels, *(v["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query")]
+
+
+def test_every_query_of_the_dashboard_asks_for_what_is_there(names: dict[str, set[str]]) -> None:
+    asked = queries()
+    assert len(asked) > 20
+    for query in asked:
+        used = NAME.findall(query)
+        assert used, query
+        assert set(used) <= set(names), query
+        selectors = re.findall(r"((?:leakline|process)_[a-z_]+)\{([^}]*)\}", query)
+        for name, selector in selectors:
+            # Prometheus adds the job.
+            assert set(re.findall(r"(\w+)\s*=", selector)) <= names[name] | {"job"}, query
+        for label in re.findall(r"by \((\w+)\)", query):
+            assert label in names[used[0]], query
+
+
+def test_legends_of_the_dashboard_are_labels(names: dict[str, set[str]]) -> None:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            (name, *_) = NAME.findall(target["expr"])
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= names[name]
+
+
+def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
+    assert api.get("/static/grafana-dashboard.json").json() == DASHBOARD
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24 and panel["title"]
+        if panel["type"] != "row":
+            assert panel["description"] and panel["datasource"]["uid"] == "${datasource}"
+
+
+def test_the_page_names_every_number_and_none_that_is_not(names: dict[str, set[str]]) -> None:
+    named = {name for name in NAME.findall(PAGE) if not name.startswith(APART)}
+    ours = {
+        name
+        for name in names
+        if name.startswith("leakline_")
+        and not name.startswith(APART)
+        and not name.endswith("_created")
+    }
+    short = {f"leakline_run_growth_bytes_per_generation{end}" for end in ("_low", "_high")}
+    assert named == ours - short

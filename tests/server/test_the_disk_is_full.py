@@ -1,0 +1,254 @@
+"""A full disk refuses what is sent, clearly; what is stored can be read; with room it goes on by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
+
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.store import sealing
+from leakline_server.store.columns import Key
+from leakline_server.store.engine import DATABASE_ERRORS, Engine, is_out_of_space, open_engine
+from leakline_server.workers.compacting import Compactor
+from leakline_server.workers.examine import Examiner, Wakes
+from leakline_server.workers.seal import Sealer
+
+# Numbers that pack badly, so that a few batches fill a small disk.
+SERIES = 60
+
+
+def wide(make_run: Any, name: str = "r1") -> Any:
+    noise = random.Random(name)
+    values = {f"gauge.g{i}": noise.random() for i in range(SERIES)}
+    extra = {name: lambda s, v=value: v * (s + 1) / 7 for name, value in values.items()}
+    return make_run(id=name, instance=name, extra=extra)
+
+
+class Limited:
+    """Lets the database grow by so many pages and no further, as a disk does."""
+
+    def __init__(self, engine: Engine, more: int) -> None:
+        self._engine = engine
+        self._most: int | None = None
+        event.listen(engine, "begin", self._limit)
+        with engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        self._most = pages + more
+
+    def _limit(self, connection: Any) -> None:
+        driver = connection.connection.driver_connection
+        driver.execute(f"PRAGMA max_page_count={self._most or 2**30}").fetchone()
+
+    def end(self) -> None:
+        self._most = None
+
+
+def until_refused(post: Callable[[int], Any]) -> tuple[int, Any]:
+    """Batches of 50 until one is not taken: how many snapshots were, and the answer to the next."""
+    for first in range(0, 20_000, 50):
+        answer = post(first)
+        if answer.status_code != 200:
+            return first, answer
+    raise AssertionError("the disk never became full")
+
+
+def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
+    with pytest.raises(DATABASE_ERRORS) as caught, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT * FROM nowhere")
+    assert not is_out_of_space(caught.value)
+    assert not is_out_of_space(ValueError("disk is full"))
+    psycopg = pytest.importorskip("psycopg")
+    assert is_out_of_space(OperationalError("INSERT", None, psycopg.errors.DiskFull()))
+
+
+def test_what_is_sent_is_refused_once_told_and_taken_when_there_is_room(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    run = wide(make_run)
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        run.create(api)
+        run.send(api, 0, 50)
+        disk = Limited(app.state.services.engine, more=40)
+
+        def post(first: int) -> Any:
+            return api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
+
+        stored, answer = until_refused(post)
+        for _ in range(5):
+            answer = post(stored)
+            assert answer.status_code == 503
+            error = answer.json()["error"]
+            assert (error["code"], "disk" in error["message"]) == ("disk_full", True)
+            assert int(answer.headers["retry-after"]) >= 1
+        told = [r for r in caplog.records if "disk" in r.getMessage() and "full" in r.getMessage()]
+        assert len(told) == 1, caplog.text
+        # Reading goes on, and the server says how it is.
+        assert count(api) == stored
+        assert api.get("/runs/r1").status_code == api.get("/").status_code == 200
+        assert api.get("/readyz").status_code == 200
+        assert "leakline_disk_full 1.0" in api.get("/metrics").text
+        assert "The disk is full" in api.get("/settings").text
+        disk.end()
+        assert post(stored).json()["accepted"] == 50
+        assert count(api) == stored + 50
+        assert "leakline_disk_full 0.0" in api.get("/metrics").text
+        assert "room on the disk again" in caplog.text
+
+
+class Full:
+    """No statement that writes finds room; whatever comes of a transaction before it does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.met = 0
+        event.listen(engine, "before_cursor_execute", self._refuse)
+
+    def _refuse(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.lstrip().startswith(("INSERT", "UPDATE", "DELETE")):
+            self.met += 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = 13
+            raise OperationalError(statement, None, error)
+
+
+def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    names = ["r1", "r2", "r3"]
+    with TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1") as api:
+        for name in names:
+            run = make_run(id=name, instance=name)
+            run.create(api)
+            run.send(api, 0, 600)
+    engine, clock = open_engine(url), [1_000.0]
+    wakes = Wakes(lambda _: None, lambda: None)
+    examiner = Examiner(engine, 20.0, wakes, clock=lambda: clock[0], now=lambda: 2_000_000_000.0)
+    full = Full(engine)
+    for name in names:
+        examiner.news(name)
+    while clock[0] < 1_060.0:
+        clock[0] += max(0.1, examiner.once())
+    # Each had its turn and none had many; from the 20th second on it is written every five that all are silent.
+    assert 3 <= full.met <= 8 + 9
+    monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 1)
+    sealer, met = Sealer(engine, lambda *_: None), full.met
+    sealer.want(Key(name, 1) for name in names)
+    while sealer.once() == 0.0:
+        pass
+    assert full.met >= met + 3
+    # Nothing was sealed, so nothing is due.
+    assert Compactor(engine).once() > 0
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1 and "the disk of the database is full" in told[0], told
+    engine.dispose()
+
+
+def count(api: Any) -> int:
+    path = "/api/v1/runs/r1/series?name=gauge.g0&x=sequence&points=20000"
+    (item,) = api.get(path).json()["items"]
+    assert item["x"] == list(range(len(item["x"])))
+    return len(item["x"])
+
+
+def test_other_changes_say_the_same(tmp_path: Path, make_run: Any) -> None:
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
+        make_run().create(api)
+        disk = Limited(app.state.services.engine, more=1)
+        many = {"id": "r2", "project": "erl", "config": {f"k{i}": "v" * 900 for i in range(60)}}
+        answer = api.post("/api/v1/runs", json=many)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
+        assert int(answer.headers["retry-after"]) >= 1
+        disk.end()
+        assert api.post("/api/v1/runs", json=many).status_code == 201
+
+
+def needs_mounts() -> None:
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("only root can mount a small disk")
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /mnt"]
+    tried = subprocess.run(command, capture_output=True, check=False, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"mounts are not permitted here: {tried.stderr.strip()}")
+
+
+SMALL_DISK = """
+mount -t tmpfs -o size=6m leakline "$1" && head -c 2m /dev/zero > "$1/ballast" && shift && exec "$@"
+"""
+
+
+@pytest.mark.flow
+def test_a_real_disk_that_fills_up_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, make_run: Any
+) -> None:
+    needs_mounts()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    log = tmp_path / "log"
+    url = f"sqlite:///{disk}/leakline.db"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", str(disk), sys.executable, "-m",
+             "leakline", "serve", "--port", "0", "--database-url", url],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "http://" in line, log.read_text()
+        with Api("http://" + line.split("http://")[1].split()[0]) as api:
+            run = wide(make_run)
+            run.create(api)
+            for name in ("r2", "r3"):
+                other = make_run(id=name, instance=name)
+                other.create(api)
+                other.send(api, 0, 50)
+            stored, answer = until_refused(
+                lambda first: api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
+            )
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
+            assert stored > 0
+            assert count(api) == stored
+            assert api.get("/runs/r1").status_code == 200
+            # Verdicts find no room, either.
+            time.sleep(3)
+            # In the server's own view of the file system.
+            Path(f"/proc/{process.pid}/root{disk}/ballast").unlink()
+            assert run.send(api, stored, 100, 50) == 100
+            assert count(api) == stored + 100
+    finally:
+        process.kill()
+        process.communicate()
+    said = log.read_text().splitlines()
+    assert len(said) == 2, "\n".join(said)
+    assert "the disk of the database is full" in said[0] and "room on the disk again" in said[1]
+
+
+class Api(contextlib.AbstractContextManager["Api"]):
+    """What a test client is, over a real connection."""
+
+    def __init__(self, address: str) -> None:
+        import httpx2
+
+        self._client = httpx2.Client(base_url=address, timeout=20)
+        self.get, self.post = self._client.get, self._client.post
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()

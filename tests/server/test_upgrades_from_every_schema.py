@@ -1,0 +1,124 @@
+"""Whatever schema a database is at, the server brings it to its own with all its data, or leaves it whole.
+
+Databases that servers of before wrote are in `test_a_database_of_before_reads_the_same.py`; here each step that can
+be undone is undone and done again with the data of today.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store.engine import open_engine
+from leakline_server.store.migrate import current, downgrade, revisions, upgrade
+
+KEYS = "0005_keys_begin_with_the_run"
+KNOWN = revisions(MIGRATIONS)
+# Those from which there is a way back to; older ones are recorded.
+STEPS = KNOWN[KNOWN.index(KEYS) : -1]
+# Sealed, and not yet.
+SNAPSHOTS = 4_400
+
+QUESTIONS = (
+    "/api/v1/runs/{run}/series?name=*&x=sequence&points=5000",
+    "/api/v1/runs/{run}/series?name=process.rss_bytes&phase=*&points=5000",
+    "/api/v1/runs/{run}/events",
+    "/api/v1/runs/{run}/census",
+    "/api/v1/runs/{run}/large-objects",
+    "/api/v1/runs/{run}/holders",
+    "/api/v1/runs/{run}/verdict",
+    "/api/v1/runs/{run}/incidents",
+    "/api/v1/runs/{run}",
+    "/api/v1/runs",
+    "/api/v1/incidents",
+    "/api/v1/rules",
+    "/api/v1/webhooks",
+)
+
+
+def filled(url: str, make_run: Any) -> None:
+    config = Config(database_url=url, webhook_allow=(ip_network("127.0.0.0/8"),))
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+        for name, count in (("long", SNAPSHOTS), ("short", 40)):
+            run = make_run(id=name, instance=name, leak_bytes=300 * 2**20)
+            run.create(api)
+            run.send(api, 0, count)
+        rule = {"name": "Queue", "series": "gauge.queue", "above": 9.5}
+        assert api.post("/api/v1/rules", json=rule).status_code == 201
+        hook = {"name": "nobody", "url": "http://127.0.0.1:9/x", "format": "standard"}
+        assert api.post("/api/v1/webhooks", json=hook).status_code == 201
+        changed = {"tags": ["baseline", "ten"], "state": "finished"}
+        assert api.patch("/api/v1/runs/short", json=changed).status_code == 200
+
+
+def answers(url: str) -> dict[str, Any]:
+    """Asked of a server whose workers never run, so that nothing changes meanwhile."""
+    api = TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1")
+    found = {}
+    for run in ("long", "short"):
+        for question in QUESTIONS:
+            path = question.format(run=run)
+            answer = api.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+            found[path] = answer.json()
+            for items in (
+                (found[path].get("items"),) if path.endswith(("objects", "holders")) else ()
+            ):
+                # Of objects that are equally large none comes first.
+                items.sort(key=lambda row: json.dumps(row, sort_keys=True))
+    api.app.state.services.engine.dispose()  # type: ignore[attr-defined]
+    return found
+
+
+def test_from_every_schema_with_a_way_back_everything_reads_the_same(
+    database_url: str, make_run: Any
+) -> None:
+    filled(database_url, make_run)
+    before = answers(database_url)
+    assert len(before["/api/v1/runs/long/series?name=*&x=sequence&points=5000"]["items"]) >= 6
+    for step in reversed(STEPS):
+        engine = open_engine(database_url)
+        downgrade(engine, MIGRATIONS, step)
+        assert current(engine) == step
+        engine.dispose()
+        now = answers(database_url)
+        for path, answer in before.items():
+            assert now[path] == answer, (step, path)
+
+
+def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
+    database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(
+        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
+    ) as api:
+        run = make_run()
+        run.create(api)
+        run.send(api, 0, 40)
+    engine = open_engine(database_url)
+    downgrade(engine, MIGRATIONS, KEYS)
+
+    def cut_off(_connection: Any) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        # The last thing that it does, in the same transaction.
+        patched.setattr("leakline_server.store.views.make", cut_off)
+        with pytest.raises(OSError, match="power cut"):
+            upgrade(engine, MIGRATIONS)
+    assert current(engine) == KEYS
+    upgrade(engine, MIGRATIONS)
+    assert current(engine) == KNOWN[-1]
+    engine.dispose()
+    api = TestClient(create_app(Config(database_url=database_url)), base_url="http://127.0.0.1")
+    (item,) = api.get(
+        "/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence&points=5000"
+    ).json()["items"]
+    assert item["x"] == list(range(40))

@@ -1,0 +1,113 @@
+"""Two very long runs are compared by a part of each, in which they have enough of the same; others by all they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of
+
+from leakline import analysis
+from leakline.analysis import comparison
+from leakline.analysis.results import to_json
+from leakline.analysis.thinning import WHOLE, rows_to_compare, rows_to_read
+from leakline_server.store import history
+from leakline_server.store.engine import Engine
+
+GENERATIONS = 2_000
+SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
+
+
+def rows(first: int, last: int) -> tuple[list[int | None], list[float], list[str | None]]:
+    """One snapshot a generation."""
+    generations: list[int | None] = list(range(first, last + 1))
+    return generations, [float(g or 0) for g in generations], [None] * len(generations)
+
+
+@pytest.mark.parametrize("ends", [(9_000, 9_000), (9_000, 100_000), (5_000, 700), (300, 30_000)])
+@pytest.mark.parametrize("starts", [(0, 0), (0, 1)])
+def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple[int, int]) -> None:
+    last = min(ends)
+    read = []
+    for first, end in zip(starts, ends, strict=True):
+        of_one = rows(first, end)
+        found = rows_to_compare(*of_one, last)
+        kept = range(len(of_one[0])) if found is None else found.rows
+        read.append({of_one[0][row] for row in kept})
+        alone = rows_to_read(*of_one)
+        # What is told of each by itself rests on no less.
+        assert alone is None or {of_one[0][row] for row in alone.rows} <= read[-1]
+        assert len(read[-1]) <= 4 * WHOLE
+    shared = sorted(g for g in read[0] & read[1] if g is not None)
+    assert len(shared) >= min(WHOLE // 2, last)
+    # The newest without a gap, and some of all that was before.
+    newest = max(max(starts), last - 383)
+    assert set(range(newest, last + 1)) <= set(shared)
+    between = max(b - a for a, b in pairwise(shared))
+    assert between <= max(1, last // 64)
+
+
+def test_a_generation_that_must_be_there_is() -> None:
+    of_one = rows(0, 9_000)
+    found = rows_to_compare(*of_one, 9_000, {777})
+    assert found is not None
+    assert 777 in found.rows
+    assert 777 not in found.left_out.generations
+
+
+@pytest.fixture(scope="module")
+def two(shared_api: TestClient, make_run: Any) -> TestClient:
+    """The first grows by 4 KiB a generation, with one spike; the other is shorter and grows by nothing."""
+    spike: dict[str, Callable[[int], Any]] = {
+        "process.rss_bytes": lambda i: SPIKE if i == SPIKE_AT else 2**30 + i // 3 * 4096
+    }
+    for number, (leak, extra) in enumerate(((4096, spike), (0, {}))):
+        run = make_run(id=f"r{number}", instance=f"p{number}", leak_bytes=leak, extra=extra)
+        run.create(shared_api)
+        run.send(shared_api, 0, 3 * (GENERATIONS - 300 * number))
+    return shared_api
+
+
+def compared(engine: Engine) -> dict[str, Any]:
+    (before, _), (after, _) = history.load_to_compare(engine, "r0", "r1")
+    found: dict[str, Any] = to_json(analysis.compare(before, after))
+    return found
+
+
+def test_runs_that_are_not_very_long_are_compared_by_all_they_have(two: TestClient) -> None:
+    engine = engine_of(two)
+    before, after = (history.load_history(engine, run) for run in ("r0", "r1"))
+    assert compared(engine) == to_json(analysis.compare(before, after))
+
+
+def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(two)
+    whole = compared(engine)
+    monkeypatch.setattr(history, "COMPARED_WHOLE", 1_000)
+    (before, _), (after, _) = history.load_to_compare(engine, "r0", "r1")
+    assert sum(map(len, before.processes)) < 2 * GENERATIONS
+    part = compared(engine)
+    assert part["generations_compared"] < whole["generations_compared"] == GENERATIONS - 300
+    # What growth comes to is judged over as many as both have, whatever of them was read.
+    assert comparison._both_have(before, after, ()) == GENERATIONS - 300
+    assert part["outcome"] == whole["outcome"]
+    assert part["peak_bytes"] == whole["peak_bytes"]
+    assert part["peak_bytes"]["before"] == SPIKE
+    assert part["generations_compared"] > 384
+    growth = "growth_bytes_per_generation"
+    for side in ("before", "after"):
+        expected = whole[growth][side]["estimate"]
+        assert part[growth][side]["estimate"] == pytest.approx(expected, rel=0.02, abs=8)
+    assert part["by_phase"] == whole["by_phase"]
+    assert part["environment_changes"] == whole["environment_changes"]
+
+
+def test_a_run_without_snapshots_is_compared_with_a_long_one(two: TestClient) -> None:
+    two.post("/api/v1/runs", json={"id": "empty", "project": "erl", "name": "empty"})
+    answer = two.get("/compare?before=r0&after=empty")
+    assert answer.status_code == 200
+    with pytest.raises(history.NoSuchRun):
+        history.load_to_compare(engine_of(two), "r0", "nobody")

@@ -1,0 +1,199 @@
+"""A server under its own client and under load: so many snapshots a second, its answers timed, its memory asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+# Of each snapshot, as C11 of our reliability figures has it.
+TYPES: Final = 40
+PER_BATCH: Final = 10
+RUNS: Final = 10
+SELF: Final = "leakline-itself"
+
+
+@dataclass
+class Figures:
+    """Seconds of each answer with when it came, and (when, resident bytes) of the server."""
+
+    answers: list[tuple[float, float]] = field(default_factory=list)
+    resident: list[tuple[float, float]] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
+    late_seconds: float = 0.0
+
+    def p99(self, since: float = 0.0) -> float:
+        seconds = sorted(took for at, took in self.answers if at >= since)
+        return seconds[int(len(seconds) * 0.99)]
+
+    def snapshots_a_second(self) -> float:
+        at = sorted(at for at, _ in self.answers)
+        return (len(at) - 1) * PER_BATCH / (at[-1] - at[0])
+
+    def resident_between(self, first: float, last: float) -> float:
+        """The median."""
+        found = sorted(bytes_ for at, bytes_ in self.resident if first <= at <= last)
+        return found[len(found) // 2]
+
+
+class Watched:
+    """`leakline run -- leakline serve`: a server that sends what it measures of itself to itself."""
+
+    def __init__(self, folder: Path, per: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port = taken.getsockname()[1]
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
+        }
+        self._log = (folder / "server.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leakline", "run", "--per", per, "--name", "itself", "--",
+             sys.executable, "-m", "leakline", "serve", "--port", str(self.port)],
+            cwd=folder, stdout=self._log, stderr=subprocess.STDOUT,
+            env={**kept, "LEAKLINE_RUN_ID": SELF, "LEAKLINE_SERVER": f"http://127.0.0.1:{self.port}"},
+        )  # fmt: skip
+        self._until_it_answers()
+
+    @property
+    def log(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()
+
+    def get(self, path: str) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            raw = answer.read()
+        assert answer.status == 200, raw
+        return (
+            json.loads(raw)
+            if answer.headers.get_content_type() == "application/json"
+            else raw.decode()
+        )
+
+    def verdict(self) -> dict[str, Any]:
+        return dict(self.get(f"/api/v1/runs/{SELF}/verdict"))
+
+    def resident_bytes(self) -> float:
+        told = [line for line in self.get("/metrics").splitlines() if not line.startswith("#")]
+        (found,) = [
+            line.split()[1] for line in told if line.startswith("process_resident_memory_bytes")
+        ]
+        return float(found)
+
+    def stop(self) -> int:
+        """As whoever started it would. Its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+
+    def _until_it_answers(self) -> None:
+        pause, deadline = threading.Event(), time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+                self.get("/readyz")
+                return
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log
+            pause.wait(0.05)
+
+
+@contextlib.contextmanager
+def watched(folder: Path, per: str) -> Iterator[Watched]:
+    server = Watched(folder, per)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+class Training(threading.Thread):
+    """One of `RUNS` healthy trainings that together send so many snapshots a second, each batch at its time."""
+
+    def __init__(
+        self, port: int, number: int, per_second: float, until: float, figures: Figures
+    ) -> None:
+        super().__init__(daemon=True)
+        self._number, self._until, self._figures = number, until, figures
+        self._every = RUNS * PER_BATCH / per_second
+        self._noise = random.Random(number)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._pause = threading.Event()
+
+    def run(self) -> None:
+        name = f"load-{self._number}"
+        self._post("/api/v1/runs", {"id": name, "project": "load", "name": name})
+        due, sequence = time.monotonic() + self._every * self._number / RUNS, 0
+        while due < self._until:
+            self._pause.wait(max(0.0, due - time.monotonic()))
+            began = time.monotonic()
+            self._figures.late_seconds = max(self._figures.late_seconds, began - due)
+            self._post(f"/api/v1/runs/{name}/batches", self._batch(sequence))
+            self._figures.answers.append((time.monotonic(), time.monotonic() - began))
+            sequence += PER_BATCH
+            due += self._every
+        self._connection.close()
+
+    def _post(self, path: str, body: Any) -> None:
+        self._connection.request(
+            "POST", path, json.dumps(body), {"content-type": "application/json"}
+        )
+        answer = self._connection.getresponse()
+        said = answer.read()
+        if answer.status not in (200, 201):
+            self._figures.refused.append((answer.status, said.decode()))
+
+    def _batch(self, first: int) -> dict[str, Any]:
+        """A snapshot a generation; counts move about a level, memory too."""
+        count = range(PER_BATCH)
+        series = {
+            f"type.app.Class{i}.count": [1_000 * i + self._noise.randrange(50) for _ in count]
+            for i in range(TYPES)
+        }
+        series["process.rss_bytes"] = [2**30 + self._noise.randrange(2**20) for _ in count]
+        now = time.time()
+        return {
+            "version": 1,
+            "process": {"instance": f"load-{self._number}", "rank": 0, "pid": 1, "host": "load"},
+            "first_sequence": first,
+            "count": PER_BATCH,
+            "columns": {
+                "time": [now + i / 1e3 for i in count],
+                "monotonic": [time.monotonic() + i / 1e3 for i in count],
+                "generation": [first + i for i in count],
+                "kind": ["generation_end"] * PER_BATCH,
+                "series": series,
+            },
+        }
+
+
+def load(server: Watched, per_second: float, seconds: float) -> Figures:
+    """Send for so long; asks for the memory of the server four times a second meanwhile."""
+    figures = Figures()
+    until = time.monotonic() + seconds
+    trainings = [Training(server.port, n, per_second, until, figures) for n in range(RUNS)]
+    for training in trainings:
+        training.start()
+    pause = threading.Event()
+    while time.monotonic() < until:
+        figures.resident.append((time.monotonic(), server.resident_bytes()))
+        pause.wait(min(1.0, seconds / 50))
+    for training in trainings:
+        training.join(30)
+        assert not training.is_alive(), server.log
+    return figures
