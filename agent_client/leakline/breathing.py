@@ -3,7 +3,7 @@
 A thread that wants the interpreter back waits up to 5 ms before one that computes lets go of it. One that rests by
 itself is never waited for so long; and where the program lets go of the interpreter many times in a few milliseconds,
 it meets one piece and not one each time. A rest costs our thread time and the program nothing. Some pieces cannot be
-stopped in the middle: a longer one has the longer rest.
+stopped in the middle: a longer one has the longer rest. Only what would be lost by a kill goes before that: see `late`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ def rested(seconds: float) -> None:
         _local.since = time.thread_time()
 
 
+def late(is_late: bool) -> None:
+    """While what this thread has in its hands should be done already, it rests no longer than it works."""
+    _local.late = is_late
+
+
 def breathe() -> None:
     """Rest if this thread is one of ours and has worked for a piece."""
     hurry = getattr(_local, "hurry", None)
@@ -39,7 +44,8 @@ def breathe() -> None:
         return
     worked = time.thread_time() - _local.since
     if worked > PIECE_SECONDS:
-        hurry.wait(min(_local.longest_rest, max(REST_SECONDS, RESTS_PER_PIECE * worked)))
+        rest = min(_local.longest_rest, max(REST_SECONDS, RESTS_PER_PIECE * worked))
+        hurry.wait(min(rest, worked) if getattr(_local, "late", False) else rest)
         _local.since = time.thread_time()
 
 

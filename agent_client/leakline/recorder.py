@@ -22,6 +22,8 @@ QUEUE_LIMIT: Final = 1000
 # What comes soon after each other is written together, which halves what writing costs: one waking for several, and
 # names once for all. A kill loses no more than this.
 LINGER_SECONDS: Final = 0.25
+# From here on writing goes before the program's pauses: what is not written a second after it was taken is too late.
+LATE_SECONDS: Final = 0.35
 
 
 class Losses:
@@ -161,6 +163,7 @@ class Recorder:
 
     def _append(self, run: tuple[Snapshot, ...]) -> None:
         failed = True
+        breathing.late(self._clock() - run[0].monotonic > LATE_SECONDS)
         with self._guard:
             self._outbox.append(Batch(self._process, run, self._lost()))
             failed = False

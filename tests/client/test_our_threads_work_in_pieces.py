@@ -41,6 +41,15 @@ def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
     assert on_a_thread(lambda: shares(threading.Event())) < 0.2
 
 
+def share_when_late() -> float:
+    breathing.late(True)
+    return shares(threading.Event())
+
+
+def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
+    assert on_a_thread(share_when_late) > 0.3
+
+
 def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
     """Seconds that a thread of ours rests after one piece and a wait."""
     breathing.begin(threading.Event(), **how)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from leakline import breathing
 from leakline.batches import VALUES_AT_ONCE
-from leakline.recorder import LINGER_SECONDS, Losses, Recorder
+from leakline.recorder import LATE_SECONDS, LINGER_SECONDS, Losses, Recorder
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 
 pytestmark = pytest.mark.alone
@@ -60,6 +62,33 @@ def test_what_waited_for_the_record_before_is_recorded_at_once() -> None:
     assert recorder.close({"state": "finished"}, 10)
     assert [numbers for _, numbers in outbox.written] == [[1], [2, 3]]
     assert outbox.written[1][0] - released < LINGER_SECONDS / 2
+
+
+class Working(Slow):
+    """An outbox that works in pieces: CPU time as a share of wall time, for each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[float] = []
+
+    def append(self, batch: Batch) -> None:
+        begun, cpu = time.perf_counter(), time.thread_time()
+        while time.thread_time() - cpu < 0.03:
+            breathing.breathe()
+        self.shares.append((time.thread_time() - cpu) / (time.perf_counter() - begun))
+
+
+def test_what_is_late_is_written_with_short_rests_and_the_next_with_long_ones_again() -> None:
+    outbox = Working()
+    recorder = recording(outbox)
+    late = taken(1)
+    recorder.put(replace(late, monotonic=late.monotonic - LATE_SECONDS))
+    assert recorder.flush(10)
+    recorder.put(taken(2))
+    assert recorder.flush(10)
+    assert recorder.close({"state": "finished"}, 10)
+    assert outbox.shares[0] > 0.3
+    assert outbox.shares[1] < 0.2
 
 
 def test_what_is_fresh_is_recorded_together() -> None:
