@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "test"
-GROUPS = 8
+GROUPS = 9
 ALL_WELL = "exit 0"
 
 
