@@ -42,6 +42,15 @@ def test_a_group_that_failed_is_named_and_the_others_run(folder: Path) -> None:
     assert len((folder / "began.log").read_text().splitlines()) == GROUPS
 
 
+def test_only_marks_make_a_test_run_alone(folder: Path) -> None:
+    marked = "pytestmark = [\n    pytest.mark.alone,\n]\n"
+    (folder / "tests" / "server" / "test_marked.py").write_text(marked)
+    (folder / "tests" / "server" / "test_telling.py").write_text('MARKS = "pytest.mark.alone"\n')
+    assert _tested(folder, ALL_WELL).returncode == 0
+    first = (folder / "began.log").read_text().splitlines()[0]
+    assert first.endswith("tests/server/test_marked.py")
+
+
 @pytest.mark.parametrize("signal", ["KILL", "TERM"])
 def test_a_group_that_was_killed_with_its_shell_is_no_success(folder: Path, signal: str) -> None:
     ended = _tested(folder, f"case $* in *tests/client*) kill -{signal} $PPID;; esac")

@@ -24,6 +24,17 @@ TELLING_HOLE = (
 )
 UNKNOWN = "echo 'ERROR:pip_audit._cli:starlette: Dependency not found on PyPI and could not be audited' >&2; exit 1"
 
+# A mirror has none of them; a service that lacks one has the others.
+MIRROR = """
+if [[ $* = *--strict* ]]; then
+  echo 'ERROR:pip_audit._cli:x: Dependency not found on PyPI and could not be audited' >&2; exit 1
+fi
+echo '{"dependencies": [{"name": "x", "skip_reason": "not found"}, {"name": "y", "skip_reason": "not found"}]}'
+"""
+UNKNOWN_TO_A_SERVICE = MIRROR.replace(
+    '"name": "y", "skip_reason": "not found"', '"name": "y", "vulns": []'
+)
+
 
 def audited(
     folder: Path, licences: str, holes: str, offline: str = "", python: str = sys.executable
@@ -54,7 +65,7 @@ def test_a_known_hole_fails_and_is_shown(tmp_path: Path, offline: str) -> None:
     assert "make lock" in ended.stderr
 
 
-@pytest.mark.parametrize("said", [UNREACHABLE, UNREACHABLE_TOO])
+@pytest.mark.parametrize("said", [UNREACHABLE, UNREACHABLE_TOO, MIRROR])
 @pytest.mark.parametrize(("offline", "status"), [("", 1), ("ok", 0)])
 def test_a_service_that_cannot_be_reached_is_never_good_news(
     tmp_path: Path, offline: str, status: int, said: str
@@ -65,7 +76,9 @@ def test_a_service_that_cannot_be_reached_is_never_good_news(
     assert "no known hole" not in ended.stderr
 
 
-@pytest.mark.parametrize("said", ["echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN])
+@pytest.mark.parametrize(
+    "said", ["echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN, UNKNOWN_TO_A_SERVICE]
+)
 def test_what_fails_for_another_reason_is_not_taken_for_a_missing_network(
     tmp_path: Path, said: str
 ) -> None:
