@@ -30,6 +30,7 @@ RECORDED = {
     "0004_ends_of_processes": "37b4b85",
     "0009_deleted_runs": "22fae87",
     "0010_strands": "44f7bc0",
+    "0012_access": "5638250",
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}
