@@ -7,6 +7,7 @@ from .books import books
 from .comparison import compare, environment_changes
 from .growth import expectation_rows, store_fill, type_growth
 from .history import RunHistory, history_from_batches
+from .learned import steady_counts
 from .results import to_json
 from .verdict import examine
 
@@ -18,6 +19,7 @@ __all__ = [
     "examine",
     "expectation_rows",
     "history_from_batches",
+    "steady_counts",
     "store_fill",
     "to_json",
     "type_growth",

@@ -1,4 +1,4 @@
-"""Declared counts: exact witnesses that need no statistics and fire in the generation they are broken."""
+"""Declared and accepted counts: exact witnesses that need no statistics and fire where they are broken."""
 
 from __future__ import annotations
 
@@ -56,9 +56,12 @@ def matching_types(lane: Lane, declared: str) -> tuple[str, ...]:
     types = types_of(lane)
     if declared in types:
         return (declared,)
-    return tuple(
-        sorted(t for t in types if t.endswith("." + declared) or t == short_name(declared))
-    )
+    return tuple(sorted(t for t in types if stands_for(declared, t)))
+
+
+def stands_for(declared: str, name: str) -> bool:
+    """Whether a declared name may mean this type."""
+    return name == declared or name.endswith("." + declared) or name == short_name(declared)
 
 
 def types_of(lane: Lane) -> set[str]:
@@ -77,14 +80,15 @@ def applicable_readings(lane: Lane, expectations: Iterable[Expectation]) -> tupl
             known = [
                 (row, float(value))
                 for row, value in enumerate(column)
-                if value is not None and _applies(lane, row, expectation.after)
+                if value is not None and applies(lane, row, expectation.after)
             ]
             rows, counts = tuple(r for r, _ in known), tuple(c for _, c in known)
             found.append(Readings(expectation, name, rows, counts))
     return tuple(found)
 
 
-def _applies(lane: Lane, row: int, after: str | None) -> bool:
+def applies(lane: Lane, row: int, after: str | None) -> bool:
+    """Whether a count that is expected there is held against this reading."""
     if after is None:
         return lane.kind[row] in _READ_AFTER
     phase = lane.phase[row]

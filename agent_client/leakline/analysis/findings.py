@@ -157,9 +157,9 @@ def _contract_lines(a: Assessed) -> list[str]:
         v = member.violation
         if v is not None:
             outlived = "; the surplus outlived a collection or was there again" if v.proven else ""
-            found.append(
-                f"{short_name(v.type)} is {format_count(v.count)}, declared {expected_text(v.expectation)}{outlived}."
-            )
+            how = "accepted as" if v.expectation.accepted else "declared"
+            bound = f"{how} {expected_text(v.expectation)}"
+            found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
     return found
 
 

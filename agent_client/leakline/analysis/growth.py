@@ -183,7 +183,7 @@ def _state(
 
 
 def expectation_rows(history: RunHistory) -> tuple[ExpectationRow, ...]:
-    """One row per declared count, type it matches and process."""
+    """One row per declared or accepted count, type it matches and process."""
     lanes = lanes_of(history)
     rows: list[ExpectationRow] = []
     matched = set()
@@ -192,7 +192,9 @@ def expectation_rows(history: RunHistory) -> tuple[ExpectationRow, ...]:
             matched.add(readings.expectation)
             rows.append(_expectation_row(lane, readings, lane.name if len(lanes) > 1 else None))
     rows.extend(
-        ExpectationRow(e.type, _range(e.low, e.high), e.after, None, "never_seen", 0, None)
+        ExpectationRow(
+            e.type, _range(e.low, e.high), e.after, None, "never_seen", 0, None, accepted=e.accepted
+        )
         for e in history.expectations
         if e not in matched
     )
@@ -225,4 +227,5 @@ def _expectation_row(lane: Lane, readings: Readings, process: str | None) -> Exp
         broken_times=len(broken),
         first_broken_at=lane.generation[broken[0]] if broken else None,
         process=process,
+        accepted=e.accepted,
     )

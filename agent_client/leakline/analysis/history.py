@@ -37,12 +37,16 @@ def amount_of(value: object) -> int | float | None:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A declared count of live instances. ``after`` limits it to the end of that phase."""
+    """A declared count of live instances. ``after`` limits it to the end of that phase.
+
+    ``accepted``: not the program declares it, a person accepted what runs of its project had kept to.
+    """
 
     type: str
     low: int
     high: int
     after: str | None = None
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class ProcessHistory:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """One run. ``expectations`` and ``capacities`` come from its declaring events.
+    """One run. ``expectations`` and ``capacities`` come from its declaring events; a server adds accepted counts.
 
     ``capacities``: tracked container name -> items it may hold, or None when no bound was declared.
     ``limit_bytes`` overrides the limit found in the series (``cgroup.limit_bytes``, ``system.total_bytes``).

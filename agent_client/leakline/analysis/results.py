@@ -280,7 +280,10 @@ class StoreFill:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationRow:
-    """A declared count beside what was measured. ``first_broken_at`` is the generation it first failed in."""
+    """A declared count beside what was measured. ``first_broken_at`` is the generation it first failed in.
+
+    ``accepted``: by a person, who saw what runs had kept to; not declared by the program.
+    """
 
     type: str
     expected: str  # "2", "16 to 17"
@@ -290,6 +293,21 @@ class ExpectationRow:
     broken_times: int
     first_broken_at: int | None
     process: str | None = None
+    accepted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyCount:
+    """A type of which as many lived in each of the last ``generations``, at every reading or at the end of a phase.
+
+    ``instead_of``: what was accepted of it before, and would be replaced.
+    """
+
+    type: str
+    count: int
+    after: str | None
+    generations: int
+    instead_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

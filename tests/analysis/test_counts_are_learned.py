@@ -1,0 +1,152 @@
+"""Counts that a run keeps to are proposed, and only those; an accepted one is judged as a declared one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakline.analysis import RunHistory, examine, expectation_rows, history_from_batches
+from leakline.analysis.history import Expectation
+from leakline.analysis.learned import GENERATIONS, steady_counts, with_accepted
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
+
+PHASES = ("evaluate", "evolve")
+# By phase, of a generation; None: not read.
+Counts = dict[str, int | None]
+
+
+def generation(of: int, counts: dict[str, Counts], after: int = 0) -> list[Snapshot]:
+    """Two phases and an end, where counts are those of the last phase."""
+    rows = []
+    for number, phase in enumerate((*PHASES, "")):
+        samples: dict[str, float] = {"process.rss_bytes": 2**30}
+        for name, by_phase in counts.items():
+            count = by_phase[phase or PHASES[-1]]
+            if count is not None:
+                samples[f"type.{name}.count"] = count
+        at = after + 3 * of + number + 1
+        kind = "phase_end" if phase else "generation_end"
+        rows.append(Snapshot(at, float(at), float(at), of, phase or None, "", kind, samples))
+    return rows
+
+
+def run_of(
+    *processes: list[dict[str, Counts]], declared: dict[str, tuple[int, str | None]] | None = None
+) -> RunHistory:
+    """Of each process its generations, with the counts of each."""
+    batches = []
+    events = tuple(
+        Event(0, 0.0, "expect", name, data={"low": count, "high": count, "after": after})
+        for name, (count, after) in (declared or {}).items()
+    )
+    for rank, generations in enumerate(processes):
+        # Fewer than later, as before anything is made.
+        before = {"type.app.Env.count": 0, "process.rss_bytes": 2**30}
+        rows = [Snapshot(0, 0.0, 0.0, None, None, "baseline", "baseline", before, events)]
+        for number, counts in enumerate(generations):
+            rows += generation(number, counts)
+        batches.append(Batch(ProcessIdentity(f"p{rank}", rank), tuple(rows)))
+    return history_from_batches(RunHeader("r", "p", "r", "generation", None, 0.0), batches)
+
+
+def both(count: int | None) -> Counts:
+    return dict.fromkeys(PHASES, count)
+
+
+def told(history: RunHistory) -> list[tuple[str, int, str | None]]:
+    return [(each.type, each.count, each.after) for each in steady_counts(history)]
+
+
+def accepted(history: RunHistory, *counts: Expectation) -> RunHistory:
+    return replace(history, expectations=with_accepted(history.expectations, counts))
+
+
+def test_a_count_is_learned_after_as_many_generations_and_not_before() -> None:
+    same = {"app.Env": both(2)}
+    assert told(run_of([same] * (GENERATIONS - 1))) == []
+    assert told(run_of([same] * GENERATIONS)) == [("app.Env", 2, None)]
+
+
+def test_what_was_otherwise_before_is_forgotten_and_what_changes_is_not_learned() -> None:
+    settled = [{"app.Env": both(1)}] * 3 + [{"app.Env": both(2)}] * GENERATIONS
+    assert told(run_of(settled)) == [("app.Env", 2, None)]
+    assert told(run_of([*settled, {"app.Env": both(3)}])) == []
+    growing: list[dict[str, Counts]] = [{"app.Env": both(2 + n)} for n in range(12)]
+    assert told(run_of(growing)) == []
+
+
+def test_a_count_that_moves_within_each_generation_is_learned_by_phase() -> None:
+    agents: dict[str, Counts] = {"app.Agent": {"evaluate": 16, "evolve": 17}}
+    found = told(run_of([agents] * 10))
+    assert found == [("app.Agent", 16, "evaluate"), ("app.Agent", 17, "evolve")]
+
+
+def test_a_generation_in_which_it_was_not_counted_leaves_it_unknown() -> None:
+    seen: dict[str, Counts] = {"app.Env": both(2)}
+    unseen: dict[str, Counts] = {"app.Env": both(None)}
+    assert told(run_of([*[seen] * 9, unseen])) == []
+    assert told(run_of([*[seen] * 9, unseen, *[seen] * GENERATIONS])) == [("app.Env", 2, None)]
+
+
+def test_builtins_and_the_standard_library_are_left_out_none_at_all_is_a_count_and_comes_last() -> (
+    None
+):
+    library = {"dict": both(9_000), "re.Pattern": both(58), "threading.Thread": both(2)}
+    counts = library | {"app.Env": both(2), "plt.Figure": both(0), "app.Agent": both(17)}
+    assert told(run_of([counts] * 10)) == [
+        ("app.Env", 2, None), ("app.Agent", 17, None), ("plt.Figure", 0, None),
+    ]  # fmt: skip
+
+
+def test_processes_have_to_agree_and_those_that_count_it_not_do_not_matter() -> None:
+    two, three, other = {"app.Env": both(2)}, {"app.Env": both(3)}, {"app.Agent": both(17)}
+    assert told(run_of([two] * 10, [two] * 10)) == [("app.Env", 2, None)]
+    assert told(run_of([two] * 10, [three] * 10)) == []
+    assert told(run_of([two] * 10, [other] * 10)) == [("app.Env", 2, None), ("app.Agent", 17, None)]
+    # One that has been gone for long says nothing of now.
+    assert told(run_of([two] * 20, [three] * 3)) == [("app.Env", 2, None)]
+    # One that has just come has to agree as far as it has counted.
+    assert told(run_of([two] * 10, [*[{}] * 8, three, three])) == []
+
+
+def test_what_the_program_declares_is_not_proposed_wherever_it_declares_it() -> None:
+    counts = [{"app.Env": both(2)}] * 10
+    for name, after in (("app.Env", None), ("Env", None), ("Env", "evolve")):
+        assert told(run_of(counts, declared={name: (2, after)})) == []
+    # Not even where it is broken: what a program says is changed there.
+    assert told(run_of(counts, declared={"Env": (1, None)})) == []
+
+
+def test_an_accepted_count_is_proposed_again_only_once_it_is_another() -> None:
+    history = run_of([{"app.Env": both(4)}] * 10)
+    assert steady_counts(accepted(history, Expectation("app.Env", 4, 4, None, accepted=True))) == ()
+    assert steady_counts(accepted(history, Expectation("app.Env", 2, 6, None, accepted=True))) == ()
+    (found,) = steady_counts(accepted(history, Expectation("app.Env", 2, 2, None, accepted=True)))
+    assert (found.count, found.instead_of) == (4, "2")
+    after = Expectation("app.Env", 2, 2, "evolve", accepted=True)
+    (found,) = steady_counts(accepted(history, after))
+    assert (found.after, found.instead_of) == (None, "2 after evolve")
+
+
+def test_a_declared_count_goes_before_an_accepted_one() -> None:
+    mine = Expectation("app.Env", 5, 5, None, accepted=True)
+    for declared in (Expectation("Env", 2, 2), Expectation("app.Env", 2, 2, "evolve")):
+        assert with_accepted((declared,), (mine,)) == (declared,)
+    other = Expectation("app.Agent", 2, 2)
+    assert with_accepted((other,), (mine,)) == (other, mine)
+
+
+def test_an_accepted_count_fires_in_the_generation_that_breaks_it_and_says_whose_it_is() -> None:
+    wanted = Expectation("app.Env", 2, 2, None, accepted=True)
+    kept = accepted(run_of([{"app.Env": both(2)}] * 3), wanted)
+    assert examine(kept).status != "suspected"
+    (row,) = expectation_rows(kept)
+    assert (row.state, row.accepted, row.expected) == ("holds", True, "2")
+    broken = accepted(run_of([*[{"app.Env": both(2)}] * 3, {"app.Env": both(18)}]), wanted)
+    verdict = examine(broken)
+    assert verdict.status == "suspected"
+    assert "Env is 18, accepted as 2" in verdict.findings[0].evidence[0]
+    declared = replace(broken, expectations=(replace(wanted, accepted=False),))
+    assert examine(declared).status == verdict.status
+    assert [f.fingerprint for f in examine(declared).findings] == [
+        f.fingerprint for f in verdict.findings
+    ]
