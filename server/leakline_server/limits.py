@@ -90,6 +90,8 @@ MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
 MAX_RULES: Final = 500
+# Of a project; those of the past, which are kept, not counted.
+MAX_ACCEPTED_COUNTS: Final = 200
 # With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
 

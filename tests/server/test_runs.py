@@ -209,7 +209,8 @@ def test_phases_seen_and_series_are_listed(api: TestClient, make_run: Any) -> No
     found = api.get("/api/v1/runs/r1").json()
     assert found["phases_seen"] == ["evaluate", "train"]
     assert found["series"] == sorted(run.snapshot(2).samples)
-    assert found["expectations"] == [{"type": "app.Env", "low": 2, "high": 2, "after": None}]
+    (declared,) = found["expectations"]
+    assert declared == {"type": "app.Env", "low": 2, "high": 2, "after": None, "accepted": False}
     assert found["processes"][0]["pid"] == 100
 
 

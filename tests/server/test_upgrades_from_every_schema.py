@@ -35,6 +35,7 @@ QUESTIONS = (
     "/api/v1/runs/{run}/holders",
     "/api/v1/runs/{run}/verdict",
     "/api/v1/runs/{run}/incidents",
+    "/api/v1/runs/{run}/expectations",
     "/api/v1/runs/{run}",
     "/api/v1/runs",
     "/api/v1/incidents",

@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, select
 
-from leakline.analysis.history import declared_expectations as expectations_of
 from leakline.snapshot import Event, Holder
 
 from ..limits import MAX_LISTED
@@ -102,13 +101,6 @@ def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
         if key not in found or found[key]["sequence"] <= holder.sequence:
             found[key] = {"process": instance, **msgspec.to_builtins(holder)}
     return sorted(found.values(), key=lambda row: -int(row["count"]))[:MAX_LISTED]
-
-
-def declared_expectations(connection: Connection, run_id: str) -> list[dict[str, Any]]:
-    return [
-        {"type": e.type, "low": e.low, "high": e.high, "after": e.after}
-        for e in expectations_of(load_events(connection, run_id))
-    ]
 
 
 def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[dict[str, Any]]:

@@ -19,9 +19,11 @@ from leakline.analysis.history import (
     declared_capacities,
     declared_expectations,
 )
+from leakline.analysis.learned import with_accepted
 from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_compare, rows_to_read
 from leakline.analysis.units import in_its_unit
 
+from . import accepted_counts
 from .codec import Array, Numbers
 from .columns import (
     COLUMNS,
@@ -153,7 +155,9 @@ def load_history_at(
             ),
             events=tuple(events),
             holders=tuple(load_holders(connection, run_id)),
-            expectations=declared_expectations(events),
+            expectations=with_accepted(
+                declared_expectations(events), accepted_counts.expected_of(connection, run)
+            ),
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),
             ended=run.state in ENDED,

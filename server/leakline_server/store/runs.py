@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
+from leakline.analysis.history import declared_expectations
 from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.learned import with_accepted
 from leakline.analysis.priority import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
 from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
-from . import accounts, clocks, ends, log_lines
+from . import accepted_counts, accounts, clocks, ends, log_lines
 from .columns import reading
 from .deleting import IS_DELETED
-from .details import declared_expectations
+from .details import load_events
 from .engine import writing
 from .intake import add_bytes
 from .retention import FOREVER, PerProject
@@ -187,9 +189,16 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
             "attempts": told,
             "attempts_left_out": left_out,
             "series": list(names),
-            "expectations": declared_expectations(connection, run_id),
+            "expectations": _expectations(connection, row),
             "notes": msgspec.json.decode(row.notes),
         }
+
+
+def _expectations(connection: Connection, row: Row[Any]) -> list[dict[str, Any]]:
+    """Declared ones, and accepted ones of types that the program does not speak of."""
+    declared = declared_expectations(load_events(connection, row.id))
+    found = with_accepted(declared, accepted_counts.expected_of(connection, row))
+    return [asdict(each) for each in found]
 
 
 def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:

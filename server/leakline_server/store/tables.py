@@ -12,7 +12,7 @@
           ├─ rule_states              what a rule last said of the run
           ├─ sizes                    how large it is
           └─ deletions                since when people want it gone
-    acknowledgements, rules, webhooks, settings
+    acknowledgements, accepted_counts, rules, webhooks, settings
     tokens ── sessions                what programs show to be let in; people who are signed in
     removals                          runs that are gone, until their last row is
     intake                            what a project has taken in on a day
@@ -366,6 +366,25 @@ acknowledgements = Table(
     # Taken back before it expired.
     Column("ended_at", Double),
     Index("ix_acknowledgements_project", "project", "fingerprint"),
+)
+
+accepted_counts = Table(
+    "accepted_counts",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    # Of a type in a project, over all its runs.
+    Column("project", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    # At the end of this one alone; at every reading where it is null.
+    Column("phase", Text),
+    Column("low", BigInteger, nullable=False),
+    Column("high", BigInteger, nullable=False),
+    # On whose page. No foreign key: what was learned from a run outlives it.
+    Column("run", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    # Taken back, or replaced.
+    Column("ended_at", Double),
+    Index("ix_accepted_counts_project", "project", "type"),
 )
 
 rules = Table(

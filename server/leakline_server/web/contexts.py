@@ -114,6 +114,37 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class CountForm:
+    """A count that a button expects, or expects no more; ``label`` says what it does to those who hear it alone."""
+
+    type: str
+    text: str
+    action: str
+    fields: tuple[tuple[str, str], ...]
+    button: str
+    label: str
+    since_at: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CountList:
+    """``more`` stands over those that are folded."""
+
+    shown: tuple[CountForm, ...]
+    folded: tuple[CountForm, ...]
+    more: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountForms:
+    """What people accepted, and what a run keeps to."""
+
+    accepted: CountList
+    steady: CountList
+
+
+@dataclass(frozen=True, slots=True)
 class Sign:
     """What a sign at the foot of a chart stands for; ``kind`` names its shape (static/js/marks.js) and colour."""
 
@@ -136,6 +167,7 @@ class Section:
     short: str = ""  # its name in the list of contents
     ask: Ask | None = None
     signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
+    counts: CountForms | None = None
 
 
 @dataclass(frozen=True, slots=True)

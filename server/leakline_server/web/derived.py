@@ -18,7 +18,14 @@ from typing import Final, Generic, TypeVar
 from leakline import analysis
 from leakline.analysis.history import RunHistory
 from leakline.analysis.priority import DEFAULTS, Priorities
-from leakline.analysis.results import Books, Comparison, ExpectationRow, StoreFill, TypeGrowth
+from leakline.analysis.results import (
+    Books,
+    Comparison,
+    ExpectationRow,
+    SteadyCount,
+    StoreFill,
+    TypeGrowth,
+)
 
 from ..store import history
 from ..store.codec import CorruptChunk
@@ -49,6 +56,7 @@ class Derived:
     types: tuple[TypeGrowth, ...]
     stores: tuple[StoreFill, ...]
     expectations: tuple[ExpectationRow, ...]
+    steady: tuple[SteadyCount, ...]
     clock: Clock
 
 
@@ -150,6 +158,7 @@ def _derived(past: RunHistory) -> Derived:
         tuple(analysis.type_growth(past)),
         tuple(analysis.store_fill(past)),
         tuple(analysis.expectation_rows(past)),
+        tuple(analysis.steady_counts(past)),
         clock_of(past),
     )
 

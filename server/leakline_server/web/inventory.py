@@ -1,4 +1,4 @@
-"""Sections that are tables only: large objects, holders, events, expectations, processes, snapshots, environment.
+"""Sections that are tables only: large objects, holders, events, processes, snapshots, environment.
 
 They read the JSON shapes of the API, so page and API cannot tell different things.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-
-from leakline.analysis.results import ExpectationRow
 
 from . import formats
 from .contexts import Cell, Section, Table
@@ -214,37 +212,6 @@ def alert_words(payload: Json) -> str:
         return str(payload["summary"])
     state = "fired" if rule["status"] == "firing" else "is over"
     return f"{rule['name']} {state}: {payload['summary']}"
-
-
-def expectations(found: Sequence[ExpectationRow]) -> Section | None:
-    if not found:
-        return None
-    how = "Declared counts are exact: one instance too many after a collection is enough."
-    heads = ["type", "expected", "after", "#last seen", "first broken", "state"]
-    rows = [_expectation_row(each) for each in found]
-    if any(each.process for each in found):
-        heads.append("process")
-        rows = [[*row, each.process or "–"] for row, each in zip(rows, found, strict=True)]
-    return Section("expectations", "Expectations", how, table=table(heads, rows, tall=False))
-
-
-def _expectation_row(each: ExpectationRow) -> list[Field]:
-    word, status = _EXPECTATION_STATES[each.state]
-    times = (
-        f" {each.broken_times:,} times" if each.state == "broken" and each.broken_times > 1 else ""
-    )
-    return [
-        code(each.type), each.expected, each.after or "always", formats.count(each.last_count),
-        place(each.first_broken_at), rated(f"{word}{times}", status),
-    ]  # fmt: skip
-
-
-_EXPECTATION_STATES: Final = {
-    "holds": ("holds", "ok"),
-    "broken": ("broken", "confirmed"),
-    "unproven": ("broken once, unproven", "watch"),
-    "never_seen": ("not seen yet", "learning"),
-}
 
 
 def processes(found: Sequence[Json], newest_snapshots: Sequence[Json] = ()) -> Section:

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .expectation_schemas import Accepting
 from .incident_schemas import Acknowledging, Closing
 from .ingest_api import PATH, openapi_entry
 from .permissions import need_of
@@ -22,7 +23,7 @@ from .webhook_schemas import NewWebhook, WebhookChanges
 # What the routes read by themselves, so that the framework does not know of it.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
-    NewRule, RuleChanges, NewToken, Error,
+    NewRule, RuleChanges, NewToken, Accepting, Error,
 )  # fmt: skip
 
 

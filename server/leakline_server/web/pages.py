@@ -15,7 +15,7 @@ from leakline.analysis.results import to_json
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
 from ..limits import MAX_PAGE
-from ..store import alerts, details, findings, points, runs, snapshots
+from ..store import accepted_counts, alerts, details, findings, points, runs, snapshots
 from .annotations import MAX_MARKS
 from .compare_view import ComparePage, axis_of, compare_page, compared_lines
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
@@ -84,6 +84,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
+        accepted=accepted_counts.of_project(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
         alerts=alerts.list_alerts(use.engine, run_id, MAX_MARKS),
         # Another rank holds other objects.
@@ -113,6 +114,7 @@ def _chart_data(
         types=derived.types,
         stores=derived.stores,
         expectations=derived.expectations,
+        steady=derived.steady,
         process=chosen,
         clock=derived.clock,
         asked=viewed,

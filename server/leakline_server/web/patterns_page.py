@@ -19,6 +19,7 @@ from .contexts import (
     AskField,
     Cell,
     Choice,
+    CountForm,
     Figure,
     FindingView,
     ProcessChoice,
@@ -75,6 +76,7 @@ class PatternsPage:
     ticks: tuple[Tick, ...]
     finding: FindingView
     ask: Ask
+    count: CountForm
     figure: Section
     empty: Section
     moment: str
@@ -104,6 +106,7 @@ def patterns_page() -> PatternsPage:
         ticks=_ticks(),
         finding=_finding(),
         ask=_ask(),
+        count=_count(),
         figure=_figure(),
         empty=_empty(),
         moment=moment,
@@ -215,6 +218,12 @@ def _ask() -> Ask:
     links = (ProcessChoice("newest", "#forms", True), ProcessChoice("largest", "#forms", False))
     fields = (AskField("generation", "Generation", "12", "number"),)
     return Ask("generation", links, fields, (), "Show")
+
+
+def _count() -> CountForm:
+    text = "was 2 at every reading of the last 8 generations"
+    fields = (("type", "trading.TradingEnvironment"), ("count", "2"))
+    return CountForm(fields[0][1], text, "#forms", fields, "Expect 2", f"Expect 2 {fields[0][1]}")
 
 
 def _empty() -> Section:

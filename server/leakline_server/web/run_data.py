@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakline.analysis.results import Books, ExpectationRow, StoreFill, TypeGrowth
+from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreFill, TypeGrowth
 
 from ..chart_parts import Axis, Points, add_up
+from ..store.accepted_counts import AcceptedCount
 from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]
@@ -30,6 +31,9 @@ class RunData:
     types: Sequence[TypeGrowth]
     stores: Sequence[StoreFill]
     expectations: Sequence[ExpectationRow] = ()
+    steady: Sequence[SteadyCount] = ()
+    # What stands in the project of the run.
+    accepted: Sequence[AcceptedCount] = ()
     events: Sequence[Json] = ()
     large_objects: Sequence[Json] = ()
     holders: Sequence[Json] = ()

@@ -17,6 +17,7 @@ from .accounted import SOURCES, accounted
 from .calculator import calculator
 from .checklist import ticks
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
+from .expectations_view import expectations
 from .links import commit_link
 from .notes_view import notes, notes_of
 from .planned import course, planned
@@ -176,7 +177,7 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.containers(found.fill, data.stores, unit),
         inventory.large_objects(data.large_objects, whose),
         sections.gauges(found.gauges, unit),
-        inventory.expectations(data.expectations),
+        expectations(run, data.expectations, data.steady, data.accepted),
         notes(notes_of(run, data.events), unit),
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
         inventory.alerts(data.alerts, unit),

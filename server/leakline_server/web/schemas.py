@@ -189,10 +189,13 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
+    """`accepted`: by a person; else the program declares it."""
+
     type: str
     low: int
     high: int
     after: str | None
+    accepted: bool
 
 
 class Run(RunSummary):

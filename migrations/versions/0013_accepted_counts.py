@@ -1,0 +1,36 @@
+"""Counts that people accepted as what is to be expected of the runs of a project.
+
+Cures: a count could be expected by the program alone, so whoever learned it from a run had to change the code.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013_accepted_counts"
+down_revision = "0012_access"
+branch_labels = None
+depends_on = None
+
+# SQLite numbers rows by itself only when the column is exactly INTEGER.
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "accepted_counts",
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("type", sa.Text(), nullable=False),
+        sa.Column("phase", sa.Text(), nullable=True),
+        sa.Column("low", sa.BigInteger(), nullable=False),
+        sa.Column("high", sa.BigInteger(), nullable=False),
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_accepted_counts"),
+    )
+    op.create_index("ix_accepted_counts_project", "accepted_counts", ["project", "type"])
+
+
+def downgrade() -> None:
+    op.drop_table("accepted_counts")

@@ -1,0 +1,70 @@
+"""What a run keeps to is expected with one click on its page, with and without scripts, and taken back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from tests.browser.training import MadeTraining
+
+Open = Callable[..., Page]
+Train = Callable[..., MadeTraining]
+ARRAYS = "numpy.ndarray"
+# Of a made-up training that keeps nothing.
+COUNT = 418
+
+
+def row_of(page: Page) -> Locator:
+    return page.locator("#expectations tbody tr", has_text=ARRAYS)
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+def test_one_click_expects_a_count_of_later_runs_too(
+    open_page: Open, train: Train, scripts: bool
+) -> None:
+    project = f"counts {scripts}"
+    train(f"keeps-{scripts}", 10, leaking=False, project=project)
+    page = open_page(f"/runs/keeps-{scripts}", java_script_enabled=scripts)
+    section = page.locator("#expectations")
+    expect(section).to_contain_text(f"was {COUNT} at every reading of the last 8 generations")
+    expect(row_of(page)).to_have_count(0)
+    section.get_by_role("button", name=f"Expect {COUNT} {ARRAYS}").click()
+
+    expect(page).to_have_url(re.compile(f"/runs/keeps-{scripts}#expectations$"))
+    expect(row_of(page)).to_contain_text("holds")
+    expect(row_of(page)).to_contain_text("a person")
+    expect(section).to_contain_text(f"is accepted as {COUNT} in project {project}")
+    expect(section.get_by_role("button", name=f"Expect {COUNT}")).to_have_count(0)
+
+    train(f"leaks-{scripts}", 5, project=project)
+    later = open_page(f"/runs/leaks-{scripts}", java_script_enabled=scripts)
+    expect(row_of(later)).to_contain_text("broken")
+
+    section.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").click()
+    expect(row_of(page)).to_have_count(0)
+    expect(section.get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")).to_be_visible()
+
+
+def test_a_count_stays_to_be_clicked_while_the_run_goes_on(open_page: Open, train: Train) -> None:
+    training = train("goes-on", 10, leaking=False, project="going on")
+    page = open_page("/runs/goes-on")
+    button = page.locator("#expectations").get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")
+    button.focus()
+    training.run_generations(2)
+    expect(page.locator(".facts").first).to_contain_text("12 of 25 generations")
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(row_of(page)).to_contain_text("holds")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_lies_outside(open_page: Open, train: Train, scheme: str) -> None:
+    train(f"phone-{scheme}", 10, leaking=False, project=f"phone {scheme}")
+    page = open_page(f"/runs/phone-{scheme}", width=375, height=800, color_scheme=scheme)
+    page.locator("#expectations").get_by_role("button", name=f"Expect {COUNT} {ARRAYS}").click()
+    expect(row_of(page)).to_contain_text("holds")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    box = page.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip

@@ -1,0 +1,87 @@
+"""A real training keeps to its counts, a person accepts them, and the next training that breaks them is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline.delivery import request_json
+
+from .conftest import clean_environment
+
+pytestmark = pytest.mark.flow
+
+# One agent more after each evolution, which evaluation drops; with "keep" the old population stays.
+TRAINING = """
+import sys, time
+import leakline
+
+
+class Environment:
+    pass
+
+
+class Agent:
+    pass
+
+
+environments = [Environment(), Environment()]
+generations, keep = int(sys.argv[1]), "keep" in sys.argv
+run = leakline.init(project="learned", quiet=True, watch=[Environment, Agent])
+population, old = [Agent() for _ in range(16)], []
+for generation in range(generations):
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            best = None
+            time.sleep(0.02)
+        with run.phase("evolve"):
+            if keep and generation:
+                old.append(population)
+            population, best = [Agent() for _ in range(16)], Agent()
+            time.sleep(0.02)
+run.finish()
+"""
+
+
+def train(folder: Path, server: Any, run: str, *arguments: str) -> None:
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], cwd=folder, capture_output=True, text=True, timeout=120,
+        check=False, env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path) -> None:
+    train(tmp_path, server, "keeps", "10")
+    server.verdict("keeps", 10)
+    steady = server.get("/runs/keeps/expectations")["steady"]
+    ours = [each for each in steady if each["type"].startswith("__main__.")]
+    assert [(each["type"], each["count"], each["after"]) for each in ours] == [
+        ("__main__.Environment", 2, None),
+        ("__main__.Agent", 16, "evaluate"),
+        ("__main__.Agent", 17, "evolve"),
+    ]
+    # Nothing that every program has.
+    assert not [
+        each for each in steady if each["type"].startswith(("threading.", "re.", "socket."))
+    ]
+    for each in ours:
+        wanted = {"type": each["type"], "after": each["after"]}
+        wanted |= {"low": each["count"], "high": each["count"]}
+        request_json(server.address, "POST", "/runs/keeps/expectations", wanted)
+
+    train(tmp_path, server, "breaks", "3", "keep")
+    (finding, *_) = server.verdict("breaks", 3)["findings"]
+    assert finding["status"] in ("suspected", "confirmed")
+    told = " ".join(finding["evidence"])
+    assert "Agent is " in told and "accepted as 1" in told
+    rows = server.get("/runs/breaks/expectations")["items"]
+    states = {(row["type"], row["after"]): (row["state"], row["accepted"]) for row in rows}
+    assert states["__main__.Environment", None] == ("holds", True)
+    assert states["__main__.Agent", "evolve"] == ("broken", True)
