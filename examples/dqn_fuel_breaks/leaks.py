@@ -35,8 +35,9 @@ class Leaks:
     experience: bool = False
     """The local buffer of experiences has no bound, and no cleanup reaches it.
 
-    Right: kind container; phase collect; ExperienceCollector.experience_buffer, or the Experience it holds; 320
-    experiences and 1.2 MiB per episode, from episode 0, in which it passes its declared capacity.
+    Right: kind container; phase collect; ExperienceCollector.experience_buffer, tracked as experience, or the
+    Experience it holds; 320 experiences and 1.2 MiB per episode, from episode 0, in which it passes its declared
+    capacity.
     """
 
     environments: bool = False
@@ -73,7 +74,7 @@ RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
     ),
     "experience": RightAnswer(
         kind="container", phase="collect",
-        names=("ExperienceCollector.experience_buffer", "Experience"),
+        names=("experience", "ExperienceCollector.experience_buffer", "Experience"),
         bytes_per_generation=int(1.2 * MIB),
         counted="collector.experience_buffer", count_per_generation=320, started_at_generation=0,
     ),

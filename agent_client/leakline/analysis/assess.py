@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .attribution import Cause, find_causes, share_out
+from .attribution import Cause, find_causes
 from .budgets import with_budgets
 from .candidates import Candidate, find_candidates
 from .counts import WINDOW, come_together
@@ -17,6 +17,8 @@ from .early import exploded, with_surplus
 from .evidence import Rise, Scale
 from .handles import with_handles
 from .outside import native_growth, other_channels, retained, with_garbage
+from .sharing import share_out
+from .stores import is_stored
 from .study import (
     Assessed,
     LaneStudy,
@@ -45,7 +47,9 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     """
     rise, scale, residual = study.rise(upto), study.scale(upto), study.residual(upto)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
-    candidates = [*find_candidates(study.facts, upto)]
+    candidates = find_candidates(study.facts, upto)
+    if not (rise.window or rise.visible):
+        candidates = [c for c in candidates if not _is_stored(study, c, upto)]
     candidates = with_surplus(study, upto, candidates)
     candidates += exploded(study, upto, candidates)
     start = _start(study, candidates, rise, upto)
@@ -66,6 +70,11 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found.extend(other_channels(study, upto, candidates))
     found = with_handles(found, candidates)
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
+
+
+def _is_stored(study: LaneStudy, candidate: Candidate, upto: int) -> bool:
+    own = candidate.family == "object" and not candidate.declared
+    return own and is_stored(study.facts, candidate.name, upto)
 
 
 def _start(

@@ -1,7 +1,7 @@
-"""From everything that grows to causes: one leak is one cause, whatever it drags along, and has one rate.
+"""From everything that grows to causes: one leak is one cause, whatever it drags along.
 
 Candidates that rise in the same phase are one cause unless their measured bytes say otherwise. The cause is
-named after its owner: the program's own class rather than the arrays it holds.
+named after its owner: the program's own class rather than the arrays it holds. Rates are given in ``sharing.py``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,15 @@ from .trend import NO_GROWTH, Slope
 from .wording import short_name
 
 # A candidate explains a growth when its measured bytes are at least this share of it.
-_EXPLAINS: Final = 0.30
+EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
-# One object of a class nobody declared is hardly larger than this.
-_PLAUSIBLE_BYTES: Final = 2**20
-# Tensors, what their graphs hold, figures with their canvas, and objects that a container is seen to keep.
-_PLAUSIBLE_LARGE_BYTES: Final = 2**27
 _COVERS: Final = 0.70
-# Measured bytes below this share leave room for a second cause outside Python.
-_LEAVES_ROOM: Final = 0.25
 _SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
 # Tensors or arrays that come with one entry of the container that keeps them.
 _NESTED: Final = 16
 # A container with less than this share of the growth is a story of its own, or none.
-_SMALL: Final = 0.05
+SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
 # What was seen growing nowhere in particular comes after all others.
 _LAST: Final = 10
@@ -148,7 +142,7 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
     whole = owner.deep or owner.role == "container"
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
-    return owner.bytes_rate >= _EXPLAINS * candidate.bytes_rate
+    return owner.bytes_rate >= EXPLAINS * candidate.bytes_rate
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
@@ -190,9 +184,13 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     causes: list[Cause] = []
     explained = 0.0
     while left:
-        owner, rest = left[0], left[1:]
-        measured = _measured(owner, rest, growth)
-        others = [c for c in rest if _stands_alone(c, owner, explained + (measured or 0.0), growth)]
+        owner, beside = left[0], _beside(left, growth)
+        rest = [c for c in left[1:] if c not in beside]
+        # What two containers keep is a total of neither.
+        sized = [c for c in rest if c.role == "container"] if beside else rest
+        measured = _measured(owner, sized, growth)
+        explains = explained + (measured or 0.0)
+        others = [c for c in left[1:] if c in beside or _stands_alone(c, owner, explains, growth)]
         mine = [c for c in rest if c not in others]
         causes.append(
             Cause(_kind(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
@@ -204,15 +202,24 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     return causes
 
 
+def _beside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
+    """Containers behind a first one that keep a real share of their own: one in the other would be counted twice."""
+    containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
+    total = sum(c.bytes_rate or 0.0 for c in containers)
+    if ranked[0] not in containers or total > _OVERSHOOT * growth:
+        return []
+    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= _SECOND * growth]
+
+
 def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, growth: float) -> bool:
     size = candidate.bytes_rate
     if size is None or candidate.family not in ("object", "container", "graph", "figure"):
         return False
     if candidate.role == "container" and holds(candidate, owner):
         return False
-    if candidate.family == "object" and _is_like(candidate, owner):
+    if candidate.family == "object" and is_like(candidate, owner):
         return False
-    if candidate.role == "container" and size < _SMALL * growth:
+    if candidate.role == "container" and size < SMALL * growth:
         return True
     room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
     return room and size >= _SECOND * growth
@@ -226,10 +233,10 @@ def holds(container: Candidate, owner: Candidate) -> bool:
         return True
     if owner.family in ("graph", "tensor", "array"):
         return container.growth.slope * _NESTED >= owner.growth.slope
-    return _is_like(container, owner)
+    return is_like(container, owner)
 
 
-def _is_like(a: Candidate, b: Candidate) -> bool:
+def is_like(a: Candidate, b: Candidate) -> bool:
     """A container that gains one entry for each new object is how the object is held, not a second leak."""
     larger = max(a.growth.slope, b.growth.slope)
     return abs(a.growth.slope - b.growth.slope) <= _SAME_SLOPE * larger
@@ -240,7 +247,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
 
     def rank(c: Candidate) -> tuple[float, float, float, str]:
         share = None if c.bytes_rate is None else c.bytes_rate / growth
-        held = any(_is_like(c, container) for container in containers)
+        held = any(is_like(c, container) for container in containers)
         size = -(c.bytes_rate or 0.0) if c.deep or c.role == "container" else 0.0
         unknown = _LAST if c.place == NOWHERE and not (c.deep or c.declared or c.violation) else 0
         # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
@@ -254,7 +261,7 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
     """Smaller is likelier to be the owner of a growth of which it explains ``share``."""
     if c.violation is not None:
         return 0
-    explains = share is not None and share >= _EXPLAINS
+    explains = share is not None and share >= EXPLAINS
     if c.family in ("object", "figure"):
         if c.deep:
             return 1 if explains else 6
@@ -292,7 +299,7 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
         return None
     size = max(known)
     # Shallow bytes say nothing of what hangs below; only a real share of the growth is an answer.
-    return size if size >= _EXPLAINS * growth or owner.role == "container" else None
+    return size if size >= EXPLAINS * growth or owner.role == "container" else None
 
 
 def _kind(owner: Candidate, rest: Iterable[Candidate], growth: float) -> Kind:
@@ -311,97 +318,3 @@ def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
     if owner.place.phase is not None:
         return owner.place
     return next((c.place for c in rest if c.place.phase is not None), owner.place)
-
-
-def share_out(
-    causes: Sequence[Cause], memory: Memory, memory_rises: bool, matters: bool
-) -> tuple[list[Cause], float]:
-    """Give each cause its rate, so that together they are what memory gained.
-
-    ``matters``: whether memory gains enough to be shared out at all; below that each keeps what was measured.
-
-    Returns the causes and the bytes per generation that none of them accounts for.
-    """
-    total = memory.total
-    active = _taking_part(causes, memory)
-    idle = [c.with_rate(_around(c.measured or 0.0)) for c in causes if c not in active]
-    if not active:
-        return idle, total.estimate if memory_rises else 0.0
-    if not (total.rises and matters):
-        return [*(c.with_rate(_unsure(c, total)) for c in active), *idle], 0.0
-    claims = [_claim(c, memory, len(active)) for c in active]
-    claimed = sum(claims)
-    room = memory_rises and claimed < _LEAVES_ROOM * total.estimate
-    scale = 1.0 if room or claimed <= 0 else total.estimate / claimed
-    rated = [
-        c.with_rate(total.scaled(claim * scale / total.estimate))
-        for c, claim in zip(active, claims, strict=True)
-    ]
-    return [*rated, *idle], total.estimate - claimed if room else 0.0
-
-
-def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
-    """The causes with a claim on what memory gained.
-
-    What phases gained decides little: the allocator gives one phase what another freed, so that memory grows
-    where its pool ran dry. Counts say who keeps; sizes say whether that can be all.
-    """
-    total = max(memory.total.estimate, 0.0)
-    measured = [c for c in causes if c.measured is not None and c.measured >= _SMALL * total]
-    if sum(c.measured or 0.0 for c in measured) >= _LEAVES_ROOM * total and measured:
-        return measured
-    guessed = [c for c in causes if c.measured is None and _is_plausible(c, total)]
-    guessed.sort(key=lambda c: _likelihood(c, memory), reverse=True)
-    # Without sizes nothing tells how to share: the likeliest answer stands, and others that hold their phase.
-    kept = guessed[:1] + [
-        c for c in guessed[1:] if (memory.at(c.place) or 0.0) >= _EXPLAINS * total
-    ]
-    return measured + kept
-
-
-def _is_plausible(cause: Cause, total: float) -> bool:
-    owner = cause.owner
-    if owner is None or owner.growth.slope <= 0:
-        return owner is not None and owner.violation is not None
-    if owner.declared or owner.violation is not None:
-        return True
-    each = total / owner.growth.slope
-    # What a list gains one by one, in every generation, is kept; nobody has said yet how large it is.
-    kept = any(m.role == "container" and _is_like(m, owner) for m in cause.members[1:])
-    if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
-        return each <= _PLAUSIBLE_LARGE_BYTES
-    if owner.place == NOWHERE or owner.family in ("library", "plain"):
-        return False
-    return each <= _PLAUSIBLE_BYTES
-
-
-def _likelihood(cause: Cause, memory: Memory) -> tuple[bool, bool, float, float]:
-    owner = cause.owner
-    if owner is None:
-        return False, False, 0.0, 0.0
-    broken = owner.violation is not None
-    return broken, owner.declared, memory.at(cause.place) or 0.0, owner.growth.slope
-
-
-def _claim(cause: Cause, memory: Memory, among: int) -> float:
-    in_phase = memory.at(cause.place)
-    if among == 1 and cause.measured is None:
-        return memory.total.estimate
-    if cause.measured is None:
-        return max(in_phase if in_phase is not None else memory.total.estimate / among, 0.0)
-    # A walk that ended early measures too little; the books of its phase then say more.
-    if in_phase is not None and cause.measured < 0.5 * in_phase:
-        return in_phase
-    return cause.measured
-
-
-def _around(size: float) -> Slope:
-    return Slope(size, 0.5 * size, 1.5 * size, 0)
-
-
-def _unsure(cause: Cause, total: Slope) -> Slope:
-    """Memory does not show the rise (yet): what was measured, within what memory allows."""
-    if cause.measured is None:
-        return total
-    size = min(cause.measured, max(total.high, 0.0))
-    return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)

@@ -29,7 +29,8 @@ class Bounded:
     length: tuple[float, ...]
     capacity: float
     bytes: tuple[float, ...]
-    # As bytes, but going on over a resume, where the container starts empty again.
+    # As bytes, but going on over a resume, where the container starts empty again, and with what the allocator kept
+    # of it when it was cleared.
     gained: tuple[float, ...] = ()
     estimated: bool = False
     # Bytes of one item, where sizes are estimated.
@@ -47,6 +48,14 @@ class Bounded:
     def growth(self, first: int, upto: int) -> float:
         """Bytes gained between two positions, never more than the capacity allows for."""
         return self.gained[upto - 1] - self.gained[first] if self.gained else 0.0
+
+    def fullest(self, upto: int) -> int:
+        """The newest position at which it held most; it may have been cleared since."""
+        return max(range(upto), key=lambda i: (self.length[i], i))
+
+    def overshoot(self, upto: int) -> list[float]:
+        """Items beyond the capacity, in every generation."""
+        return [max(0.0, length - self.capacity) for length in self.length[:upto]]
 
     def remaining_bytes(self, upto: int) -> float:
         if not self.bytes or self.length[upto - 1] <= 0:
@@ -109,10 +118,11 @@ def _bounded(
 ) -> Bounded:
     if size:
         within = _within(length, capacity, size)
-        return Bounded(name, tuple(length), capacity, within, _going_on(lane, within))
-    each = _bytes_per_item(length, lane.private)
+        gained = _with_kept(_going_on(lane, within), lane.private)
+        return Bounded(name, tuple(length), capacity, within, gained)
+    each = _bytes_per_item(lane, length)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    gained = _going_on(lane, guess)
+    gained = _with_kept(_going_on(lane, guess), lane.private)
     return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
 
 
@@ -121,9 +131,25 @@ def _going_on(lane: Lane, size: Sequence[float]) -> tuple[float, ...]:
     out: list[float] = []
     shift = 0.0
     for i, value in enumerate(size):
-        if i and lane.segment[lane.end_rows[i]] != lane.segment[lane.end_rows[i - 1]]:
+        if _is_resumed(lane, i):
             shift = out[-1] - value
         out.append(value + shift)
+    return tuple(out)
+
+
+def _is_resumed(lane: Lane, i: int) -> bool:
+    return i > 0 and lane.segment[lane.end_rows[i]] != lane.segment[lane.end_rows[i - 1]]
+
+
+def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
+    """Sizes with what memory did not show of a fall: the allocator keeps it for when the container fills again."""
+    if len(private) < len(size):
+        return tuple(size)
+    out = list(size[:1])
+    for i in range(1, len(size)):
+        fell = max(0.0, size[i - 1] - size[i])
+        back = min(fell, max(0.0, private[i - 1] - private[i]))
+        out.append(max(size[i], out[-1] - back))
     return tuple(out)
 
 
@@ -134,13 +160,16 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
     )
 
 
-def _bytes_per_item(length: Sequence[float], private: Sequence[float]) -> float:
-    """What memory gained per item added, over the generations in which items were added."""
-    ratios = [
-        (private[i] - private[i - 1]) / (length[i] - length[i - 1])
-        for i in range(1, min(len(length), len(private)))
-        if length[i] > length[i - 1]
-    ]
+def _bytes_per_item(lane: Lane, length: Sequence[float]) -> float:
+    """What memory gained per item added, over the generations in which it was fuller than ever.
+
+    A container that was cleared may fill again from what the allocator kept of it.
+    """
+    private, ratios, most = lane.private, [], -1.0
+    for i in range(min(len(length), len(private))):
+        if i and length[i] > max(most, length[i - 1]):
+            ratios.append((private[i] - private[i - 1]) / (length[i] - length[i - 1]))
+        most = length[i] if _is_resumed(lane, i) else max(most, length[i])
     return max(0.0, median(ratios)) if ratios else 0.0
 
 
@@ -154,8 +183,9 @@ def without_bounded(
     """
     rest = list(private[:upto])
     for container in containers:
-        gained = container.growth(0, upto)
-        if gained <= 0 or private[upto - 1] - private[0] < _COMMITTED * gained:
+        full = container.fullest(upto) + 1
+        gained = container.growth(0, full)
+        if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
             continue
         for i in range(upto):
             rest[i] -= container.gained[i] - container.gained[0]

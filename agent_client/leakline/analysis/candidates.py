@@ -14,6 +14,7 @@ from .facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
+from .stores import comes_with_a_store, overshooting
 from .trend import floor_slope
 from .wording import short_name
 
@@ -37,9 +38,6 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
-# Objects of one type that come with each item of a store, at most, and how exactly.
-_PER_ITEM: Final = 8
-_EXACTLY: Final = 0.02
 # With this share of the new tensors holding a graph, graphs are what is kept.
 _GRAPH_SHARE: Final = 0.3
 
@@ -82,6 +80,10 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
         growth = growths.get(series)
         if growth is not None and not _fills_a_store(facts, name, role, growth, upto):
             found.append(describe(facts, series, name, role, growth, upto))
+    found += [
+        describe(facts, f"tracked.{name}.length", name, "container", growth, upto)
+        for name, growth in overshooting(facts, upto)
+    ]
     graph = _kept_graphs(facts, found, upto)
     if graph is not None:
         found = [graph, *_without_graphs(found, graph)]
@@ -89,18 +91,9 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
 
 
 def _fills_a_store(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> bool:
-    """Whether these are what a declared store fills with: as many of them per generation, or so many for each item.
-
-    Classes of the program have names of their own and are not excused by a number.
-    """
-    if role == "container" or family_of(name, role) not in ("plain", "array", "tensor"):
-        return False
-    for store in facts.bounded:
-        speed = store.per_generation(upto) if store.is_filling(upto) else 0.0
-        each = growth.slope / speed if speed > 0 else 0.0
-        if 1 <= round(each) <= _PER_ITEM and abs(each - round(each)) <= _EXACTLY * round(each):
-            return True
-    return False
+    """Classes of the program have names of their own and are not excused by a number."""
+    nameless = role == "type" and family_of(name, role) in ("plain", "array", "tensor")
+    return nameless and comes_with_a_store(facts, growth, upto)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:

@@ -1,0 +1,60 @@
+"""Declared stores among what grows: what they fill with is excused, and what is beyond their capacity is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from .bounds import Bounded
+from .counts import CountGrowth, count_growth
+from .facts import Facts
+
+# Objects of one type that come with each item of a store, at most, and how exactly.
+_PER_ITEM: Final = 8
+_EXACTLY: Final = 0.02
+# Different lengths that must agree before a class of the program counts as what a store keeps.
+_MIN_LENGTHS: Final = 3
+# What one object keeps may be measured by so much more than what one item of the store takes.
+_AS_LARGE: Final = 1.5
+
+
+def comes_with_a_store(facts: Facts, growth: CountGrowth, upto: int) -> bool:
+    """Whether these are as many per generation as a declared store takes in, or so many for each item."""
+    return any(_come_with_items(store, growth, upto) for store in facts.bounded)
+
+
+def _come_with_items(store: Bounded, growth: CountGrowth, upto: int) -> bool:
+    speed = store.per_generation(upto) if store.is_filling(upto) else 0.0
+    each = growth.slope / speed if speed > 0 else 0.0
+    return 1 <= round(each) <= _PER_ITEM and abs(each - round(each)) <= _EXACTLY * round(each)
+
+
+def is_stored(facts: Facts, name: str, upto: int) -> bool:
+    """Whether objects of this class may be the items of a declared store: always as many, and of their size.
+
+    That is no proof, since two stores may fill in step; it excuses a class only while memory shows no other growth.
+    """
+    return any(_are_its_items(facts, name, store, upto) for store in facts.bounded)
+
+
+def _are_its_items(facts: Facts, name: str, store: Bounded, upto: int) -> bool:
+    size, most = facts.bytes_each.get(name), store.fullest(upto)
+    if size is None or not store.bytes or store.is_over(upto) or store.length[most] <= 0:
+        return False
+    if size > _AS_LARGE * store.bytes[most] / store.length[most]:
+        return False
+    counts = facts.lane.readings(f"type.{name}.count")[:upto]
+    pairs = [(a, b) for a, b in zip(counts, store.length, strict=False) if a is not None]
+    alike = all(abs(count - length) <= _EXACTLY * length for count, length in pairs)
+    return alike and len({length for _, length in pairs}) >= _MIN_LENGTHS
+
+
+def overshooting(facts: Facts, upto: int) -> Iterator[tuple[str, CountGrowth]]:
+    """(name, growth) of the declared stores that hold more than they may, and ever more; the growth is that beyond."""
+    lane = facts.lane
+    x = [float(g) for g in lane.generations[:upto]]
+    for store in facts.bounded:
+        if store.is_over(upto):
+            growth = count_growth(x, store.overshoot(upto), x[0])
+            if growth is not None:
+                yield store.name, growth
