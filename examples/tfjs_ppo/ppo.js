@@ -1,7 +1,10 @@
 /**
  * A small training in the manner of PPO with TensorFlow.js: an actor, a critic, and gradients clipped by their norm.
- * With `leak` it does what agents were found to do: the norms and the clipped gradients are never disposed of.
+ * With a leak it does what agents were found to do: "norms" and "clipped" are never disposed of, the norms of gradients and
+ * the clipped gradients themselves, and no `tf.tidy` is around the step that makes them.
  */
+
+export const LEAKS = ["norms", "clipped"];
 
 const OBSERVATIONS = 32, ACTIONS = 4, HIDDEN = 128, STEPS = 32, CLIP_NORM = 0.01, CLIP_RATIO = 0.2;
 
@@ -19,9 +22,9 @@ function network(tf, outputs, activation, seed) {
 }
 
 export class PpoAgent {
-  constructor(tf, { leak = false } = {}) {
+  constructor(tf, { leaks = [] } = {}) {
     this.tf = tf;
-    this.leak = leak;
+    this.leaks = new Set(leaks);
     this.actor = network(tf, ACTIONS, "softmax", 1);
     this.critic = network(tf, 1, "linear", 11);
     this.optimizers = [tf.train.adam(3e-4), tf.train.adam(1e-3)];
@@ -47,7 +50,7 @@ export class PpoAgent {
   }
 
   train(played) {
-    if (this.leak) this.update(played);
+    if (this.leaks.size) this.update(played);
     else this.tf.tidy(() => { this.update(played); });
   }
 
@@ -74,17 +77,17 @@ export class PpoAgent {
     for (const [name, grad] of Object.entries(grads)) {
       const norm = tf.norm(grad), size = norm.dataSync()[0];
       clipped[name] = size > CLIP_NORM ? tf.mul(grad, CLIP_NORM / size) : grad;
-      if (!this.leak) norm.dispose();
+      if (!this.leaks.has("norms")) norm.dispose();
     }
     optimizer.applyGradients(clipped);
-    if (!this.leak) tf.dispose(clipped);
+    if (!this.leaks.has("clipped")) tf.dispose(clipped);
     tf.dispose([value, ...Object.values(grads)]);
   }
 }
 
 /** Train, and tell Leakline; gives the count of tensors at the end. */
-export async function train(tf, run, { leak = false, generations = 25, updates = 7 } = {}) {
-  const agent = new PpoAgent(tf, { leak });
+export async function train(tf, run, { leaks = [], generations = 25, updates = 7 } = {}) {
+  const agent = new PpoAgent(tf, { leaks });
   for (let generation = 0; generation < generations; generation += 1) {
     run.generation(generation);
     const played = run.phase("rollout", () => Array.from({ length: updates }, () => agent.rollout()));

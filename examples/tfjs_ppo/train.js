@@ -1,15 +1,17 @@
-// In Node: npm install @tensorflow/tfjs@4.22.0, and there: node …/examples/tfjs_ppo/train.js [--leak] [--generations 25]
+// In Node: npm install @tensorflow/tfjs@4.22.0, and there: node …/examples/tfjs_ppo/train.js [--leak | --leak-norms | --leak-clipped] [--generations 25]
 import { createRequire } from "node:module";
 import { parseArgs } from "node:util";
 
 import * as leakline from "../../agent_client/js/leakline.js";
-import { train } from "./ppo.js";
+import { LEAKS, train } from "./ppo.js";
 
-const { values } = parseArgs({ options: { leak: { type: "boolean" }, generations: { type: "string", default: "25" } } });
+const switches = Object.fromEntries(["leak", ...LEAKS.map((leak) => `leak-${leak}`)].map((name) => [name, { type: "boolean" }]));
+const { values } = parseArgs({ options: { ...switches, generations: { type: "string", default: "25" } } });
 // From the folder where it is run, wherever this file lies.
 const tf = createRequire(`${process.cwd()}/`)("@tensorflow/tfjs");
 await tf.setBackend("cpu");
 const generations = Number(values.generations);
+const leaks = LEAKS.filter((leak) => values.leak || values[`leak-${leak}`]);
 const run = leakline.init({ tf, project: "tfjs-ppo", total: generations, phases: ["rollout", "train"] });
-console.log(`${await train(tf, run, { leak: values.leak, generations })} tensors`);
+console.log(`${await train(tf, run, { leaks, generations })} tensors`);
 await run.finish();

@@ -178,6 +178,48 @@ def test_in_node_the_leaking_agent_is_confirmed(in_node: Callable[..., int], add
     assert told == ["tensors elevated", "tensors high", "tensors critical"]
 
 
+# Twelve gradients, seven times a generation; `--leak` keeps both of each.
+KEPT_BY_ONE: Final = 12 * 7
+
+
+def check_types(address: str, before: str, after: str) -> None:
+    compared = request_json(address, "GET", f"/compare?before={before}&after={after}")
+    (row,) = [each for each in compared["by_type"] if each["type"] == "tf.Tensor"]
+    assert row["before_last"] > KEPT_BY_ONE * GENERATIONS
+    assert row["after_last"] < NORMAL
+
+
+def test_in_node_clipped_gradients_alone_are_confirmed_and_their_fix_proved(
+    in_node: Callable[..., int], address: str
+) -> None:
+    tensors = in_node("node-leaks-clipped", "--leak-clipped")
+    assert tensors == pytest.approx(KEPT_BY_ONE * GENERATIONS, rel=0.05)
+    check_leak(verdict_of(address, "node-leaks-clipped"), tensors)
+    in_node("node-fixed")
+    compared = request_json(address, "GET", "/compare?before=node-leaks-clipped&after=node-fixed")
+    assert compared["outcome"] == "fixed", compared["summary"]
+    check_types(address, "node-leaks-clipped", "node-fixed")
+
+
+def test_in_node_norms_alone_are_told_by_their_number_and_not_by_their_bytes(
+    in_node: Callable[..., int], address: str
+) -> None:
+    tensors = in_node("node-leaks-norms", "--leak-norms")
+    assert tensors == pytest.approx(KEPT_BY_ONE * GENERATIONS, rel=0.05)
+    verdict = verdict_of(address, "node-leaks-norms")
+    # Four bytes each: memory does not notice.
+    assert verdict["status"] in ("ok", "watch"), verdict["summary"]
+    (finding,) = [each for each in verdict["findings"] if each["kind"] == "tensors"]
+    assert finding["phase"] == "train"
+    assert finding["suspects"][0]["name"] == "tf.Tensor"
+    assert finding["suspects"][0]["count_per_generation"] == pytest.approx(KEPT_BY_ONE, rel=0.05)
+    events = request_json(address, "GET", "/runs/node-leaks-norms/events")["items"]
+    told = [event["name"] for event in events if event["kind"] == "warning"]
+    assert told == ["tensors elevated", "tensors high", "tensors critical"]
+    in_node("node-fixed")
+    check_types(address, "node-leaks-norms", "node-fixed")
+
+
 def test_in_node_the_comparison_says_fixed(in_node: Callable[..., int], address: str) -> None:
     in_node("node-leaks", "--leak"), in_node("node-fixed")
     verdict_of(address, "node-leaks"), verdict_of(address, "node-fixed")

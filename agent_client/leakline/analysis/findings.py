@@ -249,11 +249,16 @@ def _harmless(a: Assessed, unit: str) -> str:
 
 
 def worth_telling(standing: Standing) -> bool:
-    """Growth that does not matter is told when it is a container or class of the program, and measured."""
+    """Growth that does not matter is told when it is a container or class of the program, and measured, or tensors of
+    TensorFlow.js.
+    """
     if standing.status != "ok":
         return True
     owner = standing.assessed.cause.owner
-    if owner is None or owner.family not in ("container", "object", "figure"):
+    if owner is None:
+        return False
+    # In a page nothing frees a tensor but the program, however small: its texture and its entry stay.
+    if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
         return False
     return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
 
