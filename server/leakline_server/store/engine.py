@@ -175,6 +175,9 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         connect_args={"isolation_level": None},
         pool_size=10,
         max_overflow=30,
+        # The one used last: each has a cache of pages and of statements, 3 MB when it has seen everything, and in turn
+        # all ten would fill theirs.
+        pool_use_lifo=True,
         hide_parameters=True,
     )
     _on_connect(

@@ -55,7 +55,7 @@ def stand_alone(template: str, context: Any, made: Made) -> str:
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     frame = _frame(template, made)
     values |= {field.name: getattr(frame, field.name) for field in fields(frame)}
-    return environment().get_template(template).render(values)
+    return templating.written(environment().get_template(template), values)
 
 
 @dataclass(frozen=True, slots=True)

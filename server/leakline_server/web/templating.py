@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
 from typing import Any, Final
@@ -35,6 +36,19 @@ HEADERS: Final = {
 # Known on every page: the caller of this request.
 VIEWER: Final = "viewer"
 
+# What jinja2 makes while a page is written.
+_made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", default=None)
+
+
+class _Names(jinja2.runtime.Context):
+    """The names of one template, or of one that it imports or includes; `written` takes them apart."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        made = _made.get()
+        if made is not None:
+            made.append(self)
+
 
 @cache
 def environment() -> jinja2.Environment:
@@ -45,6 +59,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.context_class = _Names
     made.filters["chart_json"] = _chart_json
     made.filters["breakable"] = breakable
     made.filters["zoned"] = zoned
@@ -95,5 +110,24 @@ def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
     """``context`` is a dataclass of contexts.py; its fields are the template's variables, besides who looks at it."""
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     values[VIEWER] = calling.get()
-    text = environment().get_template(template).render(values)
+    text = written(environment().get_template(template), values)
     return HTMLResponse(text, status_code=status_code, headers=HEADERS)
+
+
+def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
+    """The template with these values, of which nothing is kept.
+
+    A macro refers to the names it was made among, and they to the macro. In that circle everything that a page shows
+    would wait for the collector, which looks at what has lasted a while once in hours.
+    """
+    made: list[_Names] = []
+    before = _made.set(made)
+    try:
+        return template.render(values)
+    finally:
+        _made.reset(before)
+        for names in made:
+            # Others are of templates that are imported without them, and stay with these.
+            if not values.keys().isdisjoint(names.parent):
+                names.vars.clear()
+                names.parent.clear()
