@@ -89,6 +89,12 @@ class Told:
     snapshots: tuple[Snapshot, ...]
     names_project: bool
 
+    def of_project(self, project: str) -> Told:
+        """Two projects may have services and instances of the same names: each has a run of its own."""
+        named = f"{project}\n{self.process.instance}".encode()
+        run_id = f"otlp-{hashlib.sha256(named).hexdigest()[:20]}"
+        return replace(self, header=replace(self.header, id=run_id, project=project))
+
 
 def is_installed() -> bool:
     try:
@@ -182,8 +188,8 @@ def _told(at: int, resource: Any) -> Told:
         raise _too_many("snapshots of a resource", len(snapshots), MAX_SNAPSHOTS)
     project = _text(attributes, "leakline.project", "")
     header = RunHeader(
-        id=f"otlp-{digest[:20]}",
-        project=project or _text(attributes, "service.namespace", service),
+        id="",
+        project="",
         name=_text(attributes, "leakline.run_name", f"{service} {instance}"[:128]),
         unit=_text(attributes, "leakline.unit", "generation"),
         total=None,
@@ -196,7 +202,8 @@ def _told(at: int, resource: Any) -> Told:
         pid=pid if isinstance(pid, int) and 0 <= pid < 2**31 else 0,
         host=_text(attributes, "host.name", ""),
     )
-    return Told(header, process, snapshots, bool(project))
+    told = Told(header, process, snapshots, bool(project))
+    return told.of_project(project or _text(attributes, "service.namespace", service))
 
 
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:

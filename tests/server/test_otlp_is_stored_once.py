@@ -23,6 +23,7 @@ from tests.server.otlp_requests import (
     run_of,
 )
 
+from leakline_server import otlp
 from leakline_server.web.otlp_streams import FEW_POINTS, Stream, Streams
 
 
@@ -143,8 +144,25 @@ def test_what_is_long_gone_is_forgotten() -> None:
 def test_a_resource_that_is_refused_keeps_no_other_out(api: TestClient) -> None:
     post(api, memory([MIB]))
     both = memory([2 * MIB], first=10.0, who={**WHO, "leakline.project": "another"})
+    # Somebody has begun a run of that very id elsewhere.
+    (told,) = otlp.read_request(both.SerializeToString(), otlp.PROTOBUF)
+    assert (
+        api.post(
+            "/api/v1/runs", json={"id": told.header.id, "project": "erl", "name": "squats"}
+        ).status_code
+        == 201
+    )
     both.MergeFrom(memory([3 * MIB], who={**WHO, "service.instance.id": "worker-8"}))
     api.app.state.otlp = Streams()  # type: ignore[attr-defined]
     assert refusal(post(api, both), 409)["code"] == "run_in_other_project"
     sizes = {run["name"]: run["rss_bytes"] for run in api.get("/api/v1/runs").json()["items"]}
-    assert sizes == {"trainer worker-7": MIB, "trainer worker-8": 3 * MIB}
+    assert sizes == {"trainer worker-7": MIB, "trainer worker-8": 3 * MIB, "squats": None}
+
+
+def test_the_same_instance_in_two_projects_is_two_runs(api: TestClient) -> None:
+    for size, project in enumerate(("one", "two"), 1):
+        made = memory([size * MIB], who={**WHO, "leakline.project": project})
+        assert post(api, made).status_code == 200
+    runs = api.get("/api/v1/runs").json()["items"]
+    assert {run["project"]: run["rss_bytes"] for run in runs} == {"one": MIB, "two": 2 * MIB}
+    assert len({run["id"] for run in runs}) == 2

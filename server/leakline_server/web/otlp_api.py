@@ -115,7 +115,7 @@ def _of_project(told: otlp.Told) -> otlp.Told:
     if told.names_project:
         return told
     project = project_of(None, otherwise=told.header.project)
-    return replace(told, header=replace(told.header, project=project))
+    return told.of_project(project)
 
 
 async def _body(request: Request, use: Services) -> bytes:
