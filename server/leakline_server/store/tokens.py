@@ -110,16 +110,17 @@ def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
     return None if row is None else _as_token(row)
 
 
-def note_use(engine: Engine, token: Token, now: float) -> None:
-    """Rarely, because it is a write. Servers that note it at once agree."""
+def note_use(engine: Engine, token: Token, now: float) -> bool:
+    """Rarely, because it is a write: whether it was time for one. Servers that note it at once agree."""
     before = now - USE_SECONDS
     if token.last_used_at is not None and token.last_used_at > before:
-        return
+        return False
     stale = or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= before)
     with writing(engine, durable=False) as connection:
         connection.execute(
             update(tokens).where(tokens.c.id == token.id, stale).values(last_used_at=now)
         )
+    return True
 
 
 def has_admin(connection: Connection, now: float) -> bool:

@@ -29,7 +29,7 @@ from ..credentials import (
     digest_of,
 )
 from ..errors import Unauthorized, Unavailable
-from ..store import logins, tokens
+from ..store import full_disk, logins, tokens
 from ..store.engine import DATABASE_ERRORS, Engine
 from ..store.tokens import Token
 from .failures import Failures
@@ -110,6 +110,8 @@ class Callers:
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
         # How often something was forgotten: a look that began before has seen what holds no more.
         self._forgotten = 0
+        # Whether the last use of a token could not be written, which is in the log then.
+        self._notes_no_use = False
         self.failures = Failures(MAX_WRONG_TOKENS, WRONG_TOKENS_SECONDS)
         self._looks = Turnstile(MAX_LOOKS, MAX_LOOKS_WAITING)
         self.sign_ins = Failures(MAX_WRONG_PASSWORDS, WRONG_PASSWORDS_SECONDS)
@@ -211,11 +213,27 @@ class Callers:
         found = caller_of(token, now)
         if token is not None and isinstance(found, Caller):
             try:
-                tokens.note_use(self._engine, token, now)
+                if tokens.note_use(self._engine, token, now):
+                    self._tell_use_again()
             except DATABASE_ERRORS as error:
                 # A full disk keeps nobody from reading.
-                log.warning("when token %s was used last is not written: %s", token.id, error)
+                self._tell_no_use(error)
         return found
+
+    def _tell_no_use(self, error: Exception) -> None:
+        """Once: every look of every token comes upon it again, and the log may be on the same disk."""
+        if full_disk.is_told(self._engine, error):
+            return
+        with self._lock:
+            told, self._notes_no_use = self._notes_no_use, True
+        if not told:
+            log.warning("when tokens were used last is not written: %s", error)
+
+    def _tell_use_again(self) -> None:
+        with self._lock:
+            told, self._notes_no_use = self._notes_no_use, False
+        if told:
+            log.warning("when tokens were used last is written again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:

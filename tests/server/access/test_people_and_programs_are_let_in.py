@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,48 @@ def test_a_full_disk_keeps_nobody_from_reading(
     _, secret = token(engine, "read")
     monkeypatch.setattr(tokens, "note_use", full)
     assert who(Callers(engine, asking("")), bearer(secret)).scope == "read"
+
+
+def full_disk_of_sqlite() -> OperationalError:
+    reason = sqlite3.OperationalError("database or disk is full")
+    reason.sqlite_errorcode = 13
+    return OperationalError("UPDATE", {}, reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "after"),
+    [
+        (full_disk_of_sqlite(), "the disk of the database is full", []),
+        (
+            OperationalError("UPDATE", {}, Exception("attempt to write a readonly database")),
+            "when tokens were used last is not written",
+            ["when tokens were used last is written again"],
+        ),
+    ],
+)
+def test_what_keeps_uses_from_being_written_is_said_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: Exception, said: str, after: list[str],
+) -> None:  # fmt: skip
+    def failing(*_: Any) -> None:
+        raise error
+
+    secrets = [token(engine, "read")[1] for _ in range(3)]
+    clock = Clock()
+    found = Callers(engine, asking(""), clock)
+    with monkeypatch.context() as broken:
+        broken.setattr(tokens, "note_use", failing)
+        for _ in range(3):
+            for secret in secrets:
+                assert who(found, bearer(secret)).scope == "read"
+            clock.now += callers.REMEMBERED_SECONDS + 2
+    assert [said in message for message in caplog.messages] == [True], caplog.messages
+    caplog.clear()
+    for _ in range(2):
+        for secret in secrets:
+            who(found, bearer(secret))
+        clock.now += callers.REMEMBERED_SECONDS + 2
+    assert caplog.messages == after
 
 
 def test_a_database_that_does_not_answer_is_told_apart_from_a_wrong_token(
