@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from leakline.cli import main
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import backup
+from leakline_server.store import backup, partial
 from leakline_server.store.engine import open_engine
 from leakline_server.store.migrate import current, downgrade, revisions
 
@@ -449,6 +450,40 @@ def spoil(file: Path) -> None:
     for at in range(2 * 4096, len(content) - 4096, 4096):
         content[at : at + 64] = b"\xff" * 64
     file.write_bytes(bytes(content))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="whether a process is there is not asked for")
+def test_what_a_killed_backup_left_is_removed_by_the_next(
+    file: Path, make_run: Any, tmp_path: Path
+) -> None:
+    fill(file, make_run, "r1")
+    with sqlite3.connect(file) as connection:
+        # Copied in steps, with a rest after each.
+        connection.execute("CREATE TABLE large AS SELECT zeroblob(40000000) AS body")
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "db", "backup", str(tmp_path / "a.db")],
+        cwd=tmp_path, env={**os.environ, "LEAKLINE_DATABASE_URL": f"sqlite:///{file}"},
+    )  # fmt: skip
+    pause = threading.Event()
+    while not list(tmp_path.glob("*.part")):
+        assert killed.poll() is None
+        pause.wait(0.001)
+    killed.send_signal(signal.SIGSTOP)
+    backup.back_up(file, tmp_path / "beside.db")
+    assert len(list(tmp_path.glob("a.db.*.part"))) == 1
+    killed.kill()
+    assert killed.wait(10) == -signal.SIGKILL
+    (left,) = tmp_path.glob("a.db.*.part")
+    of_another = left.with_name(left.name.replace(f".{partial._host()}.", ".another."))
+    of_long_ago = left.with_name(left.name.replace(f".{partial._host()}.", ".old."))
+    (tmp_path / "mine.of.2.12345678.part").write_text("precious")
+    for each in (of_another, of_long_ago, tmp_path / "report.v1.part"):
+        each.write_text("x")
+    os.utime(of_long_ago, (1.0, 1.0))
+    backup.back_up(file, tmp_path / "b.db")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["b.db", "beside.db", "mine.of.2.12345678.part", of_another.name, "report.v1.part", "there"]
+    )
 
 
 def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,19 +12,19 @@ import os
 import shutil
 import sqlite3
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from . import partial
+from .partial import BESIDE
+
 # Of one step of a copy, 4 MiB where a page is 4 KiB; a rest after each leaves the disk to who writes.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
 _BUSY_SECONDS: Final = 30.0
-# What SQLite keeps beside a file.
-_BESIDE: Final = ("-wal", "-shm", "-journal")
 _RIGHTS: Final = 0o777
 
 
@@ -44,18 +44,18 @@ def back_up(database: Path, target: Path) -> Checked:
     """Copy the database into a new file, which is there only when it is whole. Raises CannotBackUp, OSError."""
     if target.exists():
         raise _there_already(target)
-    partial = _new_beside(target, ".part")
+    copy = partial.begin(target, "part")
     try:
         with _failing(f"cannot copy {database}"):
-            _copy(database, partial)
-        checked = check(partial)
-        _settle(partial)
+            _copy(database, copy)
+        checked = check(copy)
+        _settle(copy)
         # Readable by whom the database is: it holds the secrets of webhooks.
-        partial.chmod(database.stat().st_mode & _RIGHTS)
-        _name(partial, target)
+        copy.chmod(database.stat().st_mode & _RIGHTS)
+        _name(copy, target)
         _settle_folder(target.parent)
     finally:
-        _remove(partial)
+        partial.remove(copy)
     return checked
 
 
@@ -68,7 +68,7 @@ def restore(source: Path, database: Path) -> Path | None:
     # Where a link to it stands, the link stays.
     database = database.resolve()
     database.parent.mkdir(parents=True, exist_ok=True)
-    new = _new_beside(database, ".restoring")
+    new = partial.begin(database, "restoring")
     try:
         with _failing(f"cannot copy {source}"):
             _copy(source, new)
@@ -76,12 +76,12 @@ def restore(source: Path, database: Path) -> Path | None:
         _give_rights(new, source, database)
         kept = _keep(database) if database.exists() else None
         # Pages of the database of before would be read into the new one.
-        for name in _BESIDE:
+        for name in BESIDE:
             _beside(database, name).unlink(missing_ok=True)
         new.replace(database)
         _settle_folder(database.parent)
     finally:
-        _remove(new)
+        partial.remove(new)
     return kept
 
 
@@ -104,17 +104,10 @@ def _there_already(target: Path) -> CannotBackUp:
     return CannotBackUp(f"{target} is there already; name a new file")
 
 
-def _new_beside(path: Path, suffix: str) -> Path:
-    """An empty file of a name that nobody else uses, which nobody else may read."""
-    number, name = tempfile.mkstemp(suffix, f"{path.name}.", path.parent)
-    os.close(number)
-    return Path(name)
-
-
-def _name(partial: Path, target: Path) -> None:
+def _name(copy: Path, target: Path) -> None:
     """Give a file its name, unless somebody has taken it meanwhile."""
     try:
-        os.link(partial, target)
+        os.link(copy, target)
     except FileExistsError as error:
         raise _there_already(target) from error
     except OSError:
@@ -123,7 +116,7 @@ def _name(partial: Path, target: Path) -> None:
             target.touch(0o600, exist_ok=False)
         except FileExistsError as error:
             raise _there_already(target) from error
-        partial.replace(target)
+        copy.replace(target)
 
 
 def _give_rights(new: Path, source: Path, database: Path) -> None:
@@ -156,7 +149,7 @@ def _keep(database: Path) -> Path:
     with contextlib.suppress(sqlite3.Error), _opened(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-    for name in ("", *_BESIDE):
+    for name in ("", *BESIDE):
         beside = _beside(database, name)
         if beside.exists():
             _keep_as(beside, _beside(kept, name))
@@ -205,11 +198,6 @@ def _failing(what: str) -> Iterator[None]:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _remove(path: Path) -> None:
-    for name in ("", *_BESIDE):
-        _beside(path, name).unlink(missing_ok=True)
 
 
 def _settle(path: Path) -> None:
