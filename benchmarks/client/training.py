@@ -39,7 +39,7 @@ class Nothing:
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def gauge(self, name: str, value: float) -> None: ...
+    def gauge(self, name: str, value: float, warn_above: float | None = None) -> None: ...
 
 
 class Clocked:
@@ -58,8 +58,8 @@ class Clocked:
         phase: contextlib.AbstractContextManager[None] = self._run.phase(name)
         return phase
 
-    def gauge(self, name: str, value: float) -> None:
-        self._run.gauge(name, value)
+    def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
+        self._run.gauge(name, value, warn_above)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,4 +27,16 @@ FIXES: Final[dict[str, Fix]] = {
             "gpu_peak_bytes": "1 GiB",
         },
     ),
+    # A batch is let go after its step.
+    "drop_batches": Fix(
+        phase="train_population",
+        location="erl_trading/trainer.py: Trainer.train_population",
+        promises={"growth_bytes_per_generation": "1 MiB"},
+    ),
+    # A checkpoint is sent before the next one waits.
+    "drain_uploads": Fix(
+        phase="upload_checkpoints",
+        location="erl_trading/checkpoints.py: CheckpointUploads.add",
+        promises={"growth_bytes_per_generation": "1 MiB"},
+    ),
 }

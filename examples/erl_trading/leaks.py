@@ -79,6 +79,20 @@ class Leaks:
     watch.
     """
 
+    kept_batches: bool = False
+    """The batches of the training steps are kept after the step.
+
+    Right: kind objects; phase train_population; Experience, held by Trainer.batches; 160 batches and 7 MiB per
+    generation, from generation 1, when the buffer is ready.
+    """
+
+    pending_uploads: bool = False
+    """Checkpoints wait for an upload that hangs, and nothing bounds how many.
+
+    Right: kind objects; phase upload_checkpoints; Upload, held by CheckpointUploads.pending; 4 uploads and 4.1 MiB per
+    generation, from generation 0. After generation 12 more than 50 wait, and a warning says so.
+    """
+
     @classmethod
     def of(cls, names: Iterable[str]) -> Leaks:
         return cls(**dict.fromkeys(names, True))
@@ -149,5 +163,15 @@ RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
         bytes_per_generation=10 * KIB,
         counted="losses", count_per_generation=320, started_at_generation=4,
         matters=False, worst="watch",
+    ),
+    "kept_batches": RightAnswer(
+        kind="objects", phase="train_population", names=("Experience", "Trainer.batches"),
+        bytes_per_generation=int(7 * MIB),
+        counted="Experience", count_per_generation=160, started_at_generation=1,
+    ),
+    "pending_uploads": RightAnswer(
+        kind="objects", phase="upload_checkpoints", names=("Upload", "CheckpointUploads.pending"),
+        bytes_per_generation=int(4.1 * MIB),
+        counted="Upload", count_per_generation=4, started_at_generation=0,
     ),
 }  # fmt: skip

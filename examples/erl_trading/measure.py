@@ -77,9 +77,11 @@ class Meter:
     leaves traces of its own there.
     """
 
-    counted: tuple[str, ...] = ("DDPGAgent", "TradingEnvironment", "Tensor")
+    counted: tuple[str, ...] = (
+        "DDPGAgent", "TradingEnvironment", "Experience", "Upload", "Tensor"
+    )  # fmt: skip
     containers: tuple[str, ...] = (
-        "losses", "environments", "past_populations", "best_agents"
+        "losses", "environments", "past_populations", "best_agents", "batches", "uploads.pending"
     )  # fmt: skip
 
     walked = containers
@@ -109,7 +111,7 @@ class Meter:
                 after = self._counts()
                 self._phase_counts[name] = {key: after[key] - counts[key] for key in counts}
 
-    def gauge(self, name: str, value: float) -> None:
+    def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
         pass
 
     def read(self) -> None:

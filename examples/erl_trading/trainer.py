@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from .agent import DDPGAgent
-from .checkpoints import best_checkpoint, deep_copies
+from .checkpoints import CheckpointUploads, Upload, best_checkpoint, deep_copies
 from .environment import TradingEnvironment
 from .leaks import Leaks
 from .market import Market
 from .plots import plot_progress
-from .replay import ReplayBuffer
+from .replay import Experience, ReplayBuffer
 
-PHASES: Final = ("evaluate_population", "train_population", "evolve_population", "plot_progress")
+PHASES: Final = (
+    "evaluate_population", "train_population", "evolve_population", "upload_checkpoints", "plot_progress",
+)  # fmt: skip
 FIRST_DAY: Final = 1_000
 REPLAY_CAPACITY: Final = 25_600
 REPLAY_READY: Final = 6_000
@@ -33,6 +35,8 @@ MUTATION_SIZE: Final = 0.15
 EXPLORATION_NOISE: Final = 0.1
 LOSSES_KEPT: Final = 1_000
 PLOT_EVERY: Final = 5
+# More than these on their way, and uploads are too slow.
+UPLOADS_PENDING: Final = 50
 
 
 class Telemetry(Protocol):
@@ -40,7 +44,7 @@ class Telemetry(Protocol):
 
     def generation(self, number: int) -> Any: ...
     def phase(self, name: str) -> AbstractContextManager[Any]: ...
-    def gauge(self, name: str, value: float) -> Any: ...
+    def gauge(self, name: str, value: float, warn_above: float | None = None) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Trainer:
     past_populations: list[list[DDPGAgent]] = field(init=False, default_factory=list)
     best_agents: list[DDPGAgent] = field(init=False, default_factory=list)
     best_fitness: float = field(init=False, default=-np.inf)
+    batches: list[Experience] = field(init=False, default_factory=list)
+    uploads: CheckpointUploads = field(init=False)
     losses: Any = field(init=False)
     history: list[Progress] = field(init=False, default_factory=list)
 
@@ -95,6 +101,7 @@ class Trainer:
         unbounded = self.leaks.loss_history or self.leaks.loss_graph
         self.losses = [] if unbounded else deque(maxlen=LOSSES_KEPT)
         self.replay = ReplayBuffer(max(REPLAY_CAPACITY, self.replay_ready))
+        self.uploads = CheckpointUploads(stalled=self.leaks.pending_uploads)
         self.population = [DDPGAgent() for _ in range(self.population_size)]
         self.environments = [self._new_environment() for _ in range(self.population_size)]
 
@@ -110,6 +117,8 @@ class Trainer:
                     self.train_population()
             with self.run.phase("evolve_population"):
                 self.evolve_population(fitness)
+            with self.run.phase("upload_checkpoints"):
+                self.upload_checkpoints(generation)
             self._report(generation, fitness, ready)
             if (generation + 1) % PLOT_EVERY == 0:
                 with self.run.phase("plot_progress"):
@@ -131,6 +140,8 @@ class Trainer:
                     agent.train_critic(self.replay.sample(CRITIC_BATCH_SIZE, self.random))
                 for _ in range(ACCUMULATION_STEPS):
                     experience = self.replay.sample(BATCH_SIZE, self.random)
+                    if self.leaks.kept_batches:
+                        self.batches.append(experience)
                     losses = agent.accumulate(
                         experience, 1 / ACCUMULATION_STEPS, retain_graph=self.leaks.loss_graph
                     )
@@ -153,6 +164,12 @@ class Trainer:
         if self.leaks.deepcopied_checkpoints:
             best_checkpoint(deep_copies(self.population), ranking[0])
         self.population = children
+
+    def upload_checkpoints(self, generation: int) -> None:
+        """The clones of the best; the others are made of them."""
+        for agent in self.population[:ELITES]:
+            self.uploads.add(Upload.of(agent, generation))
+        self.run.gauge("pending_uploads", len(self.uploads.pending), warn_above=UPLOADS_PENDING)
 
     def _run_episode(self, agent: DDPGAgent, slot: int) -> float:
         environment = self.environments[slot]

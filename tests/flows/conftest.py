@@ -119,15 +119,16 @@ class Training:
 
     def __init__(
         self, server: str, run: str, folder: Path, leaks: Sequence[str] = (), generations: int = 16,
-        population: int = 16, critic_steps: int = 48,
+        population: int = 16, critic_steps: int = 48, fixes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.run, self.spool = run, folder / ".leakline" / run
         leak_arguments = [argument for leak in leaks for argument in ("--leak", leak)]
+        fix_arguments = [argument for fix in fixes for argument in ("--fix", fix)]
         self.process = subprocess.Popen(
             [
                 sys.executable, "-m", "erl_trading", "--server", server, "--run-id", run, "--name", run,
                 "--generations", str(generations), "--population", str(population),
-                "--critic-steps", str(critic_steps), *leak_arguments,
+                "--critic-steps", str(critic_steps), *leak_arguments, *fix_arguments,
             ],
             # A machine half as fast as others counts as often as they do by default.
             cwd=folder, env=clean_environment(PYTHONPATH=str(EXAMPLES), LEAKLINE_MAX_OVERHEAD="0.02"),

@@ -129,6 +129,22 @@ def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: P
 
 
 @pytest.mark.leaks
+def test_more_than_50_pending_uploads_are_told_once_and_drained_ones_never(
+    server: Server, trained: Train
+) -> None:
+    trained("pending_uploads"), trained()
+    warned = _warnings(server, "pending-uploads")
+    assert [(each["name"], each["generation"]) for each in warned] == [("pending_uploads", 12)]
+    assert warned[0]["data"] == {"value": 52, "warn_above": 50}
+    assert not _warnings(server, "no-leak")
+
+
+def _warnings(server: Server, run: str) -> list[dict[str, Any]]:
+    events = server.get(f"/runs/{run}/events?limit=500")["items"]
+    return [event for event in events if event["kind"] == "warning"]
+
+
+@pytest.mark.leaks
 def test_two_leaks_at_once_are_both_found(trained: Train) -> None:
     _, verdict = trained("old_population", "loss_graph")
     leaking = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
