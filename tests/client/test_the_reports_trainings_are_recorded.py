@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -108,7 +109,7 @@ class Agent:
     run: leakline.Run
 
     def __init__(self) -> None:
-        self.cache: list[bytearray] = []
+        self.cache: list[mmap.mmap] = []
 
     @leakline.current().cleanup("cleanup_memory")
     def cleanup_memory(self) -> None:
@@ -127,6 +128,13 @@ class Agent:
         """Frees nothing: what it should clear lies elsewhere."""
 
 
+def mapped(size_bytes: int) -> mmap.mmap:
+    """Private resident memory that goes with the last reference to it."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:: mmap.PAGESIZE] = b"x" * len(range(0, size_bytes, mmap.PAGESIZE))
+    return memory
+
+
 @pytest.mark.parametrize(
     "method", ["cleanup_memory", "reset_memory", "clear", "clear_local_buffer"]
 )
@@ -134,8 +142,8 @@ def test_the_effect_of_each_cleanup_method_is_measured(
     offline: leakline.Run, recorded: Recorded, method: str
 ) -> None:
     agent = Agent()
-    # So large that the allocator always maps it afresh.
-    agent.cache = [bytearray(40_000_000)]
+    # Not from the allocator, which may take it from what other tests have freed, and give nothing back.
+    agent.cache = [mapped(40_000_000)]
     offline.episode(0)
     getattr(agent, method)()
     offline.finish()
