@@ -77,22 +77,6 @@ def test_states_shared_by_neighbouring_steps_count_once() -> None:
     assert samples["tracked.steps.bytes"] == pytest.approx(100 * 4200, rel=0.1)
 
 
-def test_views_of_one_array_for_the_steps_of_several_environments_count_it_once() -> None:
-    memory: list[tuple[np.ndarray, int]] = []
-    for step in range(40):
-        observations = np.zeros((8, 1000), np.float32)
-        memory.extend((observations[i], step) for i in range(8))
-    # Of eight items alone this would be an array that all of them share.
-    samples = TrackedContainer("memory", memory, 1000).read()
-    assert samples["tracked.memory.bytes"] == pytest.approx(320 * 4200, rel=0.15)
-
-
-def test_an_array_that_all_items_share_is_not_theirs() -> None:
-    prices = np.zeros(1_000_000)
-    windows = [(prices[i : i + 10], i) for i in range(1_000)]
-    assert TrackedContainer("windows", windows).read()["tracked.windows.bytes"] < 1_000 * 400
-
-
 def test_arrays_made_beforehand_count_as_far_as_they_are_filled() -> None:
     buffer = Preallocated(1000)
     tracked = TrackedContainer("buffer", buffer, 1000)

@@ -18,7 +18,7 @@ from weakref import ref
 
 from leakline.probes.attributes import attributes, class_attributes, is_plain_attribute, values_of
 from leakline.probes.contents import is_container, items, newest
-from leakline.probes.deep import STORED_ITEMS, marginal_bytes
+from leakline.probes.deep import marginal_bytes
 from leakline.probes.frames import Locals, locals_by_function
 from leakline.probes.names import type_name
 from leakline.probes.program import is_user_file, user_modules
@@ -327,7 +327,5 @@ def _size_items(watched: _Watched, frames: Frames) -> None:
     plain = filter(is_container, watched.containers(frames) or ())
     longest = max(plain, key=len, default=None)
     if longest:
-        watched.bytes_each = marginal_bytes(
-            newest(longest, STORED_ITEMS), objects_visited=_OBJECTS_VISITED, most=STORED_ITEMS
-        )
+        watched.bytes_each = marginal_bytes(newest(longest), objects_visited=_OBJECTS_VISITED)
         watched.sized_at = watched.longest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from itertools import islice
-from typing import Any
+from typing import Any, Final
+
+_NEWEST: Final = 8
 
 
 def is_container(one: object) -> bool:
@@ -25,7 +27,7 @@ def items(container: Any) -> list[Any]:
     return list(_values(container))
 
 
-def newest(container: Any, count: int) -> list[Any]:
+def newest(container: Any, count: int = _NEWEST) -> list[Any]:
     """The last items that were added, as far as the container keeps an order."""
     if type(container) is set:
         return list(islice(container, count))

@@ -17,8 +17,6 @@ from leakline.probes.tensors import graph_storages, overrides_off, storage_key, 
 # Objects looked at for one answer: about 50 ms.
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
-# Of a store: the steps of several environments are often views of one array, and its newest items all of one step.
-STORED_ITEMS: Final = 64
 # Where these are more than may be looked at, two tell what one adds.
 _FEW: Final = 2
 
@@ -41,15 +39,13 @@ def marginal_bytes(
     items: Sequence[object],
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
-    most: int = _ITEMS,
 ) -> int | None:
     """Bytes that one more item adds: (what some items have together - what one of them has) / the others.
 
     What most of them share (a trainer they all point back to, common weights) is neither counted nor entered. Arrays
-    and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short. ``most``: items
-    that are looked at, where they are few enough objects.
+    and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short.
     """
-    parts = marginal_parts(items, is_over, objects_visited, most=most)
+    parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
 
 
@@ -63,12 +59,10 @@ def marginal_parts(
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
     on_device: Callable[[Any], bool] = is_on_device,
-    most: int = _ITEMS,
 ) -> tuple[int, int] | None:
     """(bytes, of these on devices) that one more item adds, as above."""
-    counts = dict.fromkeys(min(count, len(items)) for count in (most, _ITEMS, _FEW))
     with overrides_off():
-        for count in filter(None, counts):
+        for count in (_ITEMS, _FEW)[: len(items)]:
             walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device)
             if walk.run():
                 return walk.marginal_parts()

@@ -10,7 +10,7 @@ from weakref import ref
 from leakline.probes.arrays import array_types
 from leakline.probes.attributes import attributes
 from leakline.probes.contents import is_container, items, newest
-from leakline.probes.deep import STORED_ITEMS, is_on_device, marginal_parts
+from leakline.probes.deep import is_on_device, marginal_parts
 from leakline.probes.tensors import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
@@ -88,9 +88,8 @@ class TrackedContainer:
         """Sampled, and again each time the container has doubled."""
         if len(part) and len(part) >= 2 * self._sized_at.get(where, 0):
             self._bytes_each[where] = marginal_parts(
-                newest(part, STORED_ITEMS), objects_visited=_OBJECTS_VISITED, on_device=self._on_device,
-                most=STORED_ITEMS,
-            )  # fmt: skip
+                newest(part), objects_visited=_OBJECTS_VISITED, on_device=self._on_device
+            )
             self._sized_at[where] = len(part)
         return self._bytes_each.get(where)
 
