@@ -137,7 +137,7 @@ def when_whole(make):
 # -- the census
 
 # Full collections without end may reorder the lists under any walk, which then says that it is not whole.
-TRIES = 60
+TRIES = 300
 ROWS = (Node, Slotted, Tall)
 
 

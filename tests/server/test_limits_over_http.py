@@ -225,6 +225,9 @@ REFUSED: dict[str, Way] = {
     "MAX_WAITING_SNAPSHOTS": Way(429, right, {"writer.MAX_WAITING_SNAPSHOTS": 0}),
     "MAX_WAITING_BYTES": Way(429, right, {"writer.MAX_WAITING_BYTES": 0}),
     "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"), {"web.stream.MAX_LIVE_STREAMS": 0}),
+    "MAX_ACCEPTED_COUNTS": Way(
+        409, sends("POST", "/api/v1/runs/stored/expectations", {"type": "app.Env", "low": 2, "high": 2}),
+        {"store.accepted_counts.MAX_ACCEPTED_COUNTS": 0}),
     "MAX_RULES": Way(409, sends("POST", "/api/v1/rules", {"series": RSS, "above": 5}), {"store.rules.MAX_RULES": 0}),
     "MAX_WEBHOOKS": Way(
         409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
