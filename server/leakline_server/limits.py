@@ -31,6 +31,20 @@ MAX_SIGN_IN_BYTES: Final = 16 * 1024
 # A page of the list of runs, where a run may stand under each of its tags.
 MAX_FORM_BOXES: Final = 1_000
 
+# -- a connection
+# Each is a file that is open.
+MAX_CONNECTIONS: Final = 60_000
+# The address and the headers, and what follows a body in pieces. Pages of ours ask with a hundredth of it.
+MAX_HEAD_BYTES: Final = 64 * 1024
+HEAD_SECONDS: Final = 15.0
+# Requests behind one that is not answered yet.
+MAX_PIPELINED: Final = 64
+# Of a body that was answered before it was there: what else is on its way, so that the answer can be read.
+MAX_UNREAD_BYTES: Final = 2 * 2**20
+UNREAD_SECONDS: Final = 5.0
+# Without a byte read of an answer that waits.
+ANSWER_SECONDS: Final = 60.0
+
 # -- a batch
 MAX_SNAPSHOTS: Final = 200
 MAX_BATCH_SERIES: Final = 4_000

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -28,6 +29,8 @@ from leakline.errors import BadArgument, LeaklineError
 from . import allocator, logs
 from .app import create_app
 from .config import Config, is_loopback, misspelt
+from .connections import KEPT_FILES, Connection
+from .limits import MAX_CONNECTIONS
 from .store import disk, logins
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
 from .store.migrate import NewerDatabase
@@ -70,10 +73,10 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     config = replace(config, port=listening.getsockname()[1])
     with _ending_when_told(), contextlib.ExitStack() as held:
         app = _open(config, held)
-        _allow_sockets()
+        most = _allow_connections()
         allocator.give_back()
         _collect_rarely()
-        _serve(app, listening, started)
+        _serve(app, listening, most, started)
 
 
 @contextlib.contextmanager
@@ -110,21 +113,25 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "orig", error)).strip().splitlines()[0]
 
 
-def _allow_sockets() -> None:
-    """As many as we may without being asked."""
+def _allow_connections() -> int:
+    """As many as we may without being asked: how many."""
     try:
         import resource
     except ImportError:
         # Windows has no such limit.
-        return
+        return MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for most in OPEN:
         wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
         if soft == resource.RLIM_INFINITY or soft >= wanted:
-            return
+            break
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return
+            soft = wanted
+            break
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(soft - KEPT_FILES, soft // 2))
 
 
 def _collect_rarely() -> None:
@@ -133,9 +140,12 @@ def _collect_rarely() -> None:
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_ALL)
 
 
-def _serve(app: FastAPI, listening: socket.socket, started: Callable[[str], None]) -> None:
+def _serve(
+    app: FastAPI, listening: socket.socket, most: int, started: Callable[[str], None]
+) -> None:
     settings = uvicorn.Config(
         app,
+        http=partial(Connection, most=most),  # type: ignore[arg-type]
         # Explicitly one: uvicorn takes the number from the environment. Several servers are several `leakline serve`.
         workers=1,
         # Ours, `logs.py`, takes what uvicorn says too.

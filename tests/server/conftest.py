@@ -259,9 +259,10 @@ def serve(tmp_path: Path) -> Iterator[StartServer]:
     """Start a server; with the same port and folder it is the same one, started again."""
     servers: list[Server] = []
 
-    def start(port: int = 0, arguments: Sequence[str] = ()) -> Server:
+    def start(port: int = 0, arguments: Sequence[str] = (), files: int | None = None) -> Server:
+        few = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "leakline", "serve", "--port", str(port), *arguments],
+            [*few, sys.executable, "-m", "leakline", "serve", "--port", str(port), *arguments],
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from leakline_server.connections import Connection
 from leakline_server.web.services import Services
 
 START_SECONDS = 15.0
@@ -63,7 +64,7 @@ def listening(app: FastAPI) -> Iterator[Client]:
     with socket.create_server(("127.0.0.1", 0)) as opened:
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, ws="none", server_header=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=1, http=Connection,
         )  # fmt: skip
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)

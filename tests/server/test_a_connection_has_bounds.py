@@ -1,0 +1,267 @@
+"""What a stranger can do with a connection alone, over real sockets: heads, trailers, early answers, slow readers."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.listening import Client, listening
+
+from leakline_server import limits
+from leakline_server.app import create_app
+from leakline_server.config import Config
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+PIECES = (
+    b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+MANY = 400
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('connections')}/x.db"
+    with listening(create_app(Config(database_url=url))) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def connected(client: Client) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+        yield connection
+
+
+def all_said(connection: socket.socket) -> bytes:
+    """Until the server closes; what it takes back with a reset counts as not said."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65_536):
+            said += part
+    return said
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", said)]
+
+
+def refused(said: bytes, status: int) -> str:
+    """The code of the one answer, which is the contract's error, with what every answer says to browsers."""
+    assert statuses(said) == [status], said[:300]
+    top, _, body = said.partition(b"\r\n\r\n")
+    assert b"connection: close" in top and b"x-content-type-options: nosniff" in top
+    error = json.loads(body)["error"]
+    assert 10 < len(error["message"]) < 300
+    code: str = error["code"]
+    return code
+
+
+def still_answers(client: Client) -> None:
+    assert client.ask("GET", "/healthz").status == 200
+
+
+def sent_without_end(connection: socket.socket, piece: bytes, most: int) -> int:
+    """How many bytes went out until the server had enough."""
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < most:
+            connection.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "an address": (b"GET /healthz?", b"x" * 4_096),
+    "headers": (HEALTH, b"X-Many: of them\r\n" * 256),
+    "one header": (HEALTH + b"X-Long: ", b"x" * 4_096),
+    "empty lines": (b"", b"\r\n" * 2_048),
+    "trailers": (PIECES + b"2\r\n{}\r\n0\r\n", b"X-Many: of them\r\n" * 256),
+    "an extension of a piece": (PIECES + b"2;", b"x" * 4_096),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_never_ends_and_is_no_body_is_cut(what: str, client: Client) -> None:
+    begin, piece = ENDLESS[what]
+    with connected(client) as connection:
+        connection.sendall(begin)
+        sent = sent_without_end(connection, piece, 64 * 2**20)
+    # What the two kernels hold between them goes out without being read.
+    assert sent < 16 * 2**20
+    still_answers(client)
+
+
+def test_a_head_beyond_the_bound_is_told_and_one_below_is_taken(client: Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(HEALTH + b"X-Long: " + b"x" * limits.MAX_HEAD_BYTES + b"\r\n\r\n")
+        assert refused(all_said(connection), 413) == "head_too_large"
+    fits = "x" * (limits.MAX_HEAD_BYTES - 300)
+    assert client.ask("GET", f"/healthz?{fits}").status == 200
+
+
+def test_the_second_head_of_a_connection_has_the_same_bounds(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.HEAD_SECONDS", 0.3)
+    with connected(client) as connection:
+        connection.sendall(HEALTH + b"\r\n")
+        assert statuses(connection.recv(65_536)) == [200]
+        connection.sendall(HEALTH)
+        assert refused(all_said(connection), 400) == "head_too_slow"
+
+
+def test_a_head_that_comes_a_byte_at_a_time_is_late_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.HEAD_SECONDS", 0.3)
+    began = time.monotonic()
+    with connected(client) as connection:
+        connection.settimeout(0.02)
+        said = b""
+        for byte in HEALTH * 10:
+            with contextlib.suppress(ConnectionError):
+                connection.send(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                said = connection.recv(65_536)
+                break
+    assert refused(said, 400) == "head_too_slow"
+    assert time.monotonic() - began < 5
+
+
+def test_who_asks_nothing_is_closed_without_a_word(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.HEAD_SECONDS", 0.2)
+    with connected(client) as connection:
+        assert all_said(connection) == b""
+
+
+def test_a_body_may_take_its_time_after_its_head(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("leakline_server.connections.UNREAD_SECONDS", 0.1)
+    with connected(client) as connection:
+        connection.sendall(PIECES + b"1\r\n{\r\n")
+        connection.settimeout(0.4)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(30)
+        connection.sendall(b"1\r\n}\r\n0\r\n\r\n")
+        assert statuses(connection.recv(65_536)) == [201]
+
+
+def test_requests_may_be_sent_ahead_and_no_more_than_may_wait(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(client) as connection:
+        connection.sendall((HEALTH + b"\r\n") * 20)
+        said = b""
+        while statuses(said) != [200] * 20:
+            part = connection.recv(65_536)
+            assert part, said
+            said += part
+    with connected(client) as connection:
+        sent_without_end(connection, (HEALTH + b"\r\n") * (limits.MAX_PIPELINED + 50), 2**20)
+        assert len(statuses(all_said(connection))) <= limits.MAX_PIPELINED + 1
+    still_answers(client)
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_what_is_no_http_is_told_as_json(client: Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert refused(all_said(connection), 400) == "malformed_http"
+
+
+def test_an_answer_before_the_body_is_read_though_more_of_the_body_comes(client: Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(PIECES)
+        piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(limits.MAX_BODY_BYTES // 0x10000 + 4):
+            connection.sendall(piece)
+        assert statuses(connection.recv(65_536)) == [413]
+        # The rest is read, and the connection serves on.
+        connection.sendall(b"0\r\n\r\n" + HEALTH + b"\r\n")
+        assert statuses(connection.recv(65_536)) == [200]
+
+
+def test_a_body_that_goes_on_after_its_answer_is_not_read_for_ever(client: Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(PIECES)
+        piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        assert sent_without_end(connection, piece, 256 * 2**20) < 32 * 2**20
+    still_answers(client)
+
+
+def test_a_body_that_stops_after_its_answer_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.UNREAD_SECONDS", 0.2)
+    with connected(client) as connection:
+        connection.sendall(
+            b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n{"
+        )
+        assert statuses(all_said(connection)) == [413]
+
+
+def test_who_reads_nothing_of_an_answer_is_let_go(
+    client: Client, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr("leakline_server.connections.ANSWER_SECONDS", 0.3)
+    ask = b"GET /static/vendor/plotly/plotly-basic-4.1.1.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(30)
+        connection.connect(("127.0.0.1", client.port))
+        sent_without_end(connection, ask * 30, len(ask) * 30)
+        # Aborted: what the server had not sent yet never comes.
+        with pytest.raises(ConnectionError):
+            eventually(lambda: connection.send(HEALTH) and None)
+
+
+def test_a_slow_reader_gets_the_whole(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakline_server.connections.ANSWER_SECONDS", 2.0)
+    path = next(Path("static/vendor/plotly").glob("*.js"))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.settimeout(30)
+        connection.connect(("127.0.0.1", client.port))
+        connection.sendall(
+            f"GET /static/vendor/plotly/{path.name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        read, slowly = b"", threading.Event()
+        while part := answer.read(20_000):
+            read += part
+            slowly.wait(0.01)
+        assert read == path.read_bytes()
+
+
+@pytest.mark.flow
+def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(serve: Any) -> None:
+    server = serve(files=MANY)
+    with contextlib.ExitStack() as held:
+        first = held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+        first.sendall(HEALTH + b"\r\n")
+        assert statuses(first.recv(65_536)) == [200]
+        others = [
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            for _ in range(MANY)
+        ]
+        readable, _, _ = select.select(others[-MANY // 3 :], [], [], 20)
+        assert statuses(readable[-1].recv(65_536)) == [429]
+        # The database has files left.
+        first.sendall(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert statuses(first.recv(65_536)) == [200]
