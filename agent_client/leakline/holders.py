@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import compress
 from time import thread_time
 from types import FrameType
 from typing import Any, Final
 from weakref import ref
 
-from leakline.probes.deep import marginal_bytes
+from leakline.probes.deep import GraphsMet, marginal_bytes, parts_without_graphs
 from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.names import is_collectable, type_name
@@ -102,7 +103,7 @@ def find_holders(
         [type_name(cls) for cls in types],
         totals,
         search,
-        lambda ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
+        lambda _, ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
     )
 
 
@@ -150,6 +151,8 @@ class SlicedHolderSearch:
         self._targets: list[int] = []
         self._totals: list[int] = []
         self._found: list[FoundHolder] | None = None
+        # By name of the type, what holds graphs: of that, the size is told in the end.
+        self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
         samples = _known_samples(module, types, seeds or {}) if all(counts) else [[]]
         if all(samples):
@@ -183,7 +186,14 @@ class SlicedHolderSearch:
             self._finish()
 
     def result(self) -> list[FoundHolder]:
-        """What ``find_holders`` would have said; empty before the end."""
+        """What ``find_holders`` would have said; empty before the end. To be asked on the training thread."""
+        unsized, self._unsized = self._unsized, {}
+        for name, weak in unsized.items():
+            each = marginal_bytes(_alive(weak), objects_visited=_OBJECTS_SIZED)
+            self._found = [
+                replace(one, bytes_each=each) if one.type == name else one
+                for one in self._found or []
+            ]
         return self._found or []
 
     def _sample(self) -> None:
@@ -233,12 +243,19 @@ class SlicedHolderSearch:
             )
         )
 
-    def _sized(self, ones: list[Any]) -> int | None:
-        """In one step: of a graph that is too large for that, the size is not told."""
+    def _sized(self, name: str, ones: list[Any]) -> int | None:
+        """In one step: of what is too large for that, the size is not told."""
         started = self._clock()
-        return marginal_bytes(
-            ones, lambda: self._clock() - started > _SIZING_SECONDS, objects_visited=_OBJECTS_SIZED
-        )
+        try:
+            parts = parts_without_graphs(
+                ones, lambda: self._clock() - started > _SIZING_SECONDS, _OBJECTS_SIZED
+            )
+        except GraphsMet:
+            # What cannot be referred to weakly must not be kept for its size.
+            with suppress(TypeError):
+                self._unsized[name] = [ref(one) for one in ones]
+            return None
+        return None if parts is None else parts[0]
 
     def _near(self) -> Near:
         near = look_near({})
@@ -284,7 +301,7 @@ def _told(
     names: Sequence[str],
     totals: Sequence[int],
     search: ReferrerSearch,
-    size_of: Callable[[list[Any]], int | None],
+    size_of: Callable[[str, list[Any]], int | None],
 ) -> list[FoundHolder]:
     garbage = search.unreachable()
     paths = search.paths()
@@ -294,7 +311,7 @@ def _told(
         ones = search.samples(bits)
         mine = list(_of_type(paths, bits, garbage, len(ones)))
         if mine:
-            each = size_of(ones)
+            each = size_of(name, ones)
             found += [
                 FoundHolder(name, path, max(1, round(share * totals[position])), each)
                 for path, share in mine

@@ -137,9 +137,9 @@ def test_backward_frees_what_the_graph_held() -> None:
 def test_more_graphs_than_one_look_visits_are_scaled(monkeypatch: Any) -> None:
     net = nn.Linear(32, 64)
     losses = [_loss(net) for _ in range(400)]
-    monkeypatch.setattr("leakline.probes.tensors._GRAPHS_VISITED", 1000)
+    monkeypatch.setattr("leakline.probes.graphs._GRAPHS_VISITED", 1000)
     whole = _measure()
-    monkeypatch.setattr("leakline.probes.tensors._GRAPHS_VISITED", 40)
+    monkeypatch.setattr("leakline.probes.graphs._GRAPHS_VISITED", 40)
     part = _measure()
     assert whole.graph_bytes == pytest.approx(400 * (64 * 32 * 4 + 64 * 64 * 4), rel=0.05)
     assert abs(part.graph_bytes - whole.graph_bytes) < whole.graph_bytes * 0.1

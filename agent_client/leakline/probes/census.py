@@ -33,7 +33,8 @@ from leakline.probes.names import basic_bytes, type_name
 from leakline.probes.native import native
 from leakline.probes.native_census import NO_LIMIT, MappedFiles, NativeCensus, TypeRow, array_layout
 from leakline.probes.program import user_classes, user_modules
-from leakline.probes.tensors import TensorMeasure, TensorTally, measure_tensors, tensor_types
+from leakline.probes.storages import tensor_types
+from leakline.probes.tensors import TensorMeasure, TensorTally, measure_tensors
 from leakline.snapshot import Census, LargeObject, Number
 
 # Objects below this are not listed as large, whatever the caller asks for later.
@@ -199,7 +200,7 @@ def _take_natively(
     tensors = None
     if kinds := tensor_types():
         ones = {kind: picked.pop(id(kind), []) for kind in kinds}
-        tensors = measure_tensors(ones, LARGE_FLOOR_BYTES, type_name, is_over)
+        tensors = measure_tensors(ones, LARGE_FLOOR_BYTES, type_name)
         ones.clear()
     measured = _arrays_found(census, arrays, picked, tensors)
     arrays.clear()
@@ -426,7 +427,7 @@ def _take_in_python(
         walk.follow(list(variables.read().values()))
     heap.untracked.settle()
     arrays = _all_arrays(walk)
-    tensors = _measure_tensors(heap, is_over)
+    tensors = _measure_tensors(heap)
     if on_instances is not None:
         on_instances({cls: heap.picked[cls] for cls in pick if heap.picked[cls]})
     return _result(walk, arrays, tensors, started, clock)
@@ -442,7 +443,7 @@ def look_at_tensors() -> dict[str, Number]:
     if not kinds:
         return {}
     ones = _tracked_of(kinds)
-    measure = measure_tensors(ones, 1 << 62, type_name, lambda: False)
+    measure = measure_tensors(ones, 1 << 62, type_name)
     counts = {
         f"type.{type_name(kind)}.count": len(found) + measure.shown.get(kind, 0)
         for kind, found in ones.items()
@@ -491,12 +492,12 @@ def _all_arrays(walk: HeapWalk) -> list[Any]:
         walk.heap.untracked.settle()
 
 
-def _measure_tensors(heap: Heap, is_over: Callable[[], bool]) -> TensorMeasure | None:
+def _measure_tensors(heap: Heap) -> TensorMeasure | None:
     kinds = tensor_types()
     if not kinds:
         return None
     ones = {kind: heap.picked[kind] for kind in kinds}
-    return measure_tensors(ones, LARGE_FLOOR_BYTES, type_name, is_over)
+    return measure_tensors(ones, LARGE_FLOOR_BYTES, type_name)
 
 
 def _measure_arrays(
@@ -565,7 +566,8 @@ def _scale(
         arrays.mapped_bytes = round(arrays.mapped_bytes * tracked)
     if tensors is not None and tracked != 1:
         for name in ("count", "bytes", "device_bytes", "graph_count", "graph_bytes"):
-            setattr(tensors, name, round(getattr(tensors, name) * tracked))
+            if (value := getattr(tensors, name)) is not None:
+                setattr(tensors, name, round(value * tracked))
         tensors.by_type = {kind: round(n * tracked) for kind, n in tensors.by_type.items()}
 
 

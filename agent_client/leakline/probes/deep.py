@@ -8,15 +8,19 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 from leakline.probes.arrays import array_types, items_of_object_arrays
+from leakline.probes.graphs import graph_storages, while_the_engine_rests
 from leakline.probes.names import basic_bytes, is_class
-from leakline.probes.tensors import graph_storages, overrides_off, storage_key, tensor_types
+from leakline.probes.storages import overrides_off, storage_key, tensor_types
 
 # Objects looked at for one answer: about 50 ms.
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
+# Of a walk that reads graphs, which may be on the main thread of a program that runs on meanwhile.
+_GRAPHS_SECONDS: Final = 0.02
 # Where these are more than may be looked at, two tell what one adds.
 _FEW: Final = 2
 
@@ -61,12 +65,46 @@ def marginal_parts(
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
     """(bytes, of these on devices) that one more item adds, as above."""
+    try:
+        return parts_without_graphs(items, is_over, objects_visited, on_device)
+    except GraphsMet:
+        return while_the_engine_rests(
+            lambda: _parts(items, _over_in(_GRAPHS_SECONDS), objects_visited, on_device, True)
+        )
+
+
+class GraphsMet(Exception):
+    """What an item holds are graphs or gradients, which may not be read everywhere and always."""
+
+
+def parts_without_graphs(
+    items: Sequence[object],
+    is_over: Callable[[], bool],
+    objects_visited: int,
+    on_device: Callable[[Any], bool] = is_on_device,
+) -> tuple[int, int] | None:
+    """The same, on any thread. Raises GraphsMet."""
+    return _parts(items, is_over, objects_visited, on_device, False)
+
+
+def _parts(
+    items: Sequence[object],
+    is_over: Callable[[], bool],
+    objects_visited: int,
+    on_device: Callable[[Any], bool],
+    reads_graphs: bool,
+) -> tuple[int, int] | None:
     with overrides_off():
         for count in (_ITEMS, _FEW)[: len(items)]:
-            walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device)
+            walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device, reads_graphs)
             if walk.run():
                 return walk.marginal_parts()
     return None
+
+
+def _over_in(seconds: float) -> Callable[[], bool]:
+    ends = perf_counter() + seconds
+    return lambda: perf_counter() > ends
 
 
 class _Walk:
@@ -78,8 +116,10 @@ class _Walk:
         is_over: Callable[[], bool],
         objects_visited: int,
         on_device: Callable[[Any], bool],
+        reads_graphs: bool,
     ) -> None:
         self._on_device, self._beside = on_device, set[_Key]()
+        self._reads_graphs = reads_graphs
         self._items = items
         self._is_over = is_over
         self._left = objects_visited
@@ -168,9 +208,15 @@ class _Walk:
 
     def _enter_tensor(self, tensor: Any, items: int) -> None:
         storages = dict(filter(None, [storage_key(tensor)]))
+        if tensor.requires_grad and not self._reads_graphs:
+            raise GraphsMet
         if not tensor.is_leaf:
             storages |= graph_storages(tensor, frozenset(tensor_types()))
-        elif tensor.grad is not None and (key := storage_key(tensor.grad)) is not None:
+        elif (
+            tensor.requires_grad
+            and tensor.grad is not None
+            and (key := storage_key(tensor.grad)) is not None
+        ):
             storages[key[0]] = key[1]
         beside = self._on_device(tensor)
         for address, size in storages.items():

@@ -20,7 +20,7 @@ from leakline.probes.heap import NOT_FOLLOWED, stand_in
 from leakline.probes.names import basic_bytes, fixed_bytes, hashes_plainly, type_name
 from leakline.probes.native import native
 from leakline.probes.program import all_classes
-from leakline.probes.tensors import tensor_types
+from leakline.probes.storages import tensor_types
 
 NO_LIMIT: Final = (1 << 31) - 1
 

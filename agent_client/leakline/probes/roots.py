@@ -17,7 +17,7 @@ from typing import Any, Final
 from leakline.probes.attributes import class_attributes, is_exception_class
 from leakline.probes.names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.program import is_user_class, is_user_file, user_modules
-from leakline.probes.tensors import tensor_types
+from leakline.probes.storages import tensor_types
 
 # Objects entered by one walk, and levels below the roots: a namespace (`__dict__`) is a level of its own.
 OBJECTS: Final = 3_000

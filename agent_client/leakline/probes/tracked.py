@@ -11,7 +11,7 @@ from leakline.probes.arrays import array_types
 from leakline.probes.attributes import attributes
 from leakline.probes.contents import is_container, items, newest
 from leakline.probes.deep import is_on_device, marginal_parts
-from leakline.probes.tensors import overrides_off, storage_key, tensor_types
+from leakline.probes.storages import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
 # Objects looked at to size the items of one container.
