@@ -73,7 +73,7 @@ def test_the_ranks_of_torchrun_are_one_run_and_the_one_that_leaks_is_named(
     verdict = server.get(f"/runs/{told['id']}/verdict")
     assert verdict["status"] in ("suspected", "confirmed"), verdict["summary"]
     found = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
-    assert {f["process"] for f in found} == {"rank 1 main"}
+    assert {f["process"] for f in found} == {"rank 1 main"}, found
     assert "Prediction" in said.stderr.splitlines()[-1] or "Tensor" in said.stderr.splitlines()[-1]
 
 
