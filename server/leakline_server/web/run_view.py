@@ -11,7 +11,7 @@ from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 
 from ..chart_parts import PRIVATE
-from ..store.runs import unix
+from ..store.runs import LISTENING, unix
 from . import ending_view, formats, growth_since, inventory, sections
 from .accounted import SOURCES, accounted
 from .calculator import calculator
@@ -99,8 +99,10 @@ def _head(data: RunData) -> RunHead:
         project=run["project"],
         project_href=search_for(run["project"], "project"),
         state=run["state"],
+        reason=run["reason"],
+        presumed=run["presumed"],
         ending=ending_view.ending(run),
-        ended=ending_view.is_over(run),
+        listens=run["state"] in LISTENING,
         unit=run["unit"],
         progress=progress(run, data.verdict),
         done=run["generations"],
@@ -182,7 +184,12 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
         inventory.alerts(data.alerts, unit),
         sections.seconds(found.seconds, unit) if by_phase else None,
-        inventory.processes(run["processes"], data.snapshots),
+        inventory.processes(
+            run["processes"],
+            data.snapshots,
+            (data.verdict or {}).get("findings", ()),
+            unit,
+        ),
         ending_view.delivery(run["processes"]),
         ending_view.attempts(run),
         ending_view.lines(run),
