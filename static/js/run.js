@@ -10,6 +10,9 @@ import { isOver, markOf, quiet, WORDS } from "./standing.js";
 import { writeView } from "./view.js";
 import { chartsInView } from "./viewing.js";
 
+// The verdict on a whole run is worked out after its end.
+const LAST_VERDICT_MS = 120_000;
+
 const page = document.getElementById("run");
 const mark = document.getElementById("live");
 let paused = false;
@@ -31,8 +34,13 @@ const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/
   reload: () => fragments.want(),
   run: takeRun,
 });
-if (isOver(run)) stream.end();
-else stream.open();
+let leaving = null;
+// Of a run that ended long ago nothing is left to come.
+if (isOver(run) && Math.abs(Date.now() - Date.parse(run.last_seen_at)) > LAST_VERDICT_MS) stream.end();
+else {
+  stream.open();
+  stayForTheLastVerdict();
+}
 mark.addEventListener("click", () => pause(!paused));
 listenForAsking(page);
 onKey("l", () => pause(!paused));
@@ -170,6 +178,14 @@ function takeSnapshots({ process, rows }) {
 function takeRun(told) {
   run = told;
   fragments.want();
-  if (isOver(run)) stream.end();
+  stayForTheLastVerdict();
   showState();
+}
+
+function stayForTheLastVerdict() {
+  if (isOver(run)) leaving ??= setTimeout(() => stream.end(), LAST_VERDICT_MS);
+  else {
+    clearTimeout(leaving);
+    leaving = null;
+  }
 }

@@ -77,11 +77,19 @@ def rows(page: Page) -> list[dict[str, Any]]:
     return [dict(zip(heads, map(str.strip, row), strict=True)) for row in found]
 
 
+def chart_of(page: Page) -> str:
+    return page.locator('[data-part="trend.data"] script').text_content() or ""
+
+
 def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     server: str, ranks: str, open_page: Open
 ) -> None:
     page = open_page(f"/runs/{ranks}")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=PATIENCE_MS)
+    # The lines are those of the rank that leaks, with where it began.
+    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 1 main")
+    assert "leak starts" in chart_of(page)
+    expect(page.locator("#trend .note")).to_contain_text("of rank 1 main, which is shown")
     healthy, leaking = rows(page)
     growth = "growth per generation"
     assert healthy["finding"] == "–"
@@ -104,8 +112,20 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     assert told["processes"][1]["findings"]
 
 
+def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
+    ranks: str, open_page: Open
+) -> None:
+    page = open_page(f"/runs/{ranks}?process=rank 0 main")
+    expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=PATIENCE_MS)
+    expect(page.locator(".filters [aria-current=true]")).to_have_text("rank 0 main")
+    assert "leak starts" not in chart_of(page)
+    assert '"cone":null' in chart_of(page).replace(" ", "")
+
+
 def test_on_a_phone_the_growth_of_each_rank_is_within_reach(ranks: str, open_page: Open) -> None:
     page = open_page(f"/runs/{ranks}", width=390)
     page.locator("#processes").scroll_into_view_if_needed()
-    expect(page.locator("#processes thead th", has_text="growth")).to_be_visible()
+    for row in page.locator("#processes tbody tr").all():
+        expect(row.locator("td").nth(2)).to_be_in_viewport(ratio=1)
+    expect(page.locator("#processes a[href='#findings']")).to_be_in_viewport()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.test_a_run_page_is_live import wait_for_points, zoom
 from tests.browser.test_the_page_tells_how_it_ended import ends
-from tests.browser.training import MadeTraining
+from tests.browser.training import MadeTraining, patch
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
@@ -100,6 +100,27 @@ def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Op
     expect(page.locator("#end")).to_be_visible(timeout=PATIENCE_MS)
     training.run_generation()
     expect(mark(page, "paused")).to_contain_text("new")
+
+
+def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
+    train: Train, open_page: Open
+) -> None:
+    training = train("just-ended", 1)
+    page = open_page("/runs/just-ended")
+    mark(page, "live")
+    training.run_generations(10)
+    training.finish()
+    mark(page, "ended")
+    expect(page.locator("#verdict-sentence")).to_contain_text(
+        "TradingEnvironment", timeout=PATIENCE_MS
+    )
+    page.reload()
+    mark(page, "ended")
+    # Who comes shortly after the end is told what follows as well.
+    page.evaluate("window.same = true")
+    patch(f"{training.server}/api/v1/runs/just-ended", {"name": "renamed since"})
+    expect(page.locator("h1")).to_contain_text("renamed since", timeout=PATIENCE_MS)
+    assert page.evaluate("window.same")
 
 
 def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open) -> None:

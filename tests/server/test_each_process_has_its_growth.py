@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import update
 from tests.server.test_the_page_tells_how_a_run_ended import process
 
-from leakline.analysis.results import Verdict, to_json
+from leakline.analysis.results import TypeGrowth, Verdict, to_json
 from leakline_server.store.engine import writing
 from leakline_server.store.tables import runs
 from leakline_server.web import inventory
 from leakline_server.web.contexts import Cell
+from leakline_server.web.run_data import first_shown, own_verdict
+from leakline_server.web.sections import suspects_first
 from leakline_server.workers.examine import Examiner
 
 MIB = 2**20
@@ -48,7 +50,7 @@ def test_growth_is_told_with_its_interval_and_the_worst_finding_that_names_the_p
         process(rank=1, growth_bytes_per_generation=GROWTH, findings=["one", "two"]),
     )
     assert (healthy[0].text, healthy[1].text) == ("0 B", "–")
-    assert leaking[0].text == "+8.00 MiB (+7.50 MiB to +8.50 MiB)"
+    assert leaking[0].text == "+8.00 MiB"
     assert leaking[1] == Cell("Leaking", status="confirmed", href="#findings")
 
 
@@ -57,7 +59,61 @@ def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
         process(instance="a"), process(instance="b", attempt=2, growth_bytes_per_generation=GROWTH)
     )
     assert before[0].text == "in attempt 2"
-    assert now[0].text.startswith("+8.00 MiB")
+    assert now[0].text == "+8.00 MiB"
+
+
+def test_the_interval_stands_beside_the_growth_where_there_is_one() -> None:
+    point = {"estimate": 4.0, "low": 4.0, "high": 4.0}
+    grows = (None, point, GROWTH)
+    section = inventory.processes([process(growth_bytes_per_generation=each) for each in grows])
+    assert section.table is not None
+    at = [column.label for column in section.table.columns].index("90 % interval")
+    assert [row.cells[at].text for row in section.table.rows] == ["–", "–", "+7.50 MiB to +8.50 MiB"]  # fmt: skip
+
+
+def ranks(*findings: list[str]) -> dict[str, Any]:
+    return {
+        "processes": [
+            process(instance=f"p{n}", rank=n, findings=each, growth_bytes_per_generation=GROWTH)
+            for n, each in enumerate(findings)
+        ]
+    }
+
+
+def test_a_page_opens_on_the_process_that_leaks_and_else_on_the_first() -> None:
+    assert first_shown({"processes": []}) is None
+    assert first_shown(ranks([], [])) == "rank 0 main"
+    assert first_shown(ranks([], ["two"], [])) == "rank 1 main"
+    more = ranks(["one"], ["two"])
+    more["processes"][1]["growth_bytes_per_generation"] = GROWTH | {"estimate": 9.0 * MIB}
+    assert first_shown(more) == "rank 1 main"
+
+
+def test_beside_the_lines_of_one_rank_nothing_is_drawn_of_what_another_leaks() -> None:
+    whole = {"status": "confirmed", "findings": FINDINGS, "growth_bytes_per_generation": {"estimate": 1e9},
+             "oom": {"generation": {"estimate": 9}}}  # fmt: skip
+    run = ranks([], ["two"])
+    assert own_verdict(run, None, "rank 0 main") is None
+    alone = ranks(["two"])
+    assert own_verdict(alone, whole, "rank 0 main") is whole
+    healthy, leaking = (own_verdict(run, whole, f"rank {n} main") for n in (0, 1))
+    assert healthy is not None
+    assert (healthy["status"], healthy["findings"]) == ("ok", [])
+    assert leaking is not None
+    assert (leaking["status"], leaking["findings"]) == ("confirmed", FINDINGS[1:])
+    assert leaking["growth_bytes_per_generation"] == GROWTH
+
+
+def test_the_type_that_a_finding_names_comes_first() -> None:
+    def row(name: str) -> TypeGrowth:
+        return TypeGrowth(name, 1, 9, None, None, None, None, None, None, "grows")
+
+    named = {"status": "confirmed", "suspects": [{"name": "app.Agent"}, {"name": "torch.Tensor"}]}
+    grown = (row("torch.Adam"), row("torch.Tensor"), row("app.Agent"))
+    assert suspects_first(grown, None) == grown
+    assert suspects_first(grown, {"findings": [named | {"status": "ok"}]}) == grown
+    found = suspects_first(grown, {"findings": [named]})
+    assert [each.name for each in found] == ["app.Agent", "torch.Adam", "torch.Tensor"]
 
 
 def test_the_api_tells_of_each_process_what_the_verdict_says(
@@ -86,6 +142,9 @@ def test_the_api_tells_of_each_process_what_the_verdict_says(
     assert leaking["growth_bytes_per_generation"]["estimate"] > 9 * MIB
     assert abs(steady["growth_bytes_per_generation"]["estimate"]) < MIB
     assert steady["findings"] == []
+    # The curve of the list is of both, as the number beside it.
+    (row,) = api.get("/api/v1/runs").json()["items"]
+    assert row["sparkline"][-1] == row["rss_bytes"]
     page = api.get("/runs/two").text
     assert "+10.00 MiB" in page[page.index('id="processes-title"') :]
 

@@ -225,12 +225,13 @@ def processes(
 ) -> Section:
     """``newest_snapshots``: of all processes, the newest first; a process may have none of them."""
     how = (
-        "Growth of the run is the sum over its processes; a rank that was resumed is one of them. Each has its 90 % "
-        "interval, and the finding that names it. Memory is that of the newest snapshots."
+        "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
+        "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
     )
+    # What matters at night first: the rest lies beyond the edge of a phone.
     heads = (
-        "#rank", "role", f"#growth per {unit}", "finding", "#private", "#RSS", "#pid", "host", "#attempt", "started",
-        "last seen", "ended", "how",
+        "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
+        "last seen", "ended", "#attempt", "#pid", "host",
     )  # fmt: skip
     newest = max((each["attempt"] for each in found), default=0)
     status = {each["fingerprint"]: each["status"] for each in findings}
@@ -241,8 +242,12 @@ def processes(
     rows = [
         _process_row(
             each,
-            [_growth(each, lasts[each["rank"], each["role"]]), _named(each, status)],
-            newest,
+            (
+                _growth(each, lasts[each["rank"], each["role"]]),
+                _named(each, status),
+                process_end(each, newest),
+                _interval(each["growth_bytes_per_generation"]),
+            ),
             last.get(each["instance"]),
         )
         for each in found
@@ -257,11 +262,17 @@ def _growth(each: Json, last: Json) -> Field:
     """``last``: the newest process of the same rank and role."""
     growth = each["growth_bytes_per_generation"]
     if growth is not None:
-        return formats.interval(growth, formats.change)
+        return formats.change(growth["estimate"])
     if last["attempt"] > each["attempt"] and last["growth_bytes_per_generation"] is not None:
         why = "The attempts of one rank are one curve"
         return Cell(f"in attempt {last['attempt']}", title=why, absent=True)
     return Cell("unknown", absent=True)
+
+
+def _interval(growth: Json | None) -> str:
+    if growth is None or growth["low"] == growth["high"]:
+        return "–"
+    return f"{formats.change(growth['low'])} to {formats.change(growth['high'])}"
 
 
 def _named(each: Json, status: Mapping[str, str]) -> Field:
@@ -273,15 +284,15 @@ def _named(each: Json, status: Mapping[str, str]) -> Field:
     return Cell(status_of(worst).word, status=worst, href="#findings")
 
 
-def _process_row(each: Json, leaks: Sequence[Field], newest: int, last: Json | None) -> list[Field]:
+def _process_row(each: Json, leaks: Sequence[Field], last: Json | None) -> list[Field]:
     memory = ["–", "–"]
     if last is not None:
         names = ("process.anon_bytes", "process.rss_bytes")
         memory = [formats.size(last.get(name)) for name in names]
     return [
-        f"{each['rank']}", each["role"], *leaks, *memory, f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
+        f"{each['rank']}", each["role"], *leaks, *memory,
         at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
-        process_end(each, newest),
+        f"{each['attempt']}", f"{each['pid']}", each["host"] or "–",
     ]  # fmt: skip
 
 

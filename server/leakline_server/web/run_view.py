@@ -23,7 +23,16 @@ from .notes_view import notes, notes_of
 from .planned import course, planned
 from .promises import promises
 from .run_charts import draw, in_phase_order, palette_of
-from .run_data import Json, ReadSeries, RunData, last_of, process_label, summed
+from .run_data import (
+    Json,
+    ReadSeries,
+    RunData,
+    has_several,
+    last_of,
+    own_growth,
+    process_label,
+    summed,
+)
 from .search_words import search_for
 from .sharing import share_run
 from .verdict_view import findings_view, plural, tiles, verdict_view
@@ -234,5 +243,12 @@ def trend_note(data: RunData) -> str:
         return ""
     unit = data.run["unit"]
     memory = "Memory of tensors" if "tfjs_backend" in data.run["environment"] else "Private memory"
-    rate = f"{memory} changes by {formats.interval(growth, formats.change)} per {unit}."
+    told = f"{formats.interval(growth, formats.change)} per {unit}"
+    rate = f"{memory} changes by {told}."
+    if has_several(data.run):
+        own = own_growth(data.run, data.process)
+        known = (
+            "by an unknown rate" if own is None else f"by {formats.interval(own, formats.change)}"
+        )
+        rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
     return f"{rate} {course(data.verdict, unit)}".strip()
