@@ -147,7 +147,7 @@ function layout(chart, theme, colour, view, scale) {
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
     // What the viewer has hidden or shown is told anew with each drawing: plotly's own memory goes by place.
-    legend: { ...resolved.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
+    legend: { ...resolved.legend, ...phone.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
     shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
     annotations: annotations(chart, view, colour, scale),
     xaxis: {

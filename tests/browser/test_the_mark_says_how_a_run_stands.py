@@ -137,3 +137,16 @@ def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open)
         expect(state).to_have_text(words, timeout=PATIENCE_MS)
     training.run_generation()
     expect(state).to_have_text("running", timeout=PATIENCE_MS)
+
+
+def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_page: Open) -> None:
+    ends(train("silent-in-the-list", 2), "silent")
+    page = open_page("/?q=silent-in-the-list", width=1000)
+    state = page.locator(".state")
+    expect(state).to_contain_text("silent since")
+    # The day comes with the time where that is not today: as long as it gets.
+    page.locator(".state time").evaluate("it => { it.textContent = 'Nov 24, 2026, 12:04:05 PM'; }")
+    told, column = state.bounding_box(), page.locator("td:has(> div > .state)").bounding_box()
+    assert told is not None
+    assert column is not None
+    assert told["x"] + told["width"] <= column["x"] + column["width"]
