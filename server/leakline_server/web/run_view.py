@@ -54,7 +54,7 @@ def run_page(data: RunData) -> RunPage:
             verdict_view(data.verdict, over=ending_view.is_over(run)),
             ending=ending_view.ended_badly(run, data.snapshots),
         ),
-        tiles=tiles(data.verdict, unit),
+        tiles=tiles(data.verdict, unit, over=ending_view.is_over(run)),
         findings=findings_view((data.verdict or {}).get("findings", ()), unit),
         processes=_process_choices(data),
         ticks=ticks(data.verdict),

@@ -102,11 +102,11 @@ def plural(unit: str, number: float) -> str:
     return unit if number == 1 else f"{unit}s"
 
 
-def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
-    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence."""
+def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
+    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit), _forecast_tile(verdict, unit))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit))
     return (
         _where(finding, unit),
         _what(finding, unit),
@@ -116,17 +116,24 @@ def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
     )
 
 
-def _quiet_tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
-    learning = verdict is None or verdict["status"] == "learning"
-    nothing = "Not known yet" if learning else "Nowhere"
-    growth = (verdict or {}).get("growth_bytes_per_generation")
+def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...]:
+    rate = _rate_text((verdict or {}).get("growth_bytes_per_generation"))
+    where, what, when = (
+        ("Nowhere", "no phase keeps memory"),
+        ("Nothing", "no type grows with the memory"),
+        "Never",
+    )
+    if verdict is None or verdict["status"] == "learning":
+        when = "Not known" if over else "Not known yet"
+        short = f"too few {plural(unit, 2)} for an answer"
+        where = (when, short if over else "phases are being measured")
+        what = (when, short if over else "types are being counted")
     return (
-        Tile("WHERE", nothing, "phases are being measured" if learning else "no phase keeps memory", "#books"),
-        Tile("WHAT", "Not known yet" if learning else "Nothing",
-             "types are being counted" if learning else "no type grows with the memory", "#types"),
-        Tile("HOW MUCH", _rate_text(growth), f"per {unit}", "#trend"),
-        Tile("WHEN", "Not known yet" if learning else "Never", "no start of growth found", "#trend"),
-    )  # fmt: skip
+        Tile("WHERE", *where, "#books"),
+        Tile("WHAT", *what, "#types"),
+        Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
+        Tile("WHEN", when, "no start of growth found", "#trend"),
+    )
 
 
 def _where(finding: Json, unit: str) -> Tile:
