@@ -106,13 +106,13 @@ def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile,
     """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict, unit),
+        _forecast_tile(verdict, unit, over),
     )
 
 
@@ -123,8 +123,8 @@ def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...
         ("Nothing", "no type grows with the memory"),
         "Never",
     )
-    if verdict is None or verdict["status"] == "learning":
-        when = "Not known" if over else "Not known yet"
+    if _is_learning(verdict):
+        when = _not_known(over)
         short = f"too few {plural(unit, 2)} for an answer"
         where = (when, short if over else "phases are being measured")
         what = (when, short if over else "types are being counted")
@@ -134,6 +134,14 @@ def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...
         Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
         Tile("WHEN", when, "no start of growth found", "#trend"),
     )
+
+
+def _is_learning(verdict: Json | None) -> bool:
+    return verdict is None or verdict["status"] == "learning"
+
+
+def _not_known(over: bool) -> str:
+    return "Not known" if over else "Not known yet"
 
 
 def _where(finding: Json, unit: str) -> Tile:
@@ -208,7 +216,7 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
+def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     oom = (verdict or {}).get("oom") or {"risk": "none", "limit_bytes": None, "generation": None}
     limit = oom["limit_bytes"]
     against = (
@@ -218,11 +226,9 @@ def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
     )
     when = oom["generation"]
     if when is None:
-        value = (
-            "Not known yet"
-            if verdict is None or verdict["status"] == "learning"
-            else "Not in sight"
-        )
+        value = "Not in sight"
+        if _is_learning(verdict):
+            value = _not_known(over)
         return Tile("FORECAST", value, against, "#trend")
     low, high = _whole(when["low"]), _whole(when["high"])
     detail = f"between {low} and {high} · {against}" if low != high else against
