@@ -21,7 +21,7 @@ Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
 # Section -> what must stand in it.
 ON_THE_PAGE_OF_A_RUN = {
-    "trend": ("Private memory changes by", "incident", "alert", "fix", "cleanup", "mark"),
+    "trend": ("Private memory of all processes together changes by", "incident", "alert", "fix", "cleanup", "mark"),
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
     "checklist": ("GPU memory stays",),
     "promises": ("growth per generation", "refuted", "held", "peak memory"),
