@@ -90,7 +90,8 @@ function traces(chart, line, scale, theme, colour, finest) {
   const hovertemplate = `%{y:${scale.format}}${scale.suffix}<extra>${escapeHtml(line.name)}</extra>`;
   const base = { name: escapeHtml(line.name), x: line.x, y: divided(line.y), hovertemplate, meta: line.name };
   if (line.hidden) base.visible = "legendonly";
-  if (line.draw === "bar") return [{ ...base, type: "bar", marker: { color: tone } }];
+  // The longest name makes the columns of the legend.
+  if (line.draw === "bar") return [{ ...base, name: escapeHtml(nested(line.name)), type: "bar", marker: { color: tone } }];
   if (line.draw === "area") {
     return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", line: { color: tone, width: 1 }, fillcolor: faded(tone, 0.55) }];
   }
@@ -114,6 +115,9 @@ function traces(chart, line, scale, theme, colour, finest) {
     main,
   ];
 }
+
+/** A phase within another, which stands before it: its own name is enough. */
+const nested = (name) => (name.includes("/") ? `…/${name.split("/").at(-1)}` : name);
 
 function cone(chart, scale, colour) {
   const tone = colour("--suspected");
@@ -143,7 +147,7 @@ function layout(chart, theme, colour, view, scale) {
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
     // What the viewer has hidden or shown is told anew with each drawing: plotly's own memory goes by place.
-    legend: { ...resolved.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
+    legend: { ...resolved.legend, ...phone.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
     shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
     annotations: annotations(chart, view, colour, scale),
     xaxis: {

@@ -6,18 +6,23 @@ import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
 import { Paced } from "./paced.js";
 import { takeParts } from "./parts.js";
+import { isOver, markOf, quiet, WORDS } from "./standing.js";
 import { writeView } from "./view.js";
 import { chartsInView } from "./viewing.js";
 
-const WORDS = { live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", paused: "Paused" };
+// The verdict on a whole run is worked out after its end.
+const LAST_VERDICT_MS = 120_000;
 
 const page = document.getElementById("run");
 const mark = document.getElementById("live");
 let paused = false;
 let streamed = true;
-let connection = page.dataset.ended === "true" ? "ended" : "closed";
+let connection = "closed";
+let run = { state: page.dataset.state, reason: page.dataset.reason, presumed: page.dataset.presumed === "true", last_seen_at: page.dataset.seenAt };
 let missed = 0;
 let outdated = false;
+// Of a run that does not speak before its charts are drawn.
+if (quiet(run)) showState();
 
 const { charts, reader } = await chartsInView(page.dataset.lines, ["process"], { zoomed: (range) => pause(Boolean(range)), picked });
 const fragments = new Paced(refresh);
@@ -29,8 +34,13 @@ const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/
   reload: () => fragments.want(),
   run: takeRun,
 });
-if (connection !== "ended") stream.open();
-else stream.end();
+let leaving = null;
+// Of a run that ended long ago nothing is left to come.
+if (isOver(run) && Math.abs(Date.now() - Date.parse(run.last_seen_at)) > LAST_VERDICT_MS) stream.end();
+else {
+  stream.open();
+  stayForTheLastVerdict();
+}
 mark.addEventListener("click", () => pause(!paused));
 listenForAsking(page);
 onKey("l", () => pause(!paused));
@@ -84,26 +94,37 @@ function pause(wanted) {
 }
 
 function showState() {
-  const state = paused && connection === "live" ? "paused" : connection;
+  const state = markOf(connection, run, paused);
   mark.dataset.live = state;
-  mark.disabled = connection === "ended";
+  mark.disabled = isOver(run);
   mark.setAttribute("aria-pressed", String(paused));
-  mark.textContent = WORDS[state] + (state === "paused" && missed ? `, ${missed} new` : "");
+  mark.replaceChildren(...words(state));
+  showTimes(mark);
   mark.dataset.by = streamed ? "stream" : "looks";
   const often = streamed || state !== "live" ? "" : " Other windows have the streams of this browser: this one looks every five seconds.";
   mark.title = paused ? "Resume (l). Double-click a chart to see everything again." : `Pause (l).${often}`;
 }
 
+function words(state) {
+  const held = paused && ["paused", "silent", "killed"].includes(state) && !isOver(run);
+  const more = held ? `${state === "paused" ? "Paused" : ", paused"}${missed ? `, ${missed} new` : ""}` : "";
+  if (state !== "silent") return [`${WORDS[state] ?? ""}${more}`];
+  const since = document.createElement("time");
+  since.dateTime = run.last_seen_at;
+  since.dataset.show = "clock";
+  return [`${WORDS.silent} since `, since, more];
+}
+
 function connected(state, byStream) {
-  if (connection === "ended") return;
+  if (isOver(run)) return;
   connection = state;
   streamed = byStream;
   showState();
 }
 
 async function refresh() {
-  // Of a run that has ended nothing more comes: what it ended with is shown, whatever the viewer looks at.
-  outdated = paused && connection !== "ended";
+  // Of a run that says nothing more, how that came is shown, whatever the viewer looks at.
+  outdated = paused && !quiet(run);
   if (!outdated) await draw();
 }
 
@@ -154,12 +175,17 @@ function takeSnapshots({ process, rows }) {
   fragments.want();
 }
 
-function takeRun(run) {
+function takeRun(told) {
+  run = told;
   fragments.want();
-  // What is presumed from silence may speak again.
-  const over = ["finished", "failed"].includes(run.state) || (run.state === "killed" && !run.presumed);
-  if (!over) return;
-  connection = "ended";
-  stream.end();
+  stayForTheLastVerdict();
   showState();
+}
+
+function stayForTheLastVerdict() {
+  if (isOver(run)) leaving ??= setTimeout(() => stream.end(), LAST_VERDICT_MS);
+  else {
+    clearTimeout(leaving);
+    leaving = null;
+  }
 }

@@ -21,7 +21,7 @@ Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
 # Section -> what must stand in it.
 ON_THE_PAGE_OF_A_RUN = {
-    "trend": ("Private memory changes by", "incident", "alert", "fix", "cleanup", "mark"),
+    "trend": ("Private memory of all processes together changes by", "incident", "alert", "fix", "cleanup", "mark"),
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
     "checklist": ("GPU memory stays",),
     "promises": ("growth per generation", "refuted", "held", "peak memory"),
@@ -71,7 +71,10 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     histories = page.locator("#types .sparkline")
     assert histories.count() >= 2
     newest = 418 + 144 * (world.live.generation - 2)
-    expect(histories.first).to_have_attribute("aria-label", f"Instances from 418 to {newest:,}")
+    # What the finding names comes first.
+    expect(page.locator("#types tbody tr").first).to_contain_text("TradingEnvironment")
+    arrays = page.locator("#types tr", has_text="numpy.ndarray").locator(".sparkline")
+    expect(arrays).to_have_attribute("aria-label", f"Instances from 418 to {newest:,}")
 
 
 def test_the_trend_has_its_plan_its_forecast_and_what_happened(

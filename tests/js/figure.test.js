@@ -81,6 +81,13 @@ test("a planned band has a height of its own, in the unit of the lines, and belo
   assert.equal(shown("private").annotations.length, 1);
 });
 
+test("a phase within another has its own name in the legend of bars, and its whole one for the viewer's choice", () => {
+  const bars = ["evaluate/run_episode", "evaluate"].map((name) => line({ name, draw: "bar" }));
+  const drawn = figure(chart({ lines: bars }), theme, colour, view).data;
+  assert.deepEqual(drawn.map(({ name, meta }) => [name, meta]), [["…/run_episode", "evaluate/run_episode"], ["evaluate", "evaluate"]]);
+  assert.match(drawn[0].hovertemplate, /evaluate\/run_episode/);
+});
+
 test("what waits in the legend stays out of it on a phone", () => {
   const lines = [line(), line({ hidden: true })];
   assert.equal(figure(chart({ lines }), theme, colour, view).data.length, 2);

@@ -176,6 +176,11 @@ def test_a_run_that_only_joined_is_a_page_without_numbers(
     make_run().create(api)
     text = read_page("/runs/r1")
     assert "Not known yet" in text and "0.00 GiB" not in text and "nan" not in text.lower()
+    # What has ended is not being measured any more.
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    text = read_page("/runs/r1")
+    assert "too few generations for an answer" in text
+    assert "being measured" not in text and "Not known yet" not in text
 
 
 def test_a_run_shows_its_evidence(api: TestClient, make_run: Any, read_page: Any) -> None:

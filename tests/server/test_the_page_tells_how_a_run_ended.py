@@ -20,7 +20,8 @@ def process(**changed: Any) -> dict[str, Any]:
         "instance": "p1", "rank": 0, "role": "main", "pid": 7, "host": "box", "attempt": 1,
         "started_at": "2026-01-31T12:00:00.000Z", "last_seen_at": "2026-01-31T12:10:00.000Z",
         "ended_at": "2026-01-31T12:10:02.000Z", "end_state": "killed", "end_reason": "memory: 9.70 GiB of 10.00 GiB",
-        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [], **changed,
+        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
+        "growth_bytes_per_generation": None, "findings": [], **changed,
     }  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
     assert [row.cells[3].text for row in section.table.rows] == ["running", "no end told"]
     processes = inventory.processes([first, second]).table
     assert processes is not None
-    assert [row.cells[-1].text for row in processes.rows] == ["no end told", "running"]
+    assert [row.cells[4].text for row in processes.rows] == ["no end told", "running"]
 
 
 def test_lines_are_open_where_the_run_did_not_finish() -> None:

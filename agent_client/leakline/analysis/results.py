@@ -67,6 +67,20 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessGrowth:
+    """How fast the private memory of one place in the run (``process``: "rank 0 main") grows, over its attempts.
+
+    ``instance`` is the newest process there. Growth is None where it cannot be told. ``findings``: the fingerprints of
+    those that leak, or may, and name it.
+    """
+
+    process: str
+    instance: str
+    growth_bytes_per_generation: Interval | None
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RuledOut:
     phase: str
     reason: str
@@ -215,6 +229,8 @@ class Verdict:
     settled_at_generation: Interval | None = None
     forecast_score: ForecastScore | None = None
     checklist: tuple[CheckItem, ...] = ()
+    # Of a run whose growth is their sum.
+    processes: tuple[ProcessGrowth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from .kept import Kept
 from .ladder import ACTIVE, MIN_GENERATIONS, walk
 from .plan import check_bands
 from .priority import DEFAULTS, Priorities
+from .processes import measured, process_growth
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .score import score_of
@@ -88,14 +89,14 @@ def _verdict(
             fixes=check_promises(history, [(s, None) for s in every]),
             bands=check_bands(history, [s.lane for s in every]),
             budgets=check_budgets(history, every),
+            processes=process_growth([s.lane for s in studies], (), ()),
         )  # fmt: skip
         unread = [(s, None) for s in studies]
         return replace(verdict, checklist=check_list(history, verdict, unread))
     judgements = [judged(each) for each in told]
-    told = [judgement[0] for judgement in judgements]
-    findings = _findings(
-        [each for judgement in judgements for each in judgement], len(told) > 1, priorities
-    )
+    told = [first for first, *_ in judgements]
+    said = [each for judgement in judgements for each in judgement]
+    findings = _findings(said, len(told) > 1, priorities)
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)
@@ -116,6 +117,7 @@ def _verdict(
         budgets=check_budgets(history, every),
         settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
         forecast_score=score_of([s for s, _, _ in told], history.unit),
+        processes=process_growth([s.lane for s in studies], said, findings),
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))
@@ -181,11 +183,11 @@ def _filling_lines(study: LaneStudy, moment: Moment) -> list[str]:
 
 
 def _growth(moments: Sequence[Moment]) -> Interval | None:
-    slopes = [m.growth for m in moments if m.growth.points >= 2]
-    if not slopes:
+    each = [growth for m in moments if (growth := measured(m.growth)) is not None]
+    if not each:
         return None
     return Interval(
-        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
+        sum(g.estimate for g in each), sum(g.low for g in each), sum(g.high for g in each)
     )
 
 

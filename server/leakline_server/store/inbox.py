@@ -57,7 +57,16 @@ from .incoming import (
     UnknownRun,
 )
 from .intake import Intake, patience_seconds
-from .known import ProcessState, RunState, catch_up, load_run, new_process, number_anew, numbered
+from .known import (
+    MAIN,
+    ProcessState,
+    RunState,
+    catch_up,
+    load_run,
+    new_process,
+    number_anew,
+    numbered,
+)
 from .retention import FOREVER, PerProject
 from .sealing import MIN_SNAPSHOTS, enough
 from .tables import batches, details, processes, runs, series
@@ -331,8 +340,9 @@ def _observe(
             process.rss_bytes = values[-1]
         peaks = _present(columns, "process.peak_bytes")
         process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
-        if process.identity.rank == 0 and process.identity.role == "main":
-            run.sparkline.add(values)
+        if process.identity.role == MAIN:
+            beside = run.beside(process)
+            run.sparkline.add([value + beside for value in values])
     process.newest_sequence = max(process.newest_sequence, last_sequence)
 
 

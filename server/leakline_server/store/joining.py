@@ -34,11 +34,10 @@ from ..limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, M
 from . import clocks
 from .engine import writing
 from .intake import add_bytes, begin_run
-from .known import next_process
+from .known import MAIN, next_process
 from .runs import ENDED, locked
 from .tables import attempts, processes, runs
 
-MAIN: Final = "main"
 # All processes of a launch begin within this time.
 LAUNCH_SECONDS: Final = 600.0
 # A rank that begins later still may join an attempt that was heard of within this time.

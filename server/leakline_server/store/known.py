@@ -22,6 +22,8 @@ from .sparkline import Sparkline
 from .tables import batches, processes, removals, runs, series
 from .while_writing import stored_numbers
 
+# The role of a process that is no child.
+MAIN: Final = "main"
 # A process that a process of the run has started counts as long as it was heard of within this time.
 CHILD_SECONDS: Final = 30.0
 MAX_NUMBERED: Final = 64
@@ -73,13 +75,23 @@ class RunState:
         """How many series the run may still begin."""
         return max(0, MAX_SERIES - len(self.names))
 
+    def beside(self, process: ProcessState) -> int:
+        """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them."""
+        return sum(
+            other.rss_bytes or 0
+            for other in self.processes.values()
+            if other.id != process.id
+            and other.identity.role == MAIN
+            and other.identity.attempt == process.identity.attempt
+        )
+
     def memory(self, now: float) -> dict[str, int | None]:
         """What the processes of the newest attempt hold together. Children of theirs come and go."""
         newest = max((p.identity.attempt for p in self.processes.values()), default=1)
         alive = [
             p for p in self.processes.values()
             if p.identity.attempt == newest
-            and (p.identity.role == "main" or p.seen_at > now - CHILD_SECONDS)
+            and (p.identity.role == MAIN or p.seen_at > now - CHILD_SECONDS)
         ]  # fmt: skip
         return {
             "b_rss": _sum(p.rss_bytes for p in alive),

@@ -32,6 +32,8 @@ __all__ = ["BadCursor"]
 State = Literal["running", "finished", "failed", "killed", "silent"]
 ENDED: Final = ("finished", "failed", "killed")
 STATES: Final = ("running", "silent", *ENDED)
+# In which a process may be there to ask: a silent one may come back.
+LISTENING: Final = ("running", "silent")
 # Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
 DELETED: Final = "deleted"
 # In which order processes are given: those that share a line one after the other, whenever they were heard of.
@@ -185,7 +187,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
             "environment": msgspec.json.decode(row.environment),
             "phases": msgspec.json.decode(row.phases),
             "phases_seen": msgspec.json.decode(row.phases_seen),
-            "processes": _processes(connection, run_id),
+            "processes": _processes(connection, row),
             "attempts": told,
             "attempts_left_out": left_out,
             "series": list(names),
@@ -229,7 +231,21 @@ class _Said(msgspec.Struct):
     findings: list[_Found] = []
 
 
+class _Grows(msgspec.Struct):
+    instance: str
+    growth_bytes_per_generation: dict[str, float] | None = None
+    findings: list[str] = []
+
+
+class _Each(msgspec.Struct):
+    """What a verdict says of each process; one of an older Leakline says nothing of them."""
+
+    processes: list[_Grows] = []
+
+
 _decode_said: Final = msgspec.json.Decoder(_Said).decode
+_decode_each: Final = msgspec.json.Decoder(_Each).decode
+_NOT_TOLD: Final = _Grows("")
 _LISTED: Final = tuple(
     runs.c[name]
     for name in (
@@ -304,11 +320,13 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
     return verdict.generations or int(row.last_generation - row.first_generation)
 
 
-def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
-    stored, lines = accounts.of_run(connection, run_id), log_lines.of_run(connection, run_id)
+def _processes(connection: Connection, run: Row[Any]) -> list[dict[str, Any]]:
+    stored, lines = accounts.of_run(connection, run.id), log_lines.of_run(connection, run.id)
     rows = connection.execute(
-        select(processes).where(processes.c.run_id == run_id).order_by(*LIVED)
+        select(processes).where(processes.c.run_id == run.id).order_by(*LIVED)
     )
+    verdict = _Each() if run.verdict is None else _decode_each(run.verdict)
+    grows = {each.instance: each for each in verdict.processes}
     return [
         {
             "instance": row.instance,
@@ -326,6 +344,8 @@ def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
             "clock_skew_seconds": row.clock_skew_seconds,
             "rss_bytes": row.rss_bytes,
             "peak_bytes": row.peak_bytes,
+            "growth_bytes_per_generation": told.growth_bytes_per_generation,
+            "findings": told.findings,
             "taken": stored.get(row.id, _NONE_STORED).taken(msgspec.json.decode(row.lost)),
             "stored": stored.get(row.id, _NONE_STORED).count,
             "left_out": stored.get(row.id, _NONE_STORED).left_out,
@@ -333,6 +353,7 @@ def _processes(connection: Connection, run_id: str) -> list[dict[str, Any]]:
             "log_lines": lines.get(row.id, []),
         }
         for row in rows
+        for told in (grows.get(row.instance, _NOT_TOLD),)
     ]
 
 

@@ -86,8 +86,10 @@ def compare_page(
     comparison: Json,
     trends: Sequence[Points | None],
     books: Sequence[Books],
+    process: str | None = None,
 ) -> ComparePage:
-    """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends."""
+    """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends, of ``process`` where
+    there are several."""
     unit, axis = before["unit"], axis_of(before)
     books = [in_phase_order(run, each) for run, each in zip((before, after), books, strict=True)]
     return ComparePage(
@@ -99,7 +101,7 @@ def compare_page(
         sentence=comparison["summary"],
         support=_support(comparison, unit),
         changes=_changes(comparison, unit),
-        sections=tuple(_sections(axis, comparison, trends, unit)),
+        sections=tuple(_sections(axis, comparison, trends, unit, process)),
         books=_books(axis, (before, after), books, unit),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
@@ -188,10 +190,14 @@ def _estimate(value: Any) -> float | None:
 
 
 def _sections(
-    axis: Axis, comparison: Json, trends: Sequence[Points | None], unit: str
+    axis: Axis,
+    comparison: Json,
+    trends: Sequence[Points | None],
+    unit: str,
+    process: str | None,
 ) -> list[Section]:
     found = [
-        _overlay(axis, trends, unit),
+        _overlay(axis, trends, unit, process),
         promises(comparison["fixes"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
@@ -202,10 +208,13 @@ def _sections(
     return [section for section in found if section is not None]
 
 
-def _overlay(axis: Axis, trends: Sequence[Points | None], unit: str) -> Section:
+def _overlay(
+    axis: Axis, trends: Sequence[Points | None], unit: str, process: str | None
+) -> Section:
     when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
+    whose = f"of {process} " if process else ""
     how = (
-        f"Private memory {when} of both runs. What matters is how steeply a line climbs, not how "
+        f"Private memory {whose}{when} of both runs. What matters is how steeply a line climbs, not how "
         "high it starts."
     )
     chart = charts.overlay_chart(axis, *trends)
@@ -272,14 +281,15 @@ def _sums(palette: Palette, found: Sequence[Books], unit: str) -> list[Section]:
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
-    heads = ("phase", "#before", "#after", "#difference", "#change")
+    # With three intervals the last column lies beyond most screens.
+    heads = ("phase", "#change", "#before", "#after", "#difference")
     rows: list[list[Field]] = [
         [
             code(each["phase"]),
+            _percent_cell(each),
             formats.interval(each["before"], formats.change),
             formats.interval(each["after"], formats.change),
             formats.interval(each["difference"], formats.change),
-            _percent_cell(each),
         ]
         for each in changes
     ]  # fmt: skip
@@ -364,6 +374,8 @@ def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
 
 
 def _said(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
     return "–" if value is None else str(value)
 
 

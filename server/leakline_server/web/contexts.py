@@ -333,8 +333,10 @@ class RunHead:
     project: str
     project_href: str
     state: str
+    reason: str
+    presumed: bool
     ending: str
-    ended: bool
+    listens: bool  # a process may be there to ask
     unit: str
     progress: str
     done: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -258,9 +259,12 @@ def _said_in_words(said: Json) -> str:
 
 
 def _names(names: Sequence[str], more: int) -> str:
-    """``A, B and C``; of many, their number and the newest."""
+    """``A, B (2 runs) and C``; of many, their number and the newest."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
         runs = f"{total} {plural('run', total)}"
         return f"{runs}, last in {names[-1]}" if names else runs
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    told = [
+        f"{name} ({number} runs)" if number > 1 else name for name, number in Counter(names).items()
+    ]
+    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))

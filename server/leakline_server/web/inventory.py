@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from leakline.analysis.results import SEVERITY
+
 from . import formats
 from .contexts import Cell, Section, Table
 from .ending_view import process_end
 from .links import code_link
 from .tables import Field, at, at_iso, code, place, rated, shown, table
+from .verdict_view import status_of
 
 Json = Mapping[str, Any]
 # (name, time) of a fix -> what came of it, in short lines.
@@ -214,32 +217,82 @@ def alert_words(payload: Json) -> str:
     return f"{rule['name']} {state}: {payload['summary']}"
 
 
-def processes(found: Sequence[Json], newest_snapshots: Sequence[Json] = ()) -> Section:
+def processes(
+    found: Sequence[Json],
+    newest_snapshots: Sequence[Json] = (),
+    findings: Sequence[Json] = (),
+    unit: str = "generation",
+) -> Section:
     """``newest_snapshots``: of all processes, the newest first; a process may have none of them."""
-    how = "Growth of the run is the sum over the processes of an attempt. Memory is that of the newest snapshots."
+    how = (
+        "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
+        "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
+    )
+    # What matters at night first: the rest lies beyond the edge of a phone.
     heads = (
-        "#rank", "role", "#private", "#RSS", "#pid", "host", "#attempt", "started", "last seen", "ended", "how",
+        "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
+        "last seen", "ended", "#attempt", "#pid", "host",
     )  # fmt: skip
     newest = max((each["attempt"] for each in found), default=0)
+    status = {each["fingerprint"]: each["status"] for each in findings}
+    lasts = {(each["rank"], each["role"]): each for each in found}
     last: dict[str, Json] = {}
     for row in newest_snapshots:
         last.setdefault(row["process"], row["samples"])
-    rows = [_process_row(each, newest, last.get(each["instance"])) for each in found]
+    rows = [
+        _process_row(
+            each,
+            (
+                _growth(each, lasts[each["rank"], each["role"]]),
+                _named(each, status),
+                process_end(each, newest),
+                _interval(each["growth_bytes_per_generation"]),
+            ),
+            last.get(each["instance"]),
+        )
+        for each in found
+    ]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
         empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
 
 
-def _process_row(each: Json, newest: int, last: Json | None) -> list[Field]:
+def _growth(each: Json, last: Json) -> Field:
+    """``last``: the newest process of the same rank and role."""
+    growth = each["growth_bytes_per_generation"]
+    if growth is not None:
+        return formats.change(growth["estimate"])
+    if last["attempt"] > each["attempt"] and last["growth_bytes_per_generation"] is not None:
+        why = "The attempts of one rank are one curve"
+        return Cell(f"in attempt {last['attempt']}", title=why, absent=True)
+    return Cell("unknown", absent=True)
+
+
+def _interval(growth: Json | None) -> str:
+    if growth is None or growth["low"] == growth["high"]:
+        return "–"
+    return f"{formats.change(growth['low'])} to {formats.change(growth['high'])}"
+
+
+def _named(each: Json, status: Mapping[str, str]) -> Field:
+    """The worst of the findings that name a process."""
+    found = [status[name] for name in each["findings"] if name in status]
+    if not found:
+        return "–"
+    worst = max(found, key=SEVERITY.index)
+    return Cell(status_of(worst).word, status=worst, href="#findings")
+
+
+def _process_row(each: Json, leaks: Sequence[Field], last: Json | None) -> list[Field]:
     memory = ["–", "–"]
     if last is not None:
         names = ("process.anon_bytes", "process.rss_bytes")
         memory = [formats.size(last.get(name)) for name in names]
     return [
-        f"{each['rank']}", each["role"], *memory, f"{each['pid']}", each["host"] or "–", f"{each['attempt']}",
+        f"{each['rank']}", each["role"], *leaks, *memory,
         at_iso(each["started_at"]), at_iso(each["last_seen_at"]), at_iso(each["ended_at"]),
-        process_end(each, newest),
+        f"{each['attempt']}", f"{each['pid']}", each["host"] or "–",
     ]  # fmt: skip
 
 

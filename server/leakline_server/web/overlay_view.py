@@ -24,7 +24,7 @@ from ..chart_parts import (
 )
 from . import formats
 from .contexts import Cell, Figure, Section
-from .run_data import process_label
+from .run_data import first_shown, process_label
 from .sections import line_table
 from .tables import Field, at_iso, code, place, rated, table
 from .verdict_view import forecast_text, leading_finding, plural, status_of
@@ -113,7 +113,7 @@ def _is_one(name: str, wanted: str) -> bool:
 
 
 def line_of(run: Json, items: Sequence[Json], series: Series) -> Points | None:
-    """The sum of the series at each generation end of the first process, its attempts joined.
+    """The sum of the series at each generation end of the process that it opens on, its attempts joined.
 
     ``items`` are those of this run in an answer of `points.overlay`.
     """
@@ -126,9 +126,9 @@ def line_of(run: Json, items: Sequence[Json], series: Series) -> Points | None:
 
 
 def attempts_of(run: Json) -> list[str]:
-    """The instances of the first process."""
-    first = next((process_label(each) for each in run["processes"]), None)
-    return [each["instance"] for each in run["processes"] if process_label(each) == first]
+    """The instances of the process that the page of the run opens on."""
+    shown = first_shown(run)
+    return [each["instance"] for each in run["processes"] if process_label(each) == shown]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:

@@ -22,8 +22,9 @@ from .contexts import ErrorPage, PickPage, RunChoice, RunPage
 from .deletion_pages import deleted_run
 from .json_response import json_response
 from .run_charts import zoomed_lines
-from .run_data import ReadSeries, RunData, process_label, summed
+from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
 from .run_view import run_page
+from .sections import suspects_first
 from .services import Services, Use, address_of
 from .templating import render
 from .viewed import Viewed
@@ -103,15 +104,16 @@ def _chart_data(
         raise run_not_found(run_id)
     derived = use.derived.of(run_id, at_once=run["state"] == "running")
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
-    chosen = viewed["process"] if viewed.get("process") in labels else next(iter(labels), None)
+    chosen = viewed["process"] if viewed.get("process") in labels else first_shown(run)
+    verdict = findings.current_verdict(use.engine, run_id)
     axis = _axis(use, run)
     return RunData(
         run=run,
-        verdict=findings.current_verdict(use.engine, run_id),
+        verdict=verdict,
         axis=axis,
         read=_reader(use, run, _instances(run["processes"], chosen), axis, stretch),
         books=derived.books,
-        types=derived.types,
+        types=suspects_first(derived.types, verdict),
         stores=derived.stores,
         expectations=derived.expectations,
         steady=derived.steady,
@@ -212,12 +214,20 @@ def compare(
 
 def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
     sides = (known_run(use, before), known_run(use, after))
+    process = _compared_process(sides)
     return compare_page(
         *sides,
         to_json(use.derived.compare(before, after)),
-        [_ends(use, side) for side in sides],
+        [_ends(use, side, process) for side in sides],
         [use.derived.of(side["id"]).books for side in sides],
+        process if any(map(has_several, sides)) else None,
     )
+
+
+def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
+    """The rank that leaks in either run is the one whose lines tell them apart."""
+    named = [side for side in sides if any(each["findings"] for each in side["processes"])]
+    return first_shown(next(iter(named), sides[0]))
 
 
 @router.get("/compare/lines")
@@ -227,7 +237,7 @@ def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
     sides = (known_run(use, before), known_run(use, after))
     lines = compared_lines(
         *sides,
-        [_ends(use, side, stretch) for side in sides],
+        [_ends(use, side, _compared_process(sides), stretch) for side in sides],
         [use.derived.of(side["id"]).books for side in sides],
         stretch,
     )
@@ -241,10 +251,14 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
     return found
 
 
-def _ends(use: Services, run: Mapping[str, Any], stretch: Stretch | None = None) -> Points | None:
-    """Private memory at the generation ends of the run's first process; RSS where the split is not known."""
-    first = next((process_label(each) for each in run["processes"]), None)
-    instances = _instances(run["processes"], first)
+def _ends(
+    use: Services, run: Mapping[str, Any], process: str | None, stretch: Stretch | None = None
+) -> Points | None:
+    """Private memory at the generation ends of a process, if the run has it, or of the one that its page opens on; RSS
+    where the split is not known."""
+    instances = _instances(run["processes"], process) or _instances(
+        run["processes"], first_shown(run)
+    )
     axis = axis_of(run)
     read = _reader(use, run, instances, axis, stretch)
     kind = None if axis.unit == "time" else "generation_end"

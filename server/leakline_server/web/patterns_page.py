@@ -322,6 +322,10 @@ LIVE: Final = {
     "closed": "not connected: nobody looks, or not yet",
     "paused": "the viewer stopped it",
     "disconnected": "the server does not answer; it is tried again",
+    "silent": "the run has not spoken for a minute; it may again",
+    "killed": "the run was killed, as it told or as its silence tells",
+    "terminated": "the run ended on a signal",
+    "failed": "the run ended by an error",
     "ended": "the run is over",
 }
 PRIORITIES: Final = {

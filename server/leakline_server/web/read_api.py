@@ -47,8 +47,6 @@ _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": schemas.Error, "description": "contradicts what is stored"},
     503: {"model": schemas.Error, "description": "the database does not take writes"},
 }
-# A silent run may come back.
-_LISTENING: Final = ("running", "silent")
 # A NUL in a query is an error of the caller, not of the database.
 Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
 Names = Annotated[
@@ -153,7 +151,7 @@ def ask_run(
             "type", body.type, "find_holders needs the name of a class, the others have none"
         )
     summary = _found(run, runs.get_summary(use.engine, run))
-    if summary["state"] not in _LISTENING:
+    if summary["state"] not in runs.LISTENING:
         raise Conflict(
             "run_has_ended",
             f"run {run} is {summary['state']}: no process is there to ask",

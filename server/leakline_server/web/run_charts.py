@@ -17,7 +17,7 @@ from . import sections
 from .annotations import fix_effects, marks
 from .inventory import Effects
 from .notes_view import notes_of
-from .run_data import RunData, summed
+from .run_data import RunData, own_verdict, summed
 from .zoom import Stretch
 
 Json = Mapping[str, Any]
@@ -123,7 +123,8 @@ def _trend(
         data.run, data.events, notes_of(data.run, data.events), data.incidents, data.alerts, effects,
         data.axis, data.clock,
     )  # fmt: skip
-    return charts.trend_chart(data.axis, palette, private, rss, data.verdict, happened)
+    verdict = own_verdict(data.run, data.verdict, data.process)
+    return charts.trend_chart(data.axis, palette, private, rss, verdict, happened)
 
 
 def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:

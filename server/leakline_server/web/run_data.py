@@ -64,6 +64,49 @@ def process_label(process: Json) -> str:
     return f"rank {process['rank']} {process['role']}"
 
 
+def first_shown(run: Json) -> str | None:
+    """Whose lines a page opens on: of the processes that findings name, the one that grows most; else the first."""
+    named = [each for each in run["processes"] if each["findings"]]
+    most = max(named, key=_estimate, default=next(iter(run["processes"]), None))
+    return None if most is None else process_label(most)
+
+
+def _estimate(process: Json) -> float:
+    growth = process["growth_bytes_per_generation"]
+    return float("-inf") if growth is None else float(growth["estimate"])
+
+
+def own_growth(run: Json, process: str | None) -> Json | None:
+    """Of the process that is shown; None where it cannot be told."""
+    found = [
+        each["growth_bytes_per_generation"]
+        for each in run["processes"]
+        if process_label(each) == process and each["growth_bytes_per_generation"] is not None
+    ]
+    # Of several side by side no line is the sum.
+    return found[0] if len(found) == 1 else None
+
+
+def has_several(run: Json) -> bool:
+    return len({process_label(each) for each in run["processes"]}) > 1
+
+
+def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | None:
+    """The verdict as far as it speaks of the process whose lines are shown: no other leaks there."""
+    if verdict is None or not has_several(run):
+        return verdict
+    mine = {name for p in run["processes"] if process_label(p) == process for name in p["findings"]}
+    findings = [each for each in verdict["findings"] if each["fingerprint"] in mine]
+    return {
+        **verdict,
+        "findings": findings,
+        "status": findings[0]["status"] if findings else "ok",
+        "growth_bytes_per_generation": own_growth(run, process),
+        # It runs out by the growth of all.
+        "oom": {**verdict["oom"], "generation": None},
+    }
+
+
 def summed(points: Sequence[Points], names: tuple[str, ...]) -> list[Points]:
     """One line per phase from several series; lines whose first series was not measured are left out."""
     by_phase: dict[str | None, dict[str, Points]] = defaultdict(dict)

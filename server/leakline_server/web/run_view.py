@@ -11,7 +11,7 @@ from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 
 from ..chart_parts import PRIVATE
-from ..store.runs import unix
+from ..store.runs import LISTENING, unix
 from . import ending_view, formats, growth_since, inventory, sections
 from .accounted import SOURCES, accounted
 from .calculator import calculator
@@ -23,7 +23,16 @@ from .notes_view import notes, notes_of
 from .planned import course, planned
 from .promises import promises
 from .run_charts import draw, in_phase_order, palette_of
-from .run_data import Json, ReadSeries, RunData, last_of, process_label, summed
+from .run_data import (
+    Json,
+    ReadSeries,
+    RunData,
+    has_several,
+    last_of,
+    own_growth,
+    process_label,
+    summed,
+)
 from .search_words import search_for
 from .sharing import share_run
 from .verdict_view import findings_view, plural, tiles, verdict_view
@@ -45,7 +54,7 @@ def run_page(data: RunData) -> RunPage:
             verdict_view(data.verdict, over=ending_view.is_over(run)),
             ending=ending_view.ended_badly(run, data.snapshots),
         ),
-        tiles=tiles(data.verdict, unit),
+        tiles=tiles(data.verdict, unit, over=ending_view.is_over(run)),
         findings=findings_view((data.verdict or {}).get("findings", ()), unit),
         processes=_process_choices(data),
         ticks=ticks(data.verdict),
@@ -99,8 +108,10 @@ def _head(data: RunData) -> RunHead:
         project=run["project"],
         project_href=search_for(run["project"], "project"),
         state=run["state"],
+        reason=run["reason"],
+        presumed=run["presumed"],
         ending=ending_view.ending(run),
-        ended=ending_view.is_over(run),
+        listens=run["state"] in LISTENING,
         unit=run["unit"],
         progress=progress(run, data.verdict),
         done=run["generations"],
@@ -182,7 +193,12 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
         inventory.alerts(data.alerts, unit),
         sections.seconds(found.seconds, unit) if by_phase else None,
-        inventory.processes(run["processes"], data.snapshots),
+        inventory.processes(
+            run["processes"],
+            data.snapshots,
+            (data.verdict or {}).get("findings", ()),
+            unit,
+        ),
         ending_view.delivery(run["processes"]),
         ending_view.attempts(run),
         ending_view.lines(run),
@@ -227,5 +243,12 @@ def trend_note(data: RunData) -> str:
         return ""
     unit = data.run["unit"]
     memory = "Memory of tensors" if "tfjs_backend" in data.run["environment"] else "Private memory"
-    rate = f"{memory} changes by {formats.interval(growth, formats.change)} per {unit}."
+    told = f"{formats.interval(growth, formats.change)} per {unit}"
+    rate = f"{memory} changes by {told}."
+    if has_several(data.run):
+        own = own_growth(data.run, data.process)
+        known = (
+            "by an unknown rate" if own is None else f"by {formats.interval(own, formats.change)}"
+        )
+        rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
     return f"{rate} {course(data.verdict, unit)}".strip()

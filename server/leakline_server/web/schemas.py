@@ -158,7 +158,9 @@ class RunSummary(BaseModel):
 
 class Process(BaseModel):
     """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts them.
-    `log_lines`: the newest 50 lines that it printed, where it may tell them."""
+    `log_lines`: the newest 50 lines that it printed, where it may tell them. `growth_bytes_per_generation`: of its
+    private memory, as the verdict has it; null where it cannot be told, and of a process that another has followed in
+    its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it."""
 
     instance: str
     rank: int
@@ -175,6 +177,8 @@ class Process(BaseModel):
     clock_skew_seconds: float | None
     rss_bytes: int | None
     peak_bytes: int | None
+    growth_bytes_per_generation: Interval | None
+    findings: list[str]
     taken: int
     stored: int
     left_out: int

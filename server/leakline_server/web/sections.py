@@ -7,8 +7,9 @@ lies in inventory.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
+from leakline.analysis.ladder import ACTIVE
 from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
 
 from ..chart_parts import Chart
@@ -260,6 +261,15 @@ def _rating(each: TypeGrowth) -> str:
         if each.rating == "expected"
         else f"{each.rating}: expected {each.expected}"
     )
+
+
+def suspects_first(
+    grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
+) -> tuple[TypeGrowth, ...]:
+    """What findings name before all else: a type whose bytes nobody has measured comes late by itself."""
+    found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in (*ACTIVE, "watch")]
+    named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}
+    return tuple(sorted(grown, key=lambda each: each.name not in named))
 
 
 def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:

@@ -102,31 +102,46 @@ def plural(unit: str, number: float) -> str:
     return unit if number == 1 else f"{unit}s"
 
 
-def tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
-    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence."""
+def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
+    """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit), _forecast_tile(verdict, unit))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict, unit),
+        _forecast_tile(verdict, unit, over),
     )
 
 
-def _quiet_tiles(verdict: Json | None, unit: str) -> tuple[Tile, ...]:
-    learning = verdict is None or verdict["status"] == "learning"
-    nothing = "Not known yet" if learning else "Nowhere"
-    growth = (verdict or {}).get("growth_bytes_per_generation")
+def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...]:
+    rate = _rate_text((verdict or {}).get("growth_bytes_per_generation"))
+    where, what, when = (
+        ("Nowhere", "no phase keeps memory"),
+        ("Nothing", "no type grows with the memory"),
+        "Never",
+    )
+    if _is_learning(verdict):
+        when = _not_known(over)
+        short = f"too few {plural(unit, 2)} for an answer"
+        where = (when, short if over else "phases are being measured")
+        what = (when, short if over else "types are being counted")
     return (
-        Tile("WHERE", nothing, "phases are being measured" if learning else "no phase keeps memory", "#books"),
-        Tile("WHAT", "Not known yet" if learning else "Nothing",
-             "types are being counted" if learning else "no type grows with the memory", "#types"),
-        Tile("HOW MUCH", _rate_text(growth), f"per {unit}", "#trend"),
-        Tile("WHEN", "Not known yet" if learning else "Never", "no start of growth found", "#trend"),
-    )  # fmt: skip
+        Tile("WHERE", *where, "#books"),
+        Tile("WHAT", *what, "#types"),
+        Tile("HOW MUCH", rate, f"per {unit}", "#trend"),
+        Tile("WHEN", when, "no start of growth found", "#trend"),
+    )
+
+
+def _is_learning(verdict: Json | None) -> bool:
+    return verdict is None or verdict["status"] == "learning"
+
+
+def _not_known(over: bool) -> str:
+    return "Not known" if over else "Not known yet"
 
 
 def _where(finding: Json, unit: str) -> Tile:
@@ -136,7 +151,7 @@ def _where(finding: Json, unit: str) -> Tile:
         value, detail = "No single phase", f"the growth is {_spread(unit)}"
     else:
         value = phase
-        detail = f"books {formats.percent(share)} of the growth" if share is not None else ""
+        detail = f"keeps {formats.percent(share)} of this growth" if share is not None else ""
     if finding.get("process"):
         detail = f"{detail} · {finding['process']}".lstrip(" ·")
     return Tile("WHERE", value, detail, "#books", finding["status"])
@@ -201,7 +216,7 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
+def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     oom = (verdict or {}).get("oom") or {"risk": "none", "limit_bytes": None, "generation": None}
     limit = oom["limit_bytes"]
     against = (
@@ -211,11 +226,9 @@ def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
     )
     when = oom["generation"]
     if when is None:
-        value = (
-            "Not known yet"
-            if verdict is None or verdict["status"] == "learning"
-            else "Not in sight"
-        )
+        value = "Not in sight"
+        if _is_learning(verdict):
+            value = _not_known(over)
         return Tile("FORECAST", value, against, "#trend")
     low, high = _whole(when["low"]), _whole(when["high"])
     detail = f"between {low} and {high} · {against}" if low != high else against

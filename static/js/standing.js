@@ -1,0 +1,26 @@
+// How a run stands, in a word for the live mark: a page may be connected to a run that says nothing. Knows no page.
+
+export const WORDS = {
+  live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
+  terminated: "Terminated", silent: "Silent",
+};
+const ENDS = { finished: "ended", failed: "failed", silent: "silent" };
+
+/** Whether nothing more is to come: what is presumed from silence, a word of the run takes back. */
+export const isOver = ({ state, presumed }) => ["finished", "failed"].includes(state) || (state === "killed" && !presumed);
+
+/** What a run is that does not speak, by a name of WORDS; null of one that runs. `reason`: as it was told. */
+export function quiet({ state, reason }) {
+  if (state !== "killed") return ENDS[state] ?? null;
+  // Of a signal that it could answer, Ctrl-C for one, a process tells itself.
+  return !reason || reason.split(":")[0] === "memory" ? "killed" : "terminated";
+}
+
+/**
+ * What the mark shows, by a name of WORDS or "paused". A server that is away goes before what it told last of a run that may
+ * speak again.
+ */
+export function markOf(connection, run, paused) {
+  if (connection === "disconnected" && !isOver(run)) return connection;
+  return quiet(run) ?? (paused && connection === "live" ? "paused" : connection);
+}
