@@ -72,6 +72,47 @@ def test_the_holder_found_before_stands_beside_a_little_garbage() -> None:
     assert finding.suspects[1].name == "trainer.Trainer.kept[*]"
 
 
+DECLARED = ((ENVIRONMENT, 2, 2, None),)
+
+
+def examined_as_declared(*leaks: Leak, collections: bool = False) -> Verdict:
+    training = Training(
+        leaks=leaks, generations=28, noise=0.5 * MIB, expectations=DECLARED, collections=collections
+    )
+    return examine(training.history())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "path"),
+    [(16 * 3, CYCLIC_GARBAGE), (16 * 25, "trainer.Trainer.kept[*]")],
+    ids=["a few in cycles", "held"],
+)
+def test_a_broken_count_of_what_is_held_is_no_garbage(garbage: int, path: str) -> None:
+    finding = first(examined_as_declared(environments(garbage, path)))
+    assert finding.kind == "objects"
+    assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
+
+
+def test_what_full_collections_have_left_is_no_garbage() -> None:
+    """Seen in cycles once; a collection would have freed them, and they go on rising."""
+    seen = replace(environments(16 * 5), bytes=0, counts={}, start=4, stop=5)
+    grows = replace(environments(0), holders=())
+    finding = first(examined_as_declared(grows, seen, collections=True))
+    assert finding.kind == "objects"
+    assert first(examined_as_declared(grows, seen)).kind == "cyclic_garbage"
+
+
+def test_a_broken_count_of_what_only_cycles_hold_is_garbage() -> None:
+    verdict = examined_as_declared(environments(16 * 25))
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
+    assert [s.name for s in finding.suspects[:2]] == [ENVIRONMENT, CYCLIC_GARBAGE]
+    assert "leaves cycles of TradingEnvironment" in verdict.summary
+    assert any("declared 2." in line for line in finding.evidence)
+    assert any("Break reference cycles" in line for line in finding.advice)
+    assert not any("drop the last reference" in line for line in finding.advice)
+
+
 @pytest.mark.parametrize("off", [True, False])
 def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) -> None:
     holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 3_000))

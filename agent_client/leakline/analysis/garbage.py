@@ -112,7 +112,7 @@ def garbage_types(holders: Iterable[Holder]) -> dict[str, int]:
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     """The same cause as what it is when garbage is what grows; None when it is not."""
     owner = cause.owner
-    if owner is not None and owner.role == "type" and owner.violation is None:
+    if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
             waiting.mostly and owner.name in garbage_types(facts.history.holders)
         )
