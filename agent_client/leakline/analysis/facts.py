@@ -9,7 +9,14 @@ from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
 from .bounds import Bounded, bounded_containers, tracked_names
-from .contracts import COLLECTIONS, Readings, Violation, applicable_readings, find_violation, types_of
+from .contracts import (
+    COLLECTIONS,
+    Readings,
+    Violation,
+    applicable_readings,
+    find_violation,
+    types_of,
+)
 from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
