@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -164,6 +166,12 @@ def test_what_is_as_right_is_a_kind_of_finding_and_no_more_than_another_word_for
     kinds = set(get_args(FindingKind))
     assert all({planted, told} <= kinds and planted != told for planted, told in ALIKE)
     assert {planted for planted, _ in ALIKE} <= {"objects", "container", "arrays"}
+
+
+def test_the_document_says_what_is_as_right() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "drill.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", document, re.M)
+    assert told == list(ALIKE)
 
 
 def test_memory_without_a_name_is_right_by_its_kind_alone() -> None:
