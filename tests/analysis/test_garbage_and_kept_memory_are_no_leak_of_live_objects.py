@@ -205,6 +205,41 @@ def test_live_objects_that_grow_while_the_collector_is_off_are_not_garbage() -> 
     assert first(examined(leak, **sizes, **PART, **OFF)).kind == "native"
 
 
+def examined_in_part(reached: float = 0, off: bool = True, *leaks: Leak) -> Verdict:
+    """Of the newest 30,000 objects ever more are garbage, a minority; ``reached``: more are looked at each time."""
+    more = {**looks(300), "python.garbage_looked_at": reached}
+    start = {
+        "python.garbage_objects": 2_000.0,
+        "python.garbage_bytes": 5e6,
+        "python.garbage_looked_at": 3e4,
+    }
+    enabled = {"python.collector_enabled": float(not off)}
+    return examined(Leak(TRAIN, 6 * MIB, more), *leaks, **start, **PART, **enabled)
+
+
+@pytest.mark.parametrize(
+    ("reached", "off"), [(3_000, True), (0, False)], ids=["looks reach further back", "it is on"]
+)
+def test_a_part_of_the_newest_says_nothing_of_growth(reached: float, off: bool) -> None:
+    assert examined_in_part(reached, off).findings[0].kind == "native"
+
+
+def test_while_the_collector_is_off_more_garbage_among_the_newest_has_come_since() -> None:
+    finding = first(examined_in_part())
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
+    assert any("At least 10,400 objects wait" in line for line in finding.evidence)
+
+
+def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase() -> None:
+    """The pool of the allocator runs dry in another phase than the one that leaves the cycles."""
+    named = replace(environments(16 * 25), bytes=0.2 * MIB)
+    verdict = examined_in_part(0, True, named)
+    raised = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert [(f.kind, f.phase) for f in raised] == [("cyclic_garbage", EVALUATE)]
+    assert raised[0].suspects[0].name == ENVIRONMENT
+    assert raised[0].growth_bytes_per_generation.estimate == pytest.approx(6.2 * MIB, rel=0.25)
+
+
 def test_garbage_that_is_collected_now_and_then_is_no_leak_of_its_own() -> None:
     training = Training(leaks=(Leak(TRAIN, 6 * MIB),), generations=28, noise=0.5 * MIB)
     training.counts |= {**WHOLE, "python.garbage_bytes": 3e6}
