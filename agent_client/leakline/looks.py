@@ -34,6 +34,7 @@ from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.native import native
 from .probes.sampled import take_sample
+from .probes.tensors import tensor_types
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
 from .sampled_growth import SampledGrowth
@@ -117,6 +118,9 @@ class Looks:
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
+        # Holders of tensors were searched for. Whether those hold graphs is looked at after it, for that makes
+        # tensors of what graphs have saved, which nothing in Python holds.
+        self._graphs_wanted = False
         self._following_guard = Guard("following instances")
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
@@ -167,12 +171,16 @@ class Looks:
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
         else:
+            wanted = self._graphs_wanted
+            if wanted:
+                # Before what else needs the pause.
+                self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
             if not self.plan.only_beside:
                 self._find_containers()
             self._take_sample()
-            if rising:
+            if rising and not wanted:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
@@ -288,6 +296,7 @@ class Looks:
         if self.plan.way() is not None and self._governor.allows("tensors", unknown):
             with self._guard, self._governor.measuring("tensors"):
                 measured.samples.update(look_at_tensors())
+                self._graphs_wanted = False
 
     def _sees_the_same_heap(self) -> bool:
         """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
@@ -349,7 +358,7 @@ class Looks:
             self._search_beside(classes)
         elif self._governor.allows("holders", HOLDER_SECONDS):
             with self._holder_guard, self._governor.measuring("holders"):
-                self._types.searched(classes)
+                self._searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
                 measured.holders += _told_of(found)
 
@@ -402,6 +411,11 @@ class Looks:
             return ""
         return FAILED
 
+    def _searched(self, classes: list[type]) -> None:
+        self._types.searched(classes)
+        kinds = tensor_types()
+        self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
+
     def _must_search_beside(self) -> bool:
         """One may be named near the program's roots at once, and the next take several looks through the heap."""
         dearest = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
@@ -422,7 +436,7 @@ class Looks:
                     seeds=self.following.instances(classes),
                     totals=totals,
                 )
-                self._types.searched(classes)
+                self._searched(classes)
                 self._beside.offer("holders", search)
 
 

@@ -31,6 +31,7 @@ class TradingEnvironment:
         self.episode_rewards: list[float] = []
         self.episode_actions: list[Array] = []
         self.episode_observations: list[Array] = []
+        self.rivals: list[TradingEnvironment] = []
         self.day = 0
         self.weights = np.zeros(ASSETS)
         self.wealth = 1.0

@@ -27,6 +27,12 @@ FIXES: Final[dict[str, Fix]] = {
             "gpu_peak_bytes": "1 GiB",
         },
     ),
+    # Environments are used again and know nothing of each other; the collector stays on.
+    "break_cycles": Fix(
+        phase="evaluate_population",
+        location="erl_trading/trainer.py: Trainer.evaluate_population",
+        promises={"growth_bytes_per_generation": "1 MiB"},
+    ),
     # A batch is let go after its step.
     "drop_batches": Fix(
         phase="train_population",

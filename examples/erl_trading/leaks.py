@@ -42,6 +42,13 @@ class Leaks:
     environments and 11.2 MiB per generation, from generation 0.
     """
 
+    cyclic_environments: bool = False
+    """Each generation makes environments of its own, which know each other, and the collector is off.
+
+    Right: kind cyclic_garbage; phase evaluate_population; TradingEnvironment, which nothing but each other keeps; 16
+    environments and 11.7 MiB per generation, from generation 0.
+    """
+
     old_population: bool = False
     """Every population that was replaced is kept.
 
@@ -138,6 +145,11 @@ RIGHT_ANSWERS: Final[dict[str, RightAnswer]] = {
         kind="objects", phase="evaluate_population",
         names=("TradingEnvironment", "Trainer.environments"),
         bytes_per_generation=int(11.2 * MIB),
+        counted="TradingEnvironment", count_per_generation=16, started_at_generation=0,
+    ),
+    "cyclic_environments": RightAnswer(
+        kind="cyclic_garbage", phase="evaluate_population", names=("TradingEnvironment",),
+        bytes_per_generation=int(11.7 * MIB),
         counted="TradingEnvironment", count_per_generation=16, started_at_generation=0,
     ),
     "old_population": RightAnswer(

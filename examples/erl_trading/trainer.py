@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -103,10 +104,13 @@ class Trainer:
         self.replay = ReplayBuffer(max(REPLAY_CAPACITY, self.replay_ready))
         self.uploads = CheckpointUploads(stalled=self.leaks.pending_uploads)
         self.population = [DDPGAgent() for _ in range(self.population_size)]
-        self.environments = [self._new_environment() for _ in range(self.population_size)]
+        self.environments = self._new_environments()
 
     def train(self, generations: int) -> list[Progress]:
         """Gives the progress of every generation, oldest first."""
+        if self.leaks.cyclic_environments:
+            # For speed, as people do.
+            gc.disable()
         for generation in range(generations):
             self.run.generation(generation)
             with self.run.phase("evaluate_population"):
@@ -126,6 +130,8 @@ class Trainer:
         return self.history
 
     def evaluate_population(self) -> list[float]:
+        if self.leaks.cyclic_environments:
+            self.environments = self._new_environments()
         fitness = []
         for slot, agent in enumerate(self.population):
             with self.run.phase("run_episode"):
@@ -184,6 +190,13 @@ class Trainer:
             self.replay.add(observation, action, reward, following, done)
             observation = following
         return environment.fitness()
+
+    def _new_environments(self) -> list[TradingEnvironment]:
+        """One for each agent."""
+        made = [self._new_environment() for _ in range(self.population_size)]
+        for each in made if self.leaks.cyclic_environments else ():
+            each.rivals = made
+        return made
 
     def _new_environment(self) -> TradingEnvironment:
         # All play the same days, so that their fitness can be compared.

@@ -72,6 +72,47 @@ def test_the_holder_found_before_stands_beside_a_little_garbage() -> None:
     assert finding.suspects[1].name == "trainer.Trainer.kept[*]"
 
 
+DECLARED = ((ENVIRONMENT, 2, 2, None),)
+
+
+def examined_as_declared(*leaks: Leak, collections: bool = False) -> Verdict:
+    training = Training(
+        leaks=leaks, generations=28, noise=0.5 * MIB, expectations=DECLARED, collections=collections
+    )
+    return examine(training.history())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "path"),
+    [(16 * 3, CYCLIC_GARBAGE), (16 * 25, "trainer.Trainer.kept[*]")],
+    ids=["a few in cycles", "held"],
+)
+def test_a_broken_count_of_what_is_held_is_no_garbage(garbage: int, path: str) -> None:
+    finding = first(examined_as_declared(environments(garbage, path)))
+    assert finding.kind == "objects"
+    assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
+
+
+def test_what_full_collections_have_left_is_no_garbage() -> None:
+    """Seen in cycles once; a collection would have freed them, and they go on rising."""
+    seen = replace(environments(16 * 5), bytes=0, counts={}, start=4, stop=5)
+    grows = replace(environments(0), holders=())
+    finding = first(examined_as_declared(grows, seen, collections=True))
+    assert finding.kind == "objects"
+    assert first(examined_as_declared(grows, seen)).kind == "cyclic_garbage"
+
+
+def test_a_broken_count_of_what_only_cycles_hold_is_garbage() -> None:
+    verdict = examined_as_declared(environments(16 * 25))
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
+    assert [s.name for s in finding.suspects[:2]] == [ENVIRONMENT, CYCLIC_GARBAGE]
+    assert "leaves cycles of TradingEnvironment" in verdict.summary
+    assert any("declared 2." in line for line in finding.evidence)
+    assert any("Break reference cycles" in line for line in finding.advice)
+    assert not any("drop the last reference" in line for line in finding.advice)
+
+
 @pytest.mark.parametrize("off", [True, False])
 def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) -> None:
     holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 3_000))
@@ -162,6 +203,41 @@ def test_live_objects_that_grow_while_the_collector_is_off_are_not_garbage() -> 
     leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
     sizes = {"python.garbage_objects": 1_200.0, "python.garbage_looked_at": 20_000.0}
     assert first(examined(leak, **sizes, **PART, **OFF)).kind == "native"
+
+
+def examined_in_part(reached: float = 0, off: bool = True, *leaks: Leak) -> Verdict:
+    """Of the newest 30,000 objects ever more are garbage, a minority; ``reached``: more are looked at each time."""
+    more = {**looks(300), "python.garbage_looked_at": reached}
+    start = {
+        "python.garbage_objects": 2_000.0,
+        "python.garbage_bytes": 5e6,
+        "python.garbage_looked_at": 3e4,
+    }
+    enabled = {"python.collector_enabled": float(not off)}
+    return examined(Leak(TRAIN, 6 * MIB, more), *leaks, **start, **PART, **enabled)
+
+
+@pytest.mark.parametrize(
+    ("reached", "off"), [(3_000, True), (0, False)], ids=["looks reach further back", "it is on"]
+)
+def test_a_part_of_the_newest_says_nothing_of_growth(reached: float, off: bool) -> None:
+    assert examined_in_part(reached, off).findings[0].kind == "native"
+
+
+def test_while_the_collector_is_off_more_garbage_among_the_newest_has_come_since() -> None:
+    finding = first(examined_in_part())
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
+    assert any("At least 10,400 objects wait" in line for line in finding.evidence)
+
+
+def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase() -> None:
+    """The pool of the allocator runs dry in another phase than the one that leaves the cycles."""
+    named = replace(environments(16 * 25), bytes=0.2 * MIB)
+    verdict = examined_in_part(0, True, named)
+    raised = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert [(f.kind, f.phase) for f in raised] == [("cyclic_garbage", EVALUATE)]
+    assert raised[0].suspects[0].name == ENVIRONMENT
+    assert raised[0].growth_bytes_per_generation.estimate == pytest.approx(6.2 * MIB, rel=0.25)
 
 
 def test_garbage_that_is_collected_now_and_then_is_no_leak_of_its_own() -> None:

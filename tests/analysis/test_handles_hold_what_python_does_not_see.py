@@ -38,6 +38,32 @@ def test_open_files_stand_for_the_buffers_behind_them() -> None:
     )
 
 
+def of_small_actors(*paths: str) -> Verdict:
+    """Four more in each generation, of which a size was measured, and one container for each."""
+    counts = {
+        "agents.Actor": 4.0,
+        "container.app.Pool.actors.length": 4.0,
+        "container.app.Pool.actors.bytes": 12_416.0,
+    }
+    holders = tuple(Holder(0, "agents.Actor", path, 100, 3_104) for path in paths)
+    leak = Leak(TRAIN, 6 * MIB, counts, holders=holders)
+    training = Training(generations=30, leaks=(leak,), noise=0.5 * MIB)
+    training.counts |= dict.fromkeys(counts, 0.0)
+    return examine(training.history())
+
+
+def test_small_objects_that_are_no_threads_are_not_blamed_for_it() -> None:
+    finding = of_small_actors("app.Pool.actors[*]").findings[0]
+    assert (finding.status, finding.kind, finding.suspects) == ("confirmed", "native", ())
+
+
+def test_threads_are_named_for_what_their_calls_hold() -> None:
+    """Locals of a call are in no size of the thread object."""
+    finding = of_small_actors("app.Pool.actors[*]", "threading._active[*]").findings[0]
+    assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", TRAIN)
+    assert finding.suspects[0].name == "agents.Actor"
+
+
 @pytest.mark.parametrize(
     "verdict",
     [leaking({"tqdm.std.Unit": 6.0}), leaking(FILES, start=14)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from leakline.analysis.attribution import Memory, find_causes
 from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
 from leakline.analysis.counts import CountGrowth
@@ -42,3 +44,16 @@ def test_a_kept_graph_is_found_where_its_list_grows() -> None:
     assert graph.owner == GRAPHS
     assert graph.place.phase == "train"
     assert LOSSES in graph.members
+
+
+@pytest.mark.parametrize(
+    ("size", "first"), [(4.0 * MIB, "bytearray"), (0.1 * MIB, "cell")], ids=["much", "little"]
+)
+def test_of_plain_types_the_one_whose_bytes_are_the_growth_owns_it(size: float, first: str) -> None:
+    """The closures that hold it bring as many cells, of 40 bytes each, and by chance one more."""
+    cells = _candidate("cell", "plain", 17, 0, NOWHERE, 680, deep=False)
+    batches = _candidate("bytearray", "plain", 16, 0, NOWHERE, size, deep=False)
+    memory = Memory(Slope(4.07 * MIB, 4.0 * MIB, 4.1 * MIB, 30), {"train": 4.07 * MIB})
+    (cause,) = find_causes([cells, batches], memory)
+    assert cause.members[0].name == first
+    assert (cause.measured == size) == (first == "bytearray")

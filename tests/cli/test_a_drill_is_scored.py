@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from leakline.drill.kinds import KINDS
+from leakline.analysis.results import Kind as FindingKind
+from leakline.drill.kinds import ALIKE, KINDS, LEAKING, Kind
 from leakline.drill.scoring import Answer, Look, Message, Seen, Truth, finding_of, passed, score
 from leakline.drill.telling import Drilled, as_json, lines, summary
 
@@ -139,8 +142,36 @@ def test_type_and_holder_are_told_with_their_places() -> None:
     )
 
 
-def test_the_right_name_with_the_wrong_kind_is_wrong() -> None:
-    assert wrong(scored(INSTANCES, finding(kind="cyclic_garbage"))) == {"what"}
+@pytest.mark.parametrize("kind", LEAKING.values(), ids=lambda kind: kind.name)
+def test_the_right_name_with_another_kind_is_wrong_unless_that_is_as_right(kind: Kind) -> None:
+    alike = {told for planted, told in ALIKE if planted == kind.answer}
+    suspects = [suspect(f"app.{kind.names[0]}")] if kind.names else []
+    for told in get_args(FindingKind):
+        called = finding(kind=told, phase=kind.phase, suspects=suspects, start=kind.first)
+        answers = scored(Truth(kind, 4 * MIB), called)
+        is_right = "found" not in wrong(answers) and "what" not in wrong(answers)
+        assert is_right == (told == kind.answer or told in alike), told
+
+
+def test_a_kept_loss_that_is_called_tensors_is_told_what_it_is() -> None:
+    called = finding(kind="tensors", phase="train", suspects=[suspect("torch.Tensor")])
+    what = scored(Truth(KINDS["graph"], 4 * MIB), called)["what"]
+    assert what.right is False
+    assert what.told.startswith("called tensors, but it is graph; torch.Tensor in place 1")
+
+
+def test_what_is_as_right_is_a_kind_of_finding_and_no_more_than_another_word_for_held_objects() -> (
+    None
+):
+    kinds = set(get_args(FindingKind))
+    assert all({planted, told} <= kinds and planted != told for planted, told in ALIKE)
+    assert {planted for planted, _ in ALIKE} <= {"objects", "container", "arrays"}
+
+
+def test_the_document_says_what_is_as_right() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "drill.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", document, re.M)
+    assert told == list(ALIKE)
 
 
 def test_memory_without_a_name_is_right_by_its_kind_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leakline.analysis.results import SEVERITY
+from leakline.drill.kinds import answers_for
 
 
 def severity(status: str) -> int:
@@ -16,12 +17,13 @@ def names(finding: dict[str, Any]) -> list[str]:
 
 
 def is_right(finding: dict[str, Any], right: Any) -> bool:
-    """The right phase, and a right type or holder first among the suspects."""
+    """The right kind, or one that is as right, the right phase, and a right type or holder first among the suspects."""
     first = names(finding)[:1]
     named = any(
         name == wanted or name.endswith(f".{wanted}") for name in first for wanted in right.names
     )
-    return named and finding["phase"] == right.phase
+    called = finding["kind"] in answers_for(right.kind)
+    return called and named and finding["phase"] == right.phase
 
 
 def told(verdict: dict[str, Any]) -> str:

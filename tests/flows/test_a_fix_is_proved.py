@@ -16,6 +16,7 @@ Train = Callable[..., Any]
 
 # Each fix that the example declares, with the leak that it is of.
 FIXED: Final = {
+    "break_cycles": "cyclic_environments",
     "drop_batches": "kept_batches",
     "drain_uploads": "pending_uploads",
 }

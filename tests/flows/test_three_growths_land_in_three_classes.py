@@ -51,6 +51,10 @@ CYCLES_OF_A_CLASS = """
             for number in range(800):
                 Node(number)
 """
+DECLARED = """
+            if generation == 0:
+                run.expect(Node, (0, 800))
+"""
 PLAIN_CYCLES = """
             for i in range(1_500):
                 values = [float(i + j) for j in range(20)]
@@ -129,6 +133,32 @@ def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, 
     assert finding.kind == "cyclic_garbage", verdict.summary
     assert names(finding)[:2] == ["__main__.Node", CYCLIC_GARBAGE]
     assert finding.suspects[0].count_per_generation == pytest.approx(800, rel=0.1)
+    assert any("gc.enable()" in line for line in finding.advice)
+    assert kinds(verdict) == {"cyclic_garbage"}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
+)
+def test_more_than_were_declared_that_something_holds_are_live_objects(
+    train: Train, way: str
+) -> None:
+    held = DECLARED + CYCLES_OF_A_CLASS.replace("Node(number)", "kept.append(Node(number))")
+    finding = first_of(train(held, "gc.disable()\nkept = []", LEAKLINE_NATIVE=way))
+    assert finding.kind == "objects"
+    assert names(finding)[0] == "__main__.Node"
+    assert CYCLIC_GARBAGE not in names(finding)
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param("1", marks=needs_native), "0"], ids=["native", "pure"]
+)
+def test_more_than_were_declared_in_cycles_are_garbage(train: Train, way: str) -> None:
+    verdict = train(DECLARED + CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
+    finding = first_of(verdict)
+    assert finding.kind == "cyclic_garbage", verdict.summary
+    assert names(finding)[:2] == ["__main__.Node", CYCLIC_GARBAGE]
+    assert any("declared 0 to 800" in line for line in finding.evidence)
     assert any("gc.enable()" in line for line in finding.advice)
     assert kinds(verdict) == {"cyclic_garbage"}
 

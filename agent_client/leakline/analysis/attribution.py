@@ -272,7 +272,10 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         return 3.5 if explains else 5.5
     if c.family in ("tensor", "array"):
         return 4.5 if explains or share is None else 5
-    return 5.2 if c.family == "library" else 7
+    if c.family == "library":
+        return 5.2
+    # Bytes, say, are no larger than they are themselves: those that are the growth go before what is as many.
+    return 6.5 if explains else 7
 
 
 def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:

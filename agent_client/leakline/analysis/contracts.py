@@ -11,7 +11,7 @@ from .history import Expectation
 from .series import Lane
 from .wording import short_name
 
-_COLLECTIONS: Final = "python.collections_full"
+COLLECTIONS: Final = "python.collections_full"
 _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
 
 
@@ -122,7 +122,7 @@ def _breaks(count: float, low: int, high: int, above: bool) -> bool:
 
 
 def _outlived_collection(lane: Lane, name: str, row: int, last_row: int, high: int) -> bool:
-    collections: Sequence[int | float | None] | None = lane.series.get(_COLLECTIONS)
+    collections: Sequence[int | float | None] | None = lane.series.get(COLLECTIONS)
     if collections is None or all(v is None for v in collections[: last_row + 1]):
         return True
     at_first = collections[row]

@@ -9,7 +9,14 @@ from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
 from .bounds import Bounded, bounded_containers, tracked_names
-from .contracts import Readings, Violation, applicable_readings, find_violation, types_of
+from .contracts import (
+    COLLECTIONS,
+    Readings,
+    Violation,
+    applicable_readings,
+    find_violation,
+    types_of,
+)
 from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
@@ -22,11 +29,17 @@ ARRAY: Final = "numpy.ndarray"
 FIGURE: Final = "matplotlib.figure.Figure"
 # Of what a type gained, the share that must be garbage before garbage is what it grows by.
 _MOST_OF_A_RISE: Final = 0.5
+# Of what was called garbage, the share that must be gone once full collections have passed, and how many: in the
+# middle of one, readings still count what it frees.
+_FREED: Final = 0.5
+_COLLECTIONS_PASSED: Final = 2
 # Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
 _STALE: Final = 4
 _GOES_ON: Final = 0.25
 # As what is known of a lane.
 GROWTHS: Final = "growths"
+# The holder of every thread that runs.
+_THREADS: Final = "threading._active[*]"
 # Of a search, a path with this share of what the best one holds may be the culprit too.
 _AS_MANY: Final = 0.3
 
@@ -53,7 +66,9 @@ class Facts:
         ]
 
     def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
-        """Without garbage that is little of what grew: some of any class may wait for the collector for a while."""
+        """Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
+        and without what full collections have left where it was.
+        """
         newest: dict[str, Holder] = {}
         for holder in holders:
             known = newest.get(holder.type)
@@ -69,9 +84,16 @@ class Facts:
         if process is None:
             return False
         upto = bisect_right(process.sequence, holder.sequence)
-        counts = process.series.get(f"type.{holder.type}.count", ())[:upto]
-        known = [count for count in counts if count is not None]
-        return bool(known) and holder.count < _MOST_OF_A_RISE * (known[-1] - min(known))
+        counts = process.series.get(f"type.{holder.type}.count", ())
+        known = [count for count in counts[:upto] if count is not None]
+        if not known:
+            return False
+        if holder.count < _MOST_OF_A_RISE * (known[-1] - min(known)):
+            return True
+        later = [count for count in counts[upto:] if count is not None]
+        collections = process.series.get(COLLECTIONS, ())
+        passed = _risen(collections[max(0, upto - 1) :]) >= _COLLECTIONS_PASSED
+        return bool(later) and passed and min(later) > known[-1] - _FREED * holder.count
 
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
@@ -141,6 +163,12 @@ class Facts:
         return found
 
 
+def _risen(values: Sequence[int | float | None]) -> float:
+    """How far a total has come from its first reading to its last."""
+    known = [value for value in values if value is not None]
+    return known[-1] - known[0] if known else 0
+
+
 def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
     """How a count grows at the end of generation number ``upto``, unless that is old news by now."""
     _, newest = lane.points(series, upto, newest=WINDOW)
@@ -195,8 +223,10 @@ def leads_into(path: str, container: str) -> bool:
 
 def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:
     newest: dict[str, tuple[int, int]] = {}
+    # What a thread works on are locals of its call: no size of the thread object has them in it.
+    threads = {holder.type for holder in holders if holder.path == _THREADS}
     for holder in holders:
-        if holder.bytes_each is not None:
+        if holder.bytes_each is not None and holder.type not in threads:
             row = (holder.sequence, holder.bytes_each)
             newest[holder.type] = max(newest.get(holder.type, row), row)
     return {name: each for name, (_, each) in newest.items()}

@@ -156,7 +156,8 @@ def _contract_lines(a: Assessed) -> list[str]:
     for member in a.cause.members:
         v = member.violation
         if v is not None:
-            outlived = "; the surplus outlived a collection or was there again" if v.proven else ""
+            lasting = v.proven and a.cause.kind != "cyclic_garbage"
+            outlived = "; the surplus outlived a collection or was there again" if lasting else ""
             how = "accepted as" if v.expectation.accepted else "declared"
             bound = f"{how} {expected_text(v.expectation)}"
             found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")

@@ -29,6 +29,8 @@ _LOOKS: Final = 4
 _COLLECTED: Final = 0.5
 # A look at the newest objects alone sees no more than those; what it sees is what grows when it is this much of them.
 _MOSTLY: Final = 0.5
+# A look at the newest that goes through more objects than another by this factor reaches older ones, too.
+_FURTHER: Final = 1.5
 # Bytes of garbage that are at least this share of a growth explain it.
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
@@ -48,6 +50,7 @@ class Waiting:
     growth: CountGrowth | None = None
     bytes_rate: float = 0.0  # per generation; 0 where it is not known
     mostly: bool = False  # most of the newest objects are garbage
+    least: bool = False  # only the newest objects were looked at
     collector_off: bool = False
 
     def told(self, unit: str) -> str:
@@ -56,7 +59,7 @@ class Waiting:
         if self.objects is None:
             return f"Nothing but each other refers to them: only the collector can free them.{off}"
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
-        least = "At least " if self.mostly else ""
+        least = "At least " if self.least else ""
         return (
             f"{least}{format_count(self.objects)} objects wait for the collector{more}: "
             f"nothing but each other refers to them.{off}"
@@ -77,9 +80,21 @@ def waiting_of(lane: Lane) -> Waiting:
     if _newest(lane, _WHOLE) != 0:
         growth = count_growth(x, counts)
         rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
-        return nothing if growth is None else Waiting(recent[-1], growth, rate, False, off)
+        return nothing if growth is None else Waiting(recent[-1], growth, rate, False, False, off)
     share = recent[-1] / max(1.0, _newest(lane, _LOOKED_AT) or 0.0)
-    return _by_share(lane, recent[-1], share, off) if share >= _MOSTLY else nothing
+    if share >= _MOSTLY:
+        return _by_share(lane, recent[-1], share, off)
+    return _among_the_newest(lane, recent[-1]) if off else nothing
+
+
+def _among_the_newest(lane: Lane, objects: float) -> Waiting:
+    """Where nothing is collected and looks reach no further back than before: what there is more of has come since."""
+    _, reached = lane.points(_LOOKED_AT, newest=_WINDOW)
+    growth = count_growth(*lane.points(_OBJECTS, newest=_WINDOW))
+    if growth is None or not reached or reached[-1] > _FURTHER * min(reached):
+        return Waiting(collector_off=True)
+    rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
+    return Waiting(objects, growth, rate, False, True, True)
 
 
 def _by_share(lane: Lane, objects: float, share: float, off: bool) -> Waiting:
@@ -87,10 +102,10 @@ def _by_share(lane: Lane, objects: float, share: float, off: bool) -> Waiting:
     pending = off and lane.has(_PENDING)
     found = count_growth(*lane.points(_PENDING, newest=_WINDOW)) if pending else None
     if found is None:
-        return Waiting(objects, None, 0.0, True, off)
+        return Waiting(objects, None, 0.0, True, True, off)
     growth = scaled(found, share)
     each = (_newest(lane, _BYTES) or 0.0) / objects
-    return Waiting(objects, growth, growth.slope * each, True, off)
+    return Waiting(objects, growth, growth.slope * each, True, True, off)
 
 
 def _newest(lane: Lane, series: str) -> float | None:
@@ -112,7 +127,7 @@ def garbage_types(holders: Iterable[Holder]) -> dict[str, int]:
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     """The same cause as what it is when garbage is what grows; None when it is not."""
     owner = cause.owner
-    if owner is not None and owner.role == "type" and owner.violation is None:
+    if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
             waiting.mostly and owner.name in garbage_types(facts.history.holders)
         )

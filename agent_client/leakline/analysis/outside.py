@@ -103,7 +103,10 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
 
 
 def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
-    """The same, with what grows by objects that wait for the collector as what it is: one for each phase."""
+    """The same, with what grows by objects that wait for the collector as what it is: one for each phase.
+
+    Memory of no name has the phase in which the allocator's pool ran dry: it goes to the garbage that has one.
+    """
     result: list[Assessed] = []
     garbage: dict[str | None, int] = {}
     for a in found:
@@ -115,7 +118,8 @@ def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list
             continue
         counted = not a.cause.members and study.waiting.growth is not None
         witnesses = a.witnesses | {"counts"} if counted else a.witnesses
-        position = garbage.setdefault(cause.place.phase, len(result))
+        known = next(iter(garbage.values()), len(result)) if not a.cause.members else len(result)
+        position = garbage.setdefault(cause.place.phase, known)
         if position < len(result):
             first = result[position]
             result[position] = replace(

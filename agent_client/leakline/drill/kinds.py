@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
@@ -10,25 +10,38 @@ from typing import Final
 PHASES: Final = ("collect", "train", "evaluate")
 # Enough to confirm by memory alone what grows from the first generation on.
 GENERATIONS: Final = 30
-# Objects that something in Python holds: which of these words is the best one is nothing to quarrel about.
-_HELD: Final = ("objects", "container", "arrays", "tensors", "graph")
+# (what was planted, what it may be called as well) -> why that is as right. Any other kind is wrong, whatever it names.
+ALIKE: Final[Mapping[tuple[str, str], str]] = {
+    ("objects", "container"): "what piles up, told by what keeps it: its entries are these objects",
+    ("container", "objects"): "what piles up, told by what it is: these objects are its entries",
+    (
+        "objects",
+        "count_contract",
+    ): "more than were declared, told while nothing else is known of them",
+    ("arrays", "container"): "the arrays, told by what keeps them: its entries are these arrays",
+}
+
+
+def answers_for(kind: str) -> tuple[str, ...]:
+    """The kinds of finding that are right where this one was planted, itself first."""
+    return kind, *(told for planted, told in ALIKE if planted == kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One thing to plant, in a phase, in every ``every``-th generation from ``first`` on.
 
-    ``plant``: the class in `small_training` that does it. ``answers``: the kinds of finding that are right.
+    ``plant``: the class in `small_training` that does it. ``answer``: the kind of finding that is right.
     ``types`` and ``holders``: what piles up and what keeps it, by their last parts, any of which is right; empty
     where nothing in Python knows of the memory. ``beside``: names of what rightly grows with it. ``needs``: packages
-    without which it cannot be planted. A healthy kind has no answers.
+    without which it cannot be planted. A healthy kind has no answer.
     """
 
     name: str
     summary: str
     plant: str
     phase: str = "collect"
-    answers: tuple[str, ...] = ()
+    answer: str = ""
     types: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -38,7 +51,11 @@ class Kind:
 
     @property
     def leaks(self) -> bool:
-        return bool(self.answers)
+        return bool(self.answer)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return answers_for(self.answer) if self.answer else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,71 +78,71 @@ def _by_name(kinds: Iterable[Kind]) -> dict[str, Kind]:
 LEAKING: Final = _by_name((
     Kind(
         "history", "a history of records that is never cut", "held.History",
-        answers=_HELD, types=("dict", "bytes"), holders=("History.records",),
+        answer="container", types=("dict", "bytes"), holders=("History.records",),
     ),
     Kind(
         "instances", "environments that a registry keeps", "held.Registry",
-        answers=_HELD, types=("Environment",), holders=("Registry.environments",),
+        answer="objects", types=("Environment",), holders=("Registry.environments",),
     ),
     Kind(
         "broken_count", "the same, with a declared count that they break", "held.DeclaredRegistry",
-        answers=(*_HELD, "count_contract"), types=("Environment",), holders=("DeclaredRegistry.environments",),
+        answer="objects", types=("Environment",), holders=("DeclaredRegistry.environments",),
     ),
     Kind(
         "cached_method", "a cached method whose cache keeps every self", "held.Folds", phase="evaluate",
-        answers=_HELD, types=("FeatureExtractor",),
+        answer="objects", types=("FeatureExtractor",),
         holders=("FeatureExtractor.features", "FeatureExtractor.features.<cache>"),
     ),
     Kind(
         "closures", "callbacks whose closures hold a batch each", "held.Callbacks", phase="train",
-        answers=_HELD, types=("function", "cell", "bytearray"), holders=("Callbacks.callbacks",),
+        answer="objects", types=("function", "cell", "bytearray"), holders=("Callbacks.callbacks",),
     ),
     Kind(
         "tracebacks", "errors whose tracebacks hold the locals of what failed", "held.Errors",
-        answers=_HELD, types=("EpisodeFailed", "traceback", "frame", "bytearray"), holders=("Errors.errors",),
+        answer="objects", types=("EpisodeFailed", "traceback", "frame", "bytearray"), holders=("Errors.errors",),
     ),
     Kind(
         "arrays", "predictions kept as NumPy arrays", "held.Predictions", phase="evaluate",
-        answers=_HELD, types=("ndarray",), holders=("Predictions.predictions",), needs=("numpy",),
+        answer="arrays", types=("ndarray",), holders=("Predictions.predictions",), needs=("numpy",),
     ),
     Kind(
         "graph", "losses kept as torch tensors with their graph", "tensors.Losses", phase="train",
-        answers=("graph", "tensors"), types=("Tensor", "MseLossBackward0"), holders=("Losses.losses",),
+        answer="graph", types=("Tensor", "MseLossBackward0"), holders=("Losses.losses",),
         needs=("torch",),
     ),
     Kind(
         "cycles", "reference cycles while the collector is off", "cycles.Uncollected",
-        answers=("cyclic_garbage",), types=("Node",), holders=("<cyclic garbage>",),
+        answer="cyclic_garbage", types=("Node",), holders=("<cyclic garbage>",),
     ),
     Kind(
         "figures", "matplotlib figures that are not closed", "outside.Figures", phase="evaluate",
-        answers=_HELD, types=("Figure", "FigureManagerBase", "FigureCanvasAgg"), holders=("Gcf.figs",),
+        answer="objects", types=("Figure", "FigureManagerBase", "FigureCanvasAgg"), holders=("Gcf.figs",),
         needs=("matplotlib", "numpy"),
     ),
     Kind(
         "files", "files that are not closed, with their write buffers", "outside.Files",
-        answers=(*_HELD, "native"), types=("BufferedWriter",), holders=("Files.files",),
+        answer="objects", types=("BufferedWriter",), holders=("Files.files",),
     ),
     Kind(
         "threads", "threads that wait for ever, with a buffer each", "outside.Threads",
-        answers=_HELD, types=("Reader",), holders=("Threads.readers", "threading._active"),
+        answer="objects", types=("Reader",), holders=("Threads.readers", "threading._active"),
     ),
     Kind(
         "native", "memory taken in C that no Python object knows of", "outside.Native",
-        answers=("native",),
+        answer="native",
     ),
     Kind(
         "pinned_holes", "small survivors behind which the C allocator keeps what was freed", "outside.PinnedHoles",
-        answers=("allocator_retained",), beside=("bytearray", "PinnedHoles.headers"),
+        answer="allocator_retained", beside=("bytearray", "PinnedHoles.headers"),
     ),
-    Kind("children", "a child process that grows", "outside.Child", answers=("children",)),
+    Kind("children", "a child process that grows", "outside.Child", answer="children"),
     Kind(
         "late_start", "environments that are kept from generation 12 on", "held.Registry",
-        answers=_HELD, types=("Environment",), holders=("Registry.environments",), first=12,
+        answer="objects", types=("Environment",), holders=("Registry.environments",), first=12,
     ),
     Kind(
         "every_third", "environments that are kept every third generation", "held.RareRegistry", phase="evaluate",
-        answers=_HELD, types=("Environment",), holders=("RareRegistry.environments",), every=3,
+        answer="objects", types=("Environment",), holders=("RareRegistry.environments",), every=3,
     ),
 ))  # fmt: skip
 

@@ -187,7 +187,7 @@ def _what(kind: Kind, finding: Mapping[str, Any]) -> Answer:
     word, names = finding["kind"], [suspect["name"] for suspect in finding["suspects"]]
     place, held_by = place_of(kind.names, finding), place_of(kind.holders, finding)
     right = word in kind.answers
-    told = word if right else f"called {word}, but it is {kind.answers[0]}"
+    told = word if right else f"called {word}, but it is {kind.answer}"
     if not kind.names:
         told += "; no Python object holds it"
     elif place is None:
