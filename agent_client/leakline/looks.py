@@ -34,7 +34,7 @@ from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.native import native
 from .probes.sampled import take_sample
-from .probes.tensors import tensor_types
+from .probes.storages import tensor_types
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
 from .sampled_growth import SampledGrowth
