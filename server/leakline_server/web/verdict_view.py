@@ -136,7 +136,7 @@ def _where(finding: Json, unit: str) -> Tile:
         value, detail = "No single phase", f"the growth is {_spread(unit)}"
     else:
         value = phase
-        detail = f"books {formats.percent(share)} of the growth" if share is not None else ""
+        detail = f"{formats.percent(share)} of what grows stays there" if share is not None else ""
     if finding.get("process"):
         detail = f"{detail} · {finding['process']}".lstrip(" ·")
     return Tile("WHERE", value, detail, "#books", finding["status"])
