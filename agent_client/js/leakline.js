@@ -361,11 +361,12 @@ export class Run {
     const bands = /** @type {Bands} */ (this._settings.bands);
     const times = Math.floor(tensors / (bands.elevated + 1));
     const often = times >= 2 ? `, ${times} times as many as normal` : "";
-    const text = `${tensors} tensors (${mebibytes(bytes)})${often}`;
+    const told = `${tensors} tensors (${mebibytes(bytes)})${often}`;
     const above = band === "normal" ? null : bands[band];
+    const text = worse && band !== "normal" ? `${told}: ${ADVICE[band]}` : told;
     this._tell(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above });
     this._take("sample", `tensors ${band}`);
-    if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}: ${ADVICE[band]}`, "warn", false);
+    if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}`, "warn", false);
   }
 
   /** Registered cleanups that are due, on the training's own turn: it is between two of its steps. */

@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _answer_nobody(self) -> None:
-        """uvicorn tells only the newest request that nobody is there any more; another would write to what is closed."""
+        """uvicorn tells only the newest request that nobody is there; another would write to what is closed."""
         self.pipeline.clear()
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
 from builder import (
+    EPISODE,
     EVALUATE,
     EVOLVE,
     MIB,
@@ -108,6 +110,15 @@ def test_a_fingerprint_is_the_leaks_and_not_the_runs() -> None:
     assert one == fingerprint(kept_environments(9 * MIB, start=3), run="c")
     assert one != fingerprint(old_population())
     assert one != fingerprint(loss_graph())
+
+
+@pytest.mark.parametrize("phase", [EPISODE, EVALUATE, TRAIN, EVOLVE])
+def test_the_phase_that_keeps_50_mib_ranks_first_whichever_it_is(phase: str) -> None:
+    history = Training(leaks=(Leak(phase, 50 * MIB),), buffer_bytes=0).history()
+    top = phase.partition("/")[0]
+    lines = {line.name: sum(line.bytes) for line in books(history).lines}
+    assert max(lines, key=lambda name: lines[name]) == phase
+    assert examine(history).findings[0].phase == top
 
 
 def test_ranks_that_leak_alike_are_one_finding_with_their_growth_added() -> None:

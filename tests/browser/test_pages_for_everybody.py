@@ -179,9 +179,15 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tiles(two_runs: None, open_p
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
-    page.locator(".tile").first.focus()
-    page.keyboard.press("Enter")
-    assert page.url.endswith("#books")
+    labels = page.locator(".tile .label").all_inner_texts()
+    assert labels == ["WHERE", "WHAT", "HOW MUCH", "WHEN", "FORECAST"]
+    for tile, evidence in zip(
+        page.locator(".tile").all(), ("books", "types", "trend", "trend", "trend"), strict=True
+    ):
+        tile.focus()
+        page.keyboard.press("Enter")
+        assert page.url.endswith(f"#{evidence}")
+        expect(page.locator(f"#{evidence}")).to_be_in_viewport()
 
 
 def test_the_numbers_of_a_chart_can_be_taken_away(

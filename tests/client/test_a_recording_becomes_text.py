@@ -148,6 +148,11 @@ def test_a_running_program_prints_its_own_report(offline: leakline.Run) -> None:
             pass
     text = offline.report()
     assert "generation 1: end" in text
+    offline.snapshot("before the crash")
+    banner = offline.report().partition("MEMORY SNAPSHOT: ")[2].partition("MEMORY TREND")[0]
+    assert banner.startswith("before the crash\n")
+    for line in ("RSS (actual RAM):", "VMS (virtual):", "Objects:"):
+        assert line in banner
     offline.finish()
     assert "generation 2: end" in offline.report()
 

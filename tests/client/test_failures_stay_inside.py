@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -74,6 +75,41 @@ def test_a_broken_stderr_is_no_error_of_the_program(
     set_up()
     monkeypatch.setattr(sys, "stderr", stderr)
     Notices(False).say("hello")
+
+
+# Every room that a training comes through, broken in all that it does; then a program with a status of its own.
+BROKEN_CLIENT = """
+import sys
+import leakline, leakline.sampler, leakline.recorder, leakline.spool_file, leakline.sender, leakline.goodbye
+
+def refuse(*_, **__):
+    raise RuntimeError("broken")
+
+rooms = leakline.sampler.Sampler, leakline.recorder.Recorder, leakline.spool_file.SpoolFile, leakline.sender.Sender
+for room in rooms:
+    for name in [each for each, what in vars(room).items() if callable(what) and not each.startswith("__")]:
+        setattr(room, name, refuse)
+run = leakline.init(project="broken", watch=[dict])
+run.expect(dict, 2)
+for generation in range(3):
+    with run.generation(generation), run.phase("train"):
+        print("trained", generation)
+print(run.gauge("reward", 1.0), run.mark("x"), run.snapshot("here"))
+run.finish()
+sys.exit(7)
+"""
+
+
+def test_a_client_that_is_broken_all_through_changes_neither_output_nor_exit_status(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_CLIENT], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "LEAKLINE_MODE": "offline"},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[:3] == [f"trained {n}" for n in range(3)], done.stderr
+    assert done.stdout.splitlines()[3] == "None None None"
+    assert done.returncode == 7, done.stderr
 
 
 def test_our_lines_stay_off_stdout_when_the_program_logs_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,20 @@ def test_a_class_that_leaks_has_one_more_birth_generation_each_time(recorded: Re
     assert last[f"cohort.{name(Kept)}.oldest"] == 7
     assert last[f"cohort.{name(Renewed)}.alive"] == 1
     assert len(kept) == 32
+
+
+@pytest.mark.skipif(native() is None, reason="without the native module cohorts wait for censuses")
+def test_what_follows_a_leak_is_not_taken_for_a_part_of_it(recorded: Recorded) -> None:
+    kept: list[object] = []
+    run = leakline.init(mode="offline", quiet=True, watch=[Kept])
+    for generation in range(8):
+        with run.generation(generation), run.phase("train"):
+            kept += [Kept() for _ in range(4)]
+    run.finish()
+    ours = [one for each in kept for one in weakref.getweakrefs(each)]
+    assert len(ours) >= 8
+    # A plain one would be a type of the program that grows with the leak.
+    assert {type(one).__module__.partition(".")[0] for one in ours} == {"leakline"}
 
 
 def test_created_less_freed_is_the_change_of_the_count(recorded: Recorded) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -300,6 +301,28 @@ def test_a_buffer_that_is_not_ready_is_a_gauge_and_its_readiness_an_event(
     assert ends == [6_960, 9_999, 10_000]
     (ready,) = [e for e in events(recorded(), "warning") if e.name == "replay_size"]
     assert (ready.name, ready.generation, ready.data["value"]) == ("replay_size", 2, 10_000)
+
+
+def test_a_phase_that_waits_for_a_buffer_is_ruled_out_beside_how_full_that_is() -> None:
+    """Report 001: losses were blamed on a phase that never ran, since 6,960 of 10,000 transitions were there."""
+    phases = ["evaluate_population", "train_population"]
+    run = leakline.init(mode="offline", quiet=True, phases=phases)
+    kept, ready = [], 10_000
+    for generation in range(8):
+        run.generation(generation)
+        with run.phase("evaluate_population"):
+            kept.append(bytearray(20 * MIB))
+            buffer = 870 * (generation + 1)
+        run.gauge("replay_size", buffer, warn_above=ready - 1)
+        if buffer >= ready:
+            with run.phase("train_population"):
+                pass
+    run.finish()
+    text = run.report()
+    lines = {" ".join(line.split()) for line in text.splitlines()}
+    assert any("train_population" in line and "never ran" in line for line in lines), text
+    assert "replay_size: 6,960" in lines, text
+    assert re.search(r"^(watch|suspected|confirmed): .*evaluate_population", text, re.M), text
 
 
 @pytest.mark.parametrize(("pending", "warned"), [(50, 0), (51, 1)])

@@ -93,11 +93,55 @@ def test_the_reference_is_what_the_code_says(page: str) -> None:
     assert (DOCS / "reference" / page).read_text() == made.PAGES[page](), "run: make docs"
 
 
-def test_the_parts_of_the_page_are_called_as_on_the_page() -> None:
-    named = re.findall(r"^\| \*\*([^*]+)\*\*", (DOCS / "run-page.md").read_text(), re.M)
-    code = "".join(path.read_text() for path in (ROOT / "server/leakline_server/web").glob("*.py"))
-    assert len(named) > 8
-    assert [name for name in named if f'"{name}"' not in code] == []
+WEB = ROOT / "server" / "leakline_server" / "web"
+# The rooms that make the parts of a page, and the template that has the others.
+RUN_PAGE = (
+    "sections", "inventory", "ending_view", "waterfall_view", "calculator", "growth_since", "notes_view", "planned",
+    "promises", "expectations_view",
+)  # fmt: skip
+COMPARISON = ("compare_view", "promises")
+
+
+@pytest.mark.parametrize(
+    ("document", "rooms", "template"),
+    [("run-page.md", RUN_PAGE, "_run.html"), ("fixes.md", COMPARISON, "compare.html")],
+)
+def test_every_part_of_a_page_is_told_and_called_as_there(
+    document: str, rooms: tuple[str, ...], template: str
+) -> None:
+    named = set(re.findall(r"\*\*([^*]+)\*\*", "\n".join(rows_of_parts(document))))
+    made = {title for room in rooms for title in titles_of(WEB / f"{room}.py")}
+    drawn = re.findall(r"<h2[^>]*>([\w ]+)</h2>", (ROOT / "templates" / template).read_text())
+    tiles = {"GROWTH", "PEAK", "TIME"} if document == "fixes.md" else set()
+    assert len(made) > 8
+    assert named == made | {*drawn} | tiles
+
+
+def rows_of_parts(document: str) -> list[str]:
+    """The first cells of the tables that begin with a column of parts."""
+    text = (DOCS / document).read_text()
+    tables = re.findall(r"^\| part \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.M)
+    return [row.split("|")[1] for rows in tables for row in rows.splitlines()]
+
+
+def titles_of(path: Path) -> Iterator[str]:
+    """Of the sections that a room makes, before a comma: the run's unit is told as a generation."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Section", "_plain"):
+            title = call.args[1]
+            words = title.values if isinstance(title, ast.JoinedStr) else [title]
+            said = "".join(
+                str(each.value) if isinstance(each, ast.Constant) else "generation"
+                for each in words
+                if not (isinstance(each, ast.FormattedValue) and _is_side(each))
+            )
+            # What is handed on is the title of another call.
+            if isinstance(title, ast.Constant | ast.JoinedStr):
+                yield said.rstrip(", ")
+
+
+def _is_side(part: ast.FormattedValue) -> bool:
+    return isinstance(part.value, ast.Name) and part.value.id == "side"
 
 
 def test_every_series_that_a_probe_gives_is_named() -> None:

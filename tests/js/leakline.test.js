@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { BANDS, bandOf, init, toWire } from "../../agent_client/js/leakline.js";
+import { bytes, count, inUnits, useDecimal } from "../../static/js/formats.js";
 import { begin, fakeServer, fakeTf, listen } from "./training.js";
 
 test("a band begins above its limit", () => {
@@ -281,8 +282,44 @@ test("a worse band is told once, with how many times normal it is", async () => 
     await run.finish();
   });
   const told = server.events().map(({ kind, name, data }) => [kind, name, data.text, data.above]);
-  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB)", null]]);
+  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal: dispose of what the loop makes, clipped gradients too, or register a cleanup", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB)", null]]);
   assert.equal(said.filter((line) => line.includes("4038")).length, 1);
+});
+
+test("each band that is worse than normal is told with what to do", async () => {
+  const server = fakeServer(), tf = fakeTf(87);
+  await listen(async () => {
+    const run = begin(server, { tf });
+    for (const tensors of [99, 100, 200, 201, 500, 501]) {
+      tf.tensors = tensors;
+      run.check();
+    }
+    await run.finish();
+  });
+  const told = server.events().filter((event) => event.kind === "warning").map(({ name, data }) => [name, data.tensors, data.text.split(": ")[1]]);
+  assert.deepEqual(told, [
+    ["tensors elevated", 100, "watch whether it comes down again after each step"],
+    ["tensors high", 201, "look for tensors that are neither in tf.tidy() nor disposed of"],
+    ["tensors critical", 501, "dispose of what the loop makes, clipped gradients too, or register a cleanup"],
+  ]);
+});
+
+test("what report 003 measured is shown to the tensor and, in its own unit, to the tenth", async () => {
+  const server = fakeServer(), tf = { ...fakeTf(4038), memory: () => ({ numTensors: 4038, numDataBuffers: 4038, numBytes: 156_300_000 }) };
+  await listen(async () => {
+    const run = begin(server, { tf });
+    run.check();
+    await run.finish();
+  });
+  const [sent] = server.events().filter((event) => event.kind === "warning");
+  assert.deepEqual([sent.data.tensors, sent.data.bytes], [4038, 156_300_000]);
+  useDecimal(true);
+  try {
+    assert.deepEqual([bytes(sent.data.bytes), bytes(12_400_000), count(sent.data.tensors)], ["156.30 MB", "12.40 MB", "4,038"]);
+    assert.match(inUnits(sent.data.text), /^4038 tensors \(156\.30 MB\), 40 times/);
+  } finally {
+    useDecimal(false);
+  }
 });
 
 test("a count that goes back and forth over a limit is not told at each step", async () => {

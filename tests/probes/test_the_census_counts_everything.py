@@ -114,6 +114,21 @@ def test_an_array_in_two_places_counts_once() -> None:
     assert (after.count, after.bytes) == (before.count, before.bytes)
 
 
+def test_an_array_that_1508_environments_share_counts_once() -> None:
+    class Environment:
+        def __init__(self, prices: np.ndarray) -> None:
+            self.prices = prices
+
+    before = census().arrays
+    prices = np.zeros(90_000_000, np.uint8)
+    kept = [Environment(prices) for _ in range(1_508)]
+    del prices
+    after = census().arrays
+    assert before is not None and after is not None
+    assert (after.count - before.count, after.bytes - before.bytes) == (1, 90_000_000)
+    assert len(kept) == 1_508
+
+
 def test_views_cost_nothing_and_show_the_owner_that_only_they_hold() -> None:
     before = census().arrays
     views = [np.zeros((1000, 10))[i] for i in range(3)]

@@ -24,6 +24,12 @@ _PICK_SECONDS: Final = 0.0005
 Instances = Mapping[type, Sequence[object]]
 
 
+class _Reference(ref[Any]):
+    """Ours by its type: a plain one would be told as a type of the program that grows with the leak."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
 class _Cohort:
     """Instances first seen in a generation; after thinning, it stands for its neighbours as well."""
@@ -117,7 +123,7 @@ class BirthCohorts:
     def _note(self, name: str, generation: int, ones: Sequence[object]) -> None:
         state = self._classes[name]
         try:
-            new = [ref(one) for one in _until_known(ones, state)]
+            new: list[ref[Any]] = [_Reference(one) for one in _until_known(ones, state)]
         except TypeError:
             # __slots__ without __weakref__.
             self._classes[name] = _Class(allows_references=False)
