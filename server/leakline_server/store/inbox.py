@@ -337,7 +337,7 @@ def _observe(
     values = _present(columns, "process.rss_bytes")
     if values:
         if last_sequence > process.newest_sequence:
-            process.rss_bytes = values[-1]
+            run.note_rss(process, values[-1])
         peaks = _present(columns, "process.peak_bytes")
         process.peak_bytes = max(process.peak_bytes or 0, max(values), max(peaks, default=0))
         if process.identity.role == MAIN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -64,6 +65,9 @@ class RunState:
     stored: int
     revision: int
     created_at: float
+    # Attempt -> RSS of its main processes together; None until it is asked for. Of thousands of ranks it is no sum
+    # that each batch could make anew.
+    _mains: dict[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -75,15 +79,28 @@ class RunState:
         """How many series the run may still begin."""
         return max(0, MAX_SERIES - len(self.names))
 
+    def note_rss(self, process: ProcessState, rss_bytes: int) -> None:
+        if self._mains is not None and process.identity.role == MAIN:
+            attempt = process.identity.attempt
+            change = rss_bytes - (process.rss_bytes or 0)
+            self._mains[attempt] = self._mains.get(attempt, 0) + change
+        process.rss_bytes = rss_bytes
+
     def beside(self, process: ProcessState) -> int:
-        """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them."""
-        return sum(
-            other.rss_bytes or 0
-            for other in self.processes.values()
-            if other.id != process.id
-            and other.identity.role == MAIN
-            and other.identity.attempt == process.identity.attempt
-        )
+        """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them.
+
+        ``process`` is a main one.
+        """
+        if self._mains is None:
+            self._mains = defaultdict(int)
+            for each in self.processes.values():
+                if each.identity.role == MAIN:
+                    self._mains[each.identity.attempt] += each.rss_bytes or 0
+        return self._mains.get(process.identity.attempt, 0) - (process.rss_bytes or 0)
+
+    def forget_sums(self) -> None:
+        """After processes were read anew."""
+        self._mains = None
 
     def memory(self, now: float) -> dict[str, int | None]:
         """What the processes of the newest attempt hold together. Children of theirs come and go."""
@@ -127,6 +144,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
         first = {"clock_skew_seconds": skew} | began
         connection.execute(update(processes).where(*same).values(**first))
         state = _load_process(connection, dict(row))
+        run.forget_sums()
     else:
         statement = (
             insert(processes)
@@ -218,6 +236,7 @@ def _state(
 def number_anew(connection: Connection, run: RunState, attempt: int) -> None:
     """Read which attempt each process belongs to; ``attempt`` is the newest of the run."""
     run.attempt = attempt
+    run.forget_sums()
     columns = processes.c.instance, processes.c.attempt
     for row in connection.execute(select(*columns).where(processes.c.run_id == run.id)):
         process = run.processes.get(row.instance)
