@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.results import SEVERITY
+from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import format_bytes, format_change
 from .asking import Asker, add_server
 
@@ -53,11 +54,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
     growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
+    # A program that declares no generations has not had none.
+    is_timed = run["unit"] in UNITS_OF_TIME and not run["generations"]
     return (
         run["status"],
         f"{run['project']}/{run['name']}",
         run["state"],
-        f"{run['generations']}/{total}" if total else str(run["generations"]),
+        "" if is_timed else f"{run['generations']}/{total}" if total else str(run["generations"]),
         "" if growth is None else format_change(growth["estimate"]),
         "" if memory is None else format_bytes(memory),
         run["id"],
