@@ -63,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.configure(child)
-        child.set_defaults(main=module.main)
+        child.set_defaults(main=module.main, refuse=child.error)
     try:
-        options = parser.parse_args(arguments)
+        options, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            # By the command, whose help says what there is.
+            options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         if name in _DRAWS:
             return int(options.main(options))
         with plainly():

@@ -16,6 +16,8 @@ from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import format_bytes, format_change
 from .asking import Asker, add_server
 
+# Of one answer of the API.
+LIMIT: Final = 200
 HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH PER UNIT", "MEMORY", "ID")
 
 
@@ -24,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", help="only this project")
     parser.add_argument("--tag", help="only runs with this tag")
     parser.add_argument("--status", choices=SEVERITY, help="only runs with this verdict")
-    parser.add_argument("--limit", type=int, default=50, help="how many (default 50)")
+    parser.add_argument(
+        "--limit", type=_limit, default=50, help=f"how many, up to {LIMIT} (default 50)"
+    )
     parser.add_argument("--json", action="store_true", help="the server's answer as it is")
 
 
@@ -50,6 +54,12 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LIMIT):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to {LIMIT}")
+    return int(text)
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
