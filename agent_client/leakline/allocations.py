@@ -7,7 +7,6 @@ as the tracing: a generation without a phase may last an hour, and a second of a
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from .guard import Guard
 from .sizes import format_bytes
 from .snapshot import Snapshot
+from .threads import OurThread
 
 LINES_TOLD: Final = 10
 TRACED_SECONDS: Final = 60.0
@@ -72,9 +72,7 @@ class Allocations:
         began = self._clock()
         self._began.append(began)
         # First: without it there would be no bound.
-        threading.Thread(
-            target=self._look_after, args=(began,), name="leakline-allocations", daemon=True
-        ).start()
+        OurThread("allocations", self._look_after, began).start()
         self._is_tracing = True
         tracemalloc.start(1)
 

@@ -21,10 +21,11 @@ ASK_AGAIN_SECONDS: Final = 0.05
 READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
-def closing_words(settings: Settings, *, asks: bool = True) -> str:
+def closing_words(settings: Settings, *, asks: bool = True, command: str = "leakline run") -> str:
     """One line: the verdict of the server, or worked out from the spools, and the page or the command for more.
 
     Empty where the program has a run of its own, which has said it. ``asks``: the server, where there is one.
+    ``command``: what has followed the program, for advice.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -33,13 +34,13 @@ def closing_words(settings: Settings, *, asks: bool = True) -> str:
     if not any(_is_ours(path) for path in spools):
         return ""
     if asks and settings.mode == "online":
-        told = _of_server(settings)
+        told = _of_server(settings, command)
         if told is not None:
             return f"{told} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
         return f"recorded; the verdict: leakline report {where}"
     try:
-        told = _worked_out(spools)
+        told = _worked_out(spools, command)
     except SpoolError as error:
         return f"recorded, but {error}"
     more = (
@@ -58,7 +59,7 @@ def _is_ours(path: Path) -> bool:
         return True
 
 
-def _of_server(settings: Settings) -> str | None:
+def _of_server(settings: Settings, command: str) -> str | None:
     """None where it does not answer, or has not looked at the whole run in the time."""
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
@@ -72,22 +73,23 @@ def _of_server(settings: Settings) -> str | None:
                 return None
             before, said = said, f"{verdict.body.get('status')}: {verdict.body.get('summary')}"
             if run.body.get("state") != "running" and said == before:
-                return one_line(said + _advice(verdict.body), LINE_LIMIT)
+                return one_line(said + _advice(verdict.body, command), LINE_LIMIT)
             time.sleep(ASK_AGAIN_SECONDS)
     finally:
         delivery.close()
     return one_line(said, LINE_LIMIT)
 
 
-def _worked_out(spools: list[Path]) -> str:
+def _worked_out(spools: list[Path], command: str) -> str:
     from .analysis import examine
     from .report import load
 
     verdict = examine(load(spools).history)
     said = f"{verdict.status}: {verdict.summary}"
-    return one_line(said + _advice({"status": verdict.status, "unit": verdict.unit}), LINE_LIMIT)
+    told = {"status": verdict.status, "unit": verdict.unit}
+    return one_line(said + _advice(told, command), LINE_LIMIT)
 
 
-def _advice(verdict: Mapping[str, object]) -> str:
+def _advice(verdict: Mapping[str, object], command: str) -> str:
     short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
-    return "; for a program this short: leakline run --per second" if short else ""
+    return f"; for a program this short: {command} --per second" if short else ""

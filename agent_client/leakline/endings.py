@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol
 
+from .threads import end_all
+
 
 class Ending(Protocol):
     """What the hooks tell a run."""
@@ -96,6 +98,7 @@ def unwatch(run: Ending) -> None:
 def _at_exit() -> None:
     for run in list(_runs):
         run._finish_at_exit()
+    end_all()
 
 
 def _before_fork() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Final
 
 from .delivery import Accepted, Delivery, one_line
 from .guard import Guard
+from .threads import OurThread
 
 ASK_AGAIN_SECONDS: Final = 0.01
 LINE_LIMIT: Final = 500
@@ -35,7 +35,7 @@ def verdict_of_server(
 
 
 def verdict_within(path: Path, seconds: float) -> str | None:
-    """One sentence; None when it is not worked out in this time. What works on it ends with the process."""
+    """One sentence; None when it is not worked out in this time. What works on it goes on until the process ends."""
     told: list[str] = []
 
     def work_out() -> None:
@@ -44,7 +44,7 @@ def verdict_within(path: Path, seconds: float) -> str | None:
         with Guard("the closing verdict"):
             told.append(closing_line(path))
 
-    thread = threading.Thread(target=work_out, name="leakline-goodbye", daemon=True)
+    thread = OurThread("goodbye", work_out)
     try:
         thread.start()
     except RuntimeError:

@@ -10,6 +10,7 @@ from typing import Final
 from .analysis.units import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
 from .analysis.wording import count_of
 from .guard import Guard
+from .threads import OurThread
 
 # Of an interval, how much later than it begins the next one is measured: never before, or two would be in one.
 LATE: Final = 0.05
@@ -35,7 +36,7 @@ class Intervals:
         self._then_at: float | None = self._started + then_seconds
         self._number = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leakline-intervals", daemon=True)
+        self._thread = OurThread("intervals", self._run)
 
     def start(self) -> None:
         self._thread.start()

@@ -95,8 +95,13 @@ def _allowed(item: pytest.Item) -> Allowed:
     marker = item.get_closest_marker(MARKER)
     try:
         return allowed() if marker is None else allowed(*marker.args, **marker.kwargs)
-    except (BadArgument, TypeError) as error:
-        pytest.fail(f"the marker leakline of {item.nodeid}: {error}", pytrace=False)
+    except BadArgument as error:
+        wrong = str(error)
+    except TypeError as error:
+        # Python names our function in it, which nobody has called.
+        wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
+    # Outside of both: pytest would show what it was made of as well.
+    pytest.fail(f"the marker leakline of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(

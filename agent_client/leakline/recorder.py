@@ -17,6 +17,7 @@ from .batches import SNAPSHOTS_PER_RECORD, consecutive, within
 from .guard import Guard
 from .outbox import Outbox
 from .snapshot import Batch, ProcessIdentity, Snapshot
+from .threads import OurThread
 
 QUEUE_LIMIT: Final = 1000
 # What comes soon after each other is written together, which halves what writing costs: one waking for several, and
@@ -75,7 +76,7 @@ class Recorder:
             threading.Event(),
             threading.Event(),
         )
-        self._thread = threading.Thread(target=self._loop, name="leakline-recorder", daemon=True)
+        self._thread = OurThread("recorder", self._loop, waits=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -29,6 +29,7 @@ from .outbox import Outbox
 from .parts import BATCH_REFUSALS, TOO_LARGE, deliver
 from .recorder import Losses
 from .snapshot import Batch, ProcessIdentity, RunHeader, header_to_wire
+from .threads import OurThread
 
 # Between two batches while training runs, so that frequent snapshots travel together.
 LINGER_SECONDS: Final = 0.3
@@ -91,7 +92,7 @@ class Sender:
         # Seconds between the newest of what was sent last and now.
         self._behind = 0.0
         self._not_before = 0.0
-        self._thread = threading.Thread(target=self._loop, name="leakline-sender", daemon=True)
+        self._thread = OurThread("sender", self._loop, waits=True)
 
     def start(self) -> None:
         self._wake.set()

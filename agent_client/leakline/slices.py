@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from .guard import Guard
+from .threads import OurThread
 
 # The interpreter lets a waiting thread in after 5 ms; a slice shall be shorter than that.
 SLICE_SECONDS: Final = 0.002
@@ -56,7 +57,7 @@ class SliceThread:
         # Reentrant: a signal handler may end the run in the middle of measuring.
         self.turn = threading.RLock()
         self._guard = Guard("a look in slices")
-        self._thread: threading.Thread | None = None
+        self._thread: OurThread | None = None
         self._work: SlicedWork | None = None
         self._name = ""
         self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
@@ -77,9 +78,7 @@ class SliceThread:
         if not self.is_free or self._stopping.is_set():
             return False
         self._name, self._work, self._done = name, work, False
-        self._thread = threading.Thread(
-            target=self._run, args=(work,), name=f"leakline-{name}", daemon=True
-        )
+        self._thread = OurThread(name, self._run, work)
         self._thread.start()
         return True
 

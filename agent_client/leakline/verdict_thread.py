@@ -8,7 +8,6 @@ what a look costs is charged to the budget. The thread refers to what was record
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .guard import Guard
 from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from .threads import OurThread
 from .verdict_events import VerdictEvents
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class VerdictThread:
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
         self._header, self._process = header, process
         self._guard = Guard("working out the verdict")
-        self._thread: threading.Thread | None = None
+        self._thread: OurThread | None = None
         self._found: list[Look] = []
         # Both are used by one look after the other. The first is an `analysis.kept.Kept`.
         self._kept: Any = None
@@ -61,9 +61,7 @@ class VerdictThread:
     def begin(self, snapshots: Sequence[Snapshot]) -> None:
         """Look at these, which nobody changes. Only while it is free, and after `prepare`."""
         self._found = []
-        thread = threading.Thread(
-            target=self._run, args=(snapshots, self._found), name="leakline-verdict", daemon=True
-        )
+        thread = OurThread("verdict", self._run, snapshots, self._found)
         thread.start()
         self._thread = thread
 

@@ -58,7 +58,6 @@ class Watch:
         for step in (self.chain.loop.finish, lambda: self.chain.close((state, reason))):
             with Guard("watching"):
                 step()
-        self.chain.say_goodbye()
 
     def killed(self) -> str | None:
         """Why its last readings say that it was killed for memory; None where they do not."""

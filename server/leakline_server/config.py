@@ -44,6 +44,12 @@ _BYTES_PER_DAY: Final = PerProject(BYTES_PER_DAY)
 NEARLY: Final = 0.92
 
 
+NOTHING_TYPED: Final[Mapping[str, str]] = {}
+_OPTIONS: Final = {
+    "LEAKLINE_HOST": "--host", "LEAKLINE_PORT": "--port", "LEAKLINE_DATABASE_URL": "--database-url",
+}  # fmt: skip
+
+
 class WrongSettings(LeaklineError):
     """Carries one sentence for each wrong variable."""
 
@@ -114,8 +120,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
-    """Read the settings; unset and empty mean the default. Raises WrongSettings with every wrong value."""
+def from_environment(
+    environment: Mapping[str, str] = os.environ, typed: Mapping[str, str] = NOTHING_TYPED
+) -> Config:
+    """Read the settings; unset and empty mean the default. ``typed``: variable -> the option that said it.
+
+    Raises WrongSettings with every wrong value.
+    """
     problems: list[str] = []
     found: dict[str, Any] = {}
     for variable, (name, parse) in _VARIABLES.items():
@@ -124,8 +135,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
             try:
                 found[name] = parse(text)
             except ValueError as error:
-                shown = variable if variable in _SECRET else f"{variable}={text!r}"
-                problems.append(f"environment {shown}: {error}")
+                source = "argument" if variable in typed else "environment"
+                called = typed.get(variable, variable)
+                shown = called if variable in _SECRET else f"{called}={text!r}"
+                problems.append(f"{source} {shown}: {error}")
     if found.get("insecure") and found.get("login"):
         problems.append(
             "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
@@ -141,7 +154,8 @@ def from_arguments(
     """The settings with what the command line says on top. Raises WrongSettings."""
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
-    made = from_environment({**environment, **said})
+    typed = {variable: _OPTIONS[variable] for variable in said}
+    made = from_environment({**environment, **said}, typed)
     told = {VARIABLES[variable] for variable in said}
     sources: dict[str, Source] = {
         name: "command line" if name in told else source for name, source in made.sources.items()

@@ -6,10 +6,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from ..errors import LeaklineError
-from .printing import plain, plainly
+from .printing import open_what_is_closed, plain, plainly
 
 # Modules are imported only when their command is used: `leakline report` must not load the server.
 COMMANDS: Final = {
@@ -41,9 +41,10 @@ _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit status: 0 done, 1 failed, 2 wrong use, others as the command says."""
+    open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((a for a in arguments if not a.startswith("-")), None)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="leakline",
         description="Live memory telemetry for training runs.",
         epilog="example: leakline serve, then in another terminal: leakline runs",
@@ -62,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.configure(child)
-        child.set_defaults(main=module.main)
-    options = parser.parse_args(arguments)
+        child.set_defaults(main=module.main, refuse=child.error)
     try:
+        options, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            # By the command, whose help says what there is.
+            options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         if name in _DRAWS:
             return int(options.main(options))
         with plainly():
@@ -78,6 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong use is one line as well: what was wrong, and where the right use stands."""
+
+    def error(self, message: str) -> NoReturn:
+        line = plain(" ".join(message.split()))
+        self.exit(2, f"{self.prog}: {line}; see: {self.prog} --help\n")
 
 
 def _version() -> str:

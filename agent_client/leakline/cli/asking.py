@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ..delivery import request_json
-from ..errors import LeaklineError
+from ..errors import LeaklineError, ServerRefused
 from ..settings import resolve
 
 
@@ -29,7 +29,7 @@ class Asker:
         """``wanted`` is an id, or ``project/name`` for the newest run of that name."""
         project, slash, name = wanted.partition("/")
         if not slash:
-            return str(self.get(f"/runs/{quote(wanted, safe='')}")["id"])
+            return self._known(wanted)
         cursor: object = None
         while True:
             # Newest first. The search is wider than the name, so what it finds is looked at again.
@@ -42,6 +42,16 @@ class Asker:
                 raise LeaklineError(
                     f"no run {name!r} in project {project!r} on {self.server}; list them with: leakline runs"
                 )
+
+    def _known(self, run_id: str) -> str:
+        try:
+            return str(self.get(f"/runs/{quote(run_id, safe='')}")["id"])
+        except ServerRefused as refused:
+            if refused.status != 404:
+                raise
+            raise LeaklineError(
+                f"no run {run_id!r} on {self.server}; list them with: leakline runs"
+            ) from None
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.results import SEVERITY
+from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import format_bytes, format_change
 from .asking import Asker, add_server
 
+# Of one answer of the API.
+LIMIT: Final = 200
 HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH PER UNIT", "MEMORY", "ID")
 
 
@@ -23,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", help="only this project")
     parser.add_argument("--tag", help="only runs with this tag")
     parser.add_argument("--status", choices=SEVERITY, help="only runs with this verdict")
-    parser.add_argument("--limit", type=int, default=50, help="how many (default 50)")
+    parser.add_argument(
+        "--limit", type=_limit, default=50, help=f"how many, up to {LIMIT} (default 50)"
+    )
     parser.add_argument("--json", action="store_true", help="the server's answer as it is")
 
 
@@ -51,13 +56,21 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LIMIT):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to {LIMIT}")
+    return int(text)
+
+
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
     growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
+    # A program that declares no generations has not had none.
+    is_timed = run["unit"] in UNITS_OF_TIME and not run["generations"]
     return (
         run["status"],
         f"{run['project']}/{run['name']}",
         run["state"],
-        f"{run['generations']}/{total}" if total else str(run["generations"]),
+        "" if is_timed else f"{run['generations']}/{total}" if total else str(run["generations"]),
         "" if growth is None else format_change(growth["estimate"]),
         "" if memory is None else format_bytes(memory),
         run["id"],

@@ -11,7 +11,9 @@ example: leakline watch 41723
 from __future__ import annotations
 
 import argparse
+import sys
 
+from ..closing import closing_words
 from ..errors import BadArgument
 from ..watching import Watch, check, wait_for_end
 from .children import ends_by_signals
@@ -44,4 +46,7 @@ def main(options: argparse.Namespace) -> int:
         pass
     finally:
         watch.end(state, reason)
+    # Nobody waits for the end of this process as for that of a training: the verdict may take its time.
+    if not settings.quiet:
+        print(f"leakline: {closing_words(settings, command='leakline watch')}", file=sys.stderr)
     return 0

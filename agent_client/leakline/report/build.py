@@ -173,7 +173,9 @@ def _process(
     if since is not None:
         first = next((row for row in rows if row.label == since), None)
         if first is None:
-            raise SpoolError(recording.header.name, f"has no snapshot labelled {since!r}")
+            newest = f"; its newest is {rows[-1].label!r}" if rows else ""
+            why = f"has no snapshot labelled {since!r}{newest}"
+            raise SpoolError(recording.header.name, why)
     start = 0 if since is None else history.label.index(since)
     return ProcessReport(
         title=f"rank {who.rank}, process {who.pid} on {who.host}, attempt {who.attempt}",
