@@ -20,7 +20,8 @@ def process(**changed: Any) -> dict[str, Any]:
         "instance": "p1", "rank": 0, "role": "main", "pid": 7, "host": "box", "attempt": 1,
         "started_at": "2026-01-31T12:00:00.000Z", "last_seen_at": "2026-01-31T12:10:00.000Z",
         "ended_at": "2026-01-31T12:10:02.000Z", "end_state": "killed", "end_reason": "memory: 9.70 GiB of 10.00 GiB",
-        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [], **changed,
+        "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
+        "log_lines_left_out": 0, **changed,
     }  # fmt: skip
 
 
@@ -28,6 +29,7 @@ def a_run(**changed: Any) -> dict[str, Any]:
     return {
         "state": "killed", "reason": "memory: 9.70 GiB of 10.00 GiB", "presumed": False, "unit": "generation",
         "last_seen_at": "2026-01-31T12:10:00.000Z", "processes": [process()], "attempts": [], "attempts_left_out": 0,
+        "processes_left_out": 0,
         **changed,
     }  # fmt: skip
 

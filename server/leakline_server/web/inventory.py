@@ -214,8 +214,11 @@ def alert_words(payload: Json) -> str:
     return f"{rule['name']} {state}: {payload['summary']}"
 
 
-def processes(found: Sequence[Json], newest_snapshots: Sequence[Json] = ()) -> Section:
-    """``newest_snapshots``: of all processes, the newest first; a process may have none of them."""
+def processes(
+    found: Sequence[Json], newest_snapshots: Sequence[Json] = (), left_out: int = 0
+) -> Section:
+    """``newest_snapshots``: of all processes, the newest first; a process may have none of them. ``left_out``: how many
+    there are besides those that were found."""
     how = "Growth of the run is the sum over the processes of an attempt. Memory is that of the newest snapshots."
     heads = (
         "#rank", "role", "#private", "#RSS", "#pid", "host", "#attempt", "started", "last seen", "ended", "how",
@@ -227,8 +230,17 @@ def processes(found: Sequence[Json], newest_snapshots: Sequence[Json] = ()) -> S
     rows = [_process_row(each, newest, last.get(each["instance"])) for each in found]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
-        empty="No process has reported yet.", short="Processes",
+        note=left_out_words(len(found), left_out), empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
+
+
+def left_out_words(shown: int, left_out: int) -> str:
+    if not left_out:
+        return ""
+    return (
+        f"{shown:,} of {shown + left_out:,} processes are shown: those of the newest attempts, and of these those that "
+        "ended badly first."
+    )
 
 
 def _process_row(each: Json, newest: int, last: Json | None) -> list[Field]:

@@ -15,7 +15,16 @@ from leakline.analysis.results import to_json
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
 from ..limits import MAX_PAGE
-from ..store import accepted_counts, alerts, details, findings, points, runs, snapshots
+from ..store import (
+    accepted_counts,
+    alerts,
+    details,
+    findings,
+    points,
+    runs,
+    snapshots,
+    told_processes,
+)
 from .annotations import MAX_MARKS
 from .compare_view import ComparePage, axis_of, compare_page, compared_lines
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
@@ -77,7 +86,7 @@ def read_run_page(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunP
 
 def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
     data = _chart_data(use, run_id, viewed)
-    processes = data.run["processes"]
+    processes = processes_of(use, data.run)
     return replace(
         data,
         events=details.list_events(use.engine, run_id),
@@ -109,7 +118,7 @@ def _chart_data(
         run=run,
         verdict=findings.current_verdict(use.engine, run_id),
         axis=axis,
-        read=_reader(use, run, _instances(run["processes"], chosen), axis, stretch),
+        read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
         books=derived.books,
         types=derived.types,
         stores=derived.stores,
@@ -119,6 +128,14 @@ def _chart_data(
         clock=derived.clock,
         asked=viewed,
     )
+
+
+def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """{instance, rank, role} of all of them, also where the run tells not every one: a line is of all attempts."""
+    if not run["processes_left_out"]:
+        told: Sequence[Mapping[str, Any]] = run["processes"]
+        return told
+    return told_processes.all_of(use.engine, run["id"])
 
 
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
@@ -135,7 +152,7 @@ def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) ->
         names, None, "generation_end", None, "generation", generation, generation
     )
     last: dict[tuple[str, str], float] = {}
-    labels = {each["instance"]: process_label(each) for each in run["processes"]}
+    labels = {each["instance"]: process_label(each) for each in processes_of(use, run)}
     # Attempts come in the order in which they began.
     for item in points.read_series(use.engine, run["id"], query)["items"]:
         last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
@@ -243,8 +260,9 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
 
 def _ends(use: Services, run: Mapping[str, Any], stretch: Stretch | None = None) -> Points | None:
     """Private memory at the generation ends of the run's first process; RSS where the split is not known."""
-    first = next((process_label(each) for each in run["processes"]), None)
-    instances = _instances(run["processes"], first)
+    processes = processes_of(use, run)
+    first = next((process_label(each) for each in processes), None)
+    instances = _instances(processes, first)
     axis = axis_of(run)
     read = _reader(use, run, instances, axis, stretch)
     kind = None if axis.unit == "time" else "generation_end"

@@ -182,7 +182,7 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
         inventory.alerts(data.alerts, unit),
         sections.seconds(found.seconds, unit) if by_phase else None,
-        inventory.processes(run["processes"], data.snapshots),
+        inventory.processes(run["processes"], data.snapshots, run["processes_left_out"]),
         ending_view.delivery(run["processes"]),
         ending_view.attempts(run),
         ending_view.lines(run),

@@ -158,7 +158,8 @@ class RunSummary(BaseModel):
 
 class Process(BaseModel):
     """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts them.
-    `log_lines`: the newest 50 lines that it printed, where it may tell them."""
+    `log_lines`: the newest 50 lines that it printed, where it may tell them; `log_lines_left_out` of them are not here
+    because lines of others that ended worse fill the answer."""
 
     instance: str
     rank: int
@@ -180,6 +181,7 @@ class Process(BaseModel):
     left_out: int
     lost: dict[str, int]
     log_lines: list[str]
+    log_lines_left_out: int
 
 
 class Attempt(BaseModel):
@@ -203,7 +205,9 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
+    # Those of the newest attempts, what ended badly first among them, and how many there are besides.
     processes: list[Process]
+    processes_left_out: int
     # The newest, and how many there were before them.
     attempts: list[Attempt]
     attempts_left_out: int
