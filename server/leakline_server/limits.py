@@ -116,6 +116,12 @@ MAX_ITEMS: Final = 1_000
 MAX_LISTED: Final = 5_000
 # Each tells its packages.
 MAX_ATTEMPTS_TOLD: Final = 50
+# The page of a run has three tables of them.
+MAX_PROCESSES_TOLD: Final = 1_000
+# Encoded, without their lines: each may have long names and many reasons of losses.
+MAX_PROCESSES_TOLD_BYTES: Final = 2 * 2**20
+# Encoded: whole for 64 processes that print lines of 300 characters.
+MAX_LINES_TOLD_BYTES: Final = 2**20
 
 # -- a request of OpenTelemetry
 MAX_OTLP_RESOURCES: Final = 64

@@ -58,6 +58,39 @@ def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(
     assert (found["attempt"], found["state"], found["processes"]) == (3, "finished", [])
 
 
+LAST = 2**31 - 1
+
+
+def a_process(instance: str, started_at: float, role: str = "main", attempt: int = LAST) -> Any:
+    """A header with a process that says which attempt it is."""
+    process = {"instance": instance, "attempt": attempt, "role": role}
+    return {"id": "r1", "started_at": started_at, "process": process}
+
+
+def test_no_attempt_follows_the_last_number_that_one_may_have(api: TestClient) -> None:
+    assert api.post(RUNS, json=a_process("p1", 1e9)).json()["attempt"] == LAST
+    assert end(api).status_code == 200
+    for header in ({"id": "r1"}, a_process("p2", 1.7e9)):
+        refused(api.post(RUNS, json=header), 409, "too_many_attempts")
+    found = api.get(f"{RUNS}/r1").json()
+    assert (found["attempt"], found["state"]) == (LAST, "finished")
+    assert [process["instance"] for process in found["processes"]] == ["p1"]
+
+
+def test_a_child_that_says_the_last_number_holds_up_no_attempt_that_is_put_in_before_others(
+    api: TestClient, make_run: Any
+) -> None:
+    assert api.post(RUNS, json=a_process("p1", 1e9, attempt=1)).status_code == 201
+    # It has never joined, and sends batches alone.
+    wire = make_run(instance="child", attempt=LAST).wire(0, 1)
+    wire["process"]["role"] = "child"
+    assert api.post(f"{RUNS}/r1/batches", json=wire).status_code == 200
+    earlier = api.post(RUNS, json=a_process("earlier", 1e8, attempt=1))
+    assert earlier.json().get("attempt") == 1, earlier.text
+    found = {p["instance"]: p["attempt"] for p in api.get(f"{RUNS}/r1").json()["processes"]}
+    assert found == {"earlier": 1, "p1": 2, "child": LAST}
+
+
 def test_another_process_of_the_last_attempt_is_welcome(
     api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

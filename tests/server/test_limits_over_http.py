@@ -408,6 +408,72 @@ def attempts(client: Client, make_run: Any) -> None:
     assert "52 attempts, the newest first, 50 of them." in page
 
 
+def many_processes(
+    client: Client, run_id: str, count: int, end: Mapping[str, Any], **more: Any
+) -> Any:
+    """A run of so many that have joined, of which one told an end; what is answered of it."""
+    for rank in range(count):
+        process = {"instance": f"{run_id}-{rank}", "rank": rank, **more}
+        client.post("/api/v1/runs", {"id": run_id, "process": process})
+    assert client.ask("PATCH", f"/api/v1/runs/{run_id}", dict(end)).status == 200
+    return client.get(f"/api/v1/runs/{run_id}")
+
+
+def told_processes(client: Client, make_run: Any) -> None:
+    count = limits.MAX_PROCESSES_TOLD + 3
+    end = {"state": "failed", "reason": "ValueError", "instance": f"crowd-{count - 1}"}
+    run = many_processes(client, "crowd", count, end)
+    ranks = [each["rank"] for each in run["processes"]]
+    # The one that people look for is there, and the others from the first on.
+    assert ranks == [*range(limits.MAX_PROCESSES_TOLD - 1), count - 1]
+    assert run["processes_left_out"] == 3
+    page = client.ask("GET", "/runs/crowd").body.decode()
+    assert "1,000 of 1,003 processes are shown" in page
+
+
+def told_bytes(client: Client, make_run: Any) -> None:
+    long = {"host": "\u4e00" * limits.MAX_LABEL_LENGTH, "role": "\u4e00" * limits.MAX_LABEL_LENGTH}
+    client.post("/api/v1/runs", {"id": "wordy"})
+    reasons = {f"{i} " + "\u4e00" * 500: 1 for i in range(limits.MAX_LOST_REASONS)}
+    for rank in range(60):
+        run = make_run(id="wordy", instance=f"wordy-{rank}", rank=rank)
+        wire = run.wire(0, 1) | {"lost": reasons}
+        wire["process"] |= long
+        client.post(PATH.format("wordy"), wire)
+    answer = client.ask("GET", "/api/v1/runs/wordy")
+    found = answer.json()
+    assert 0 < found["processes_left_out"] == 60 - len(found["processes"])
+    assert len(answer.body) < limits.MAX_PROCESSES_TOLD_BYTES + 100_000
+
+
+def told_lines(client: Client, make_run: Any) -> None:
+    lines = ["\u4e00" * (limits.MAX_LINE_LENGTH - 2) + f"{i:02}" for i in range(50)]
+    for rank in range(9):
+        run = make_run(id="loud", instance=f"loud-{rank}", rank=rank)
+        client.post("/api/v1/runs", run.header)
+        wire = run.wire(0, 1)
+        wire["events"] = [
+            {"sequence": 0, "time": 1.0, "kind": "log", "name": "log", "data": {"lines": lines}}
+        ]
+        client.post(PATH.format("loud"), wire)
+    end = {"state": "failed", "reason": "ValueError", "instance": "loud-8"}
+    assert client.ask("PATCH", "/api/v1/runs/loud", end).status == 200
+    answer = client.ask("GET", "/api/v1/runs/loud")
+    assert len(answer.body) < limits.MAX_LINES_TOLD_BYTES + 100_000
+    told = {each["rank"]: each for each in answer.json()["processes"]}
+    # Of the one that failed all, of one the newest, of the last none; and each says how many are missing.
+    assert told[8]["log_lines"] == lines
+    assert told[0]["log_lines"] == lines
+    some = told[6]["log_lines"]
+    assert 0 < len(told[5]["log_lines"] + some) < 100 and told[7]["log_lines"] == []
+    for each in told.values():
+        kept, missing = each["log_lines"], each["log_lines_left_out"]
+        assert len(kept) + missing == 50 and kept == lines[missing:]
+    missing = sum(each["log_lines_left_out"] for each in told.values())
+    page = client.ask("GET", "/runs/loud").body.decode()
+    assert f"{missing:,} more are not shown here" in page
+
+
 def listed(client: Client, make_run: Any) -> None:
     run = make_run(id="listed")
     client.post("/api/v1/runs", run.header)
@@ -431,6 +497,9 @@ ABSORBED: dict[str, Callable[[Client, Any], None]] = {
     "MAX_NOTES": notes,
     "MAX_NOTES_BYTES": long_notes,
     "MAX_ATTEMPTS_TOLD": attempts,
+    "MAX_PROCESSES_TOLD": told_processes,
+    "MAX_PROCESSES_TOLD_BYTES": told_bytes,
+    "MAX_LINES_TOLD_BYTES": told_lines,
     "MAX_ITEMS": items,
     "MAX_LISTED": listed,
 }

@@ -139,6 +139,36 @@ def test_attempts_are_one_line_and_other_ranks_none(api: TestClient, make_run: A
     assert line["y"][2] == line["y"][4] < line["y"][1]
 
 
+def test_a_run_of_many_ranks_leaves_room_for_the_runs_after_it(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.store.points.MAX_ITEMS", 8)
+    for run_id, ranks in (("wide", 12), ("narrow", 1)):
+        for rank in range(ranks):
+            run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank)
+            api.post("/api/v1/runs", json=run.header | {"name": f"run {run_id}"})
+            run.send(api, 0, 9)
+    lines = chart(read(api, "run=wide&run=narrow"))["lines"]
+    assert [line["name"] for line in lines] == ["run wide", "run narrow"]
+
+
+def test_a_line_is_of_all_attempts_also_where_not_every_process_is_told(
+    api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leakline_server.store.told_processes.MAX_PROCESSES_TOLD", 1)
+    for attempt in (1, 2, 3):
+        run = make_run(instance=f"life-{attempt}", attempt=attempt)
+        api.post("/api/v1/runs", json=run.header)
+        run.send(api, 9 * attempt, 9)
+    told = api.get("/api/v1/runs/r1").json()
+    assert ([p["attempt"] for p in told["processes"]], told["processes_left_out"]) == ([3], 2)
+    (line,) = chart(read(api, "run=r1"))["lines"]
+    assert line["x"] == list(range(3, 12))
+    page = api.get("/runs/r1").text
+    drawn = [json.loads(each) for each in re.findall(r"data-chart>(.*?)</script>", page)]
+    assert next(line["x"] for line in drawn[0]["lines"]) == list(range(3, 12))
+
+
 def test_a_stretch_has_lines_of_its_own(three: TestClient) -> None:
     whole = chart(read(three, "run=a&run=b"))["lines"]
     answer = three.get("/overlay/lines?run=a&run=b&series=private&x=2.5..5").json()

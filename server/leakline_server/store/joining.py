@@ -40,6 +40,8 @@ from .tables import attempts, processes, runs
 
 # All processes of a launch begin within this time.
 LAUNCH_SECONDS: Final = 600.0
+# What a process may say it is, and the columns hold.
+LAST_ATTEMPT: Final = 2**31 - 1
 # A rank that begins later still may join an attempt that was heard of within this time.
 ALIVE_SECONDS: Final = 60.0
 
@@ -213,9 +215,11 @@ def _take_in(
     heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
     live = heard and now - header.started_at <= LAUNCH_SECONDS
     placed = place(process, header.started_at, mains, begun, live=live)
+    newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
+    if newest > LAST_ATTEMPT:
+        raise TooManyAttempts
     if placed.moves:
         _move_up(connection, header.id, placed.number)
-    newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
     is_newest = placed.number == newest
     describes = process.role == MAIN and all(
         p.attempt + (placed.moves and p.attempt >= placed.number) != placed.number for p in mains
@@ -245,6 +249,8 @@ def _resume(
 ) -> tuple[Joined, _Told]:
     """Somebody joins who names no process."""
     attempt = int(row.attempt) + (row.state in ENDED)
+    if attempt > LAST_ATTEMPT:
+        raise TooManyAttempts
     values: dict[str, Any] = {
         "attempt": attempt,
         "state": "running",
@@ -305,7 +311,9 @@ def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[in
 
 
 def _move_up(connection: Connection, run_id: str, first: int) -> None:
-    later = and_(processes.c.run_id == run_id, processes.c.attempt >= first)
+    # A child says of itself which attempt it is of, and may say the last that can be.
+    among = processes.c.attempt.between(first, LAST_ATTEMPT - 1)
+    later = and_(processes.c.run_id == run_id, among)
     connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
     # By way of numbers that nobody has: each must be the only one at any moment.
     later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)

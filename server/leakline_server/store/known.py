@@ -21,7 +21,7 @@ from .incoming import Incoming
 from .intervals import Intervals
 from .sparkline import Sparkline
 from .tables import batches, processes, removals, runs, series
-from .while_writing import stored_numbers
+from .while_writing import stored_numbers, stored_numbers_of_run
 
 # The role of a process that is no child.
 MAIN: Final = "main"
@@ -183,9 +183,16 @@ def load_run(connection: Connection, run_id: str) -> RunState | None:
     if row is None:
         return None
     state = _state(connection, row)
+    b = batches.c
+    counted = select(b.process_id, func.sum(b.count)).where(b.run_id == run_id)
+    waiting = {n: int(count) for n, count in connection.execute(counted.group_by(b.process_id))}
+    known: defaultdict[int, Intervals] = defaultdict(Intervals)
+    for number, first, last in stored_numbers_of_run(connection, run_id):
+        known[number].add(first, last)
     found = connection.execute(select(processes).where(processes.c.run_id == run_id)).mappings()
     for p in found.all():
-        state.processes[p["instance"]] = _load_process(connection, dict(p))
+        of_one = known[p["id"]], waiting.get(p["id"], 0)
+        state.processes[p["instance"]] = _process(dict(p), *of_one)
     return state
 
 
@@ -251,9 +258,6 @@ def _load_process(
     since: int = -1,
 ) -> ProcessState:
     """``before``: what was known of it at revision ``since`` of the run, so that only what came later is read."""
-    identity = ProcessIdentity(
-        row["instance"], row["rank"], row["pid"], row["host"], row["role"], row["attempt"]
-    )
     key = Key(row["run_id"], row["id"])
     waiting = connection.execute(
         select(func.coalesce(func.sum(batches.c.count), 0)).where(of(batches, key))
@@ -261,11 +265,18 @@ def _load_process(
     known = Intervals() if before is None else before.known
     for first, last in stored_numbers(connection, key, since):
         known.add(first, last)
+    return _process(row, known, int(waiting))
+
+
+def _process(row: Mapping[str, Any], known: Intervals, waiting: int) -> ProcessState:
+    identity = ProcessIdentity(
+        row["instance"], row["rank"], row["pid"], row["host"], row["role"], row["attempt"]
+    )
     return ProcessState(
         row["id"],
         identity,
         known,
-        int(waiting),
+        waiting,
         row["rss_bytes"],
         row["peak_bytes"],
         msgspec.json.decode(row["lost"]),

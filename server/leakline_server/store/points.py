@@ -46,6 +46,8 @@ class SeriesQuery:
     start: float | None = None
     stop: float | None = None
     points: int = 2_000
+    # Instances; all processes without.
+    among: frozenset[str] | None = None
 
 
 def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, Any]:
@@ -125,6 +127,8 @@ def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _F
     if wanted:
         for number, instance in connection.execute(_PROCESSES, {"run_id": run_id}).all():
             if query.process is not None and query.process != instance:
+                continue
+            if query.among is not None and instance not in query.among:
                 continue
             _read_process(connection, Key(run_id, number), instance, wanted, query, found)
     return str(run.unit)

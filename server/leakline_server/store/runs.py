@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -17,17 +16,19 @@ from leakline.analysis.priority import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
 
 from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
-from . import accepted_counts, accounts, clocks, ends, log_lines
+from . import accepted_counts, clocks, ends, told_processes
 from .columns import reading
 from .deleting import IS_DELETED
 from .details import load_events
 from .engine import writing
 from .intake import add_bytes
+from .moments import iso, iso_or_none, unix
 from .retention import FOREVER, PerProject
 from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
-from .tables import attempts, processes, runs, series
+from .tables import attempts, runs, series
+from .told_processes import LIVED
 
-__all__ = ["BadCursor"]
+__all__ = ["LIVED", "BadCursor", "iso", "iso_or_none", "unix"]
 
 State = Literal["running", "finished", "failed", "killed", "silent"]
 ENDED: Final = ("finished", "failed", "killed")
@@ -36,11 +37,6 @@ STATES: Final = ("running", "silent", *ENDED)
 LISTENING: Final = ("running", "silent")
 # Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
 DELETED: Final = "deleted"
-# In which order processes are given: those that share a line one after the other, whenever they were heard of.
-LIVED: Final = (
-    processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
-)  # fmt: skip
-_NONE_STORED: Final = accounts.Stored()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +178,14 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
             select(series.c.name).where(series.c.run_id == run_id).order_by(series.c.name)
         ).all()
         left_out, told = _attempts(connection, run_id)
+        of_run = told_processes.of_run(connection, run_id, row.verdict)
         return summary(row) | {
             "config": msgspec.json.decode(row.config),
             "environment": msgspec.json.decode(row.environment),
             "phases": msgspec.json.decode(row.phases),
             "phases_seen": msgspec.json.decode(row.phases_seen),
-            "processes": _processes(connection, row),
+            "processes": of_run.processes,
+            "processes_left_out": of_run.left_out,
             "attempts": told,
             "attempts_left_out": left_out,
             "series": list(names),
@@ -231,21 +229,7 @@ class _Said(msgspec.Struct):
     findings: list[_Found] = []
 
 
-class _Grows(msgspec.Struct):
-    instance: str
-    growth_bytes_per_generation: dict[str, float] | None = None
-    findings: list[str] = []
-
-
-class _Each(msgspec.Struct):
-    """What a verdict says of each process; one of an older Leakline says nothing of them."""
-
-    processes: list[_Grows] = []
-
-
 _decode_said: Final = msgspec.json.Decoder(_Said).decode
-_decode_each: Final = msgspec.json.Decoder(_Each).decode
-_NOT_TOLD: Final = _Grows("")
 _LISTED: Final = tuple(
     runs.c[name]
     for name in (
@@ -293,21 +277,6 @@ def _priority(findings: Sequence[_Found]) -> str | None:
     return next((name for name in get_args(Priority) if name in found), None)
 
 
-def iso_or_none(seconds: float | None) -> str | None:
-    return None if seconds is None else iso(seconds)
-
-
-def unix(text: str) -> float:
-    """Seconds, of what `iso` wrote."""
-    return datetime.fromisoformat(text).timestamp()
-
-
-def iso(seconds: float) -> str:
-    """UTC, to the millisecond: 2026-01-31T12:00:00.000Z"""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _unit(row: Row[Any], verdict: _Said) -> str:
     """What the run is really counted by: one that has told no generation, by the minute."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
@@ -318,43 +287,6 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
     if row.first_generation is None:
         return 0
     return verdict.generations or int(row.last_generation - row.first_generation)
-
-
-def _processes(connection: Connection, run: Row[Any]) -> list[dict[str, Any]]:
-    stored, lines = accounts.of_run(connection, run.id), log_lines.of_run(connection, run.id)
-    rows = connection.execute(
-        select(processes).where(processes.c.run_id == run.id).order_by(*LIVED)
-    )
-    verdict = _Each() if run.verdict is None else _decode_each(run.verdict)
-    grows = {each.instance: each for each in verdict.processes}
-    return [
-        {
-            "instance": row.instance,
-            "rank": row.rank,
-            "role": row.role,
-            "pid": row.pid,
-            "host": row.host,
-            "attempt": row.attempt,
-            "started_at": iso(row.started_at),
-            "last_seen_at": iso(row.last_seen_at),
-            "ended_at": iso_or_none(row.ended_at),
-            "end_state": row.end_state,
-            "end_reason": row.end_reason,
-            "presumed": row.presumed,
-            "clock_skew_seconds": row.clock_skew_seconds,
-            "rss_bytes": row.rss_bytes,
-            "peak_bytes": row.peak_bytes,
-            "growth_bytes_per_generation": told.growth_bytes_per_generation,
-            "findings": told.findings,
-            "taken": stored.get(row.id, _NONE_STORED).taken(msgspec.json.decode(row.lost)),
-            "stored": stored.get(row.id, _NONE_STORED).count,
-            "left_out": stored.get(row.id, _NONE_STORED).left_out,
-            "lost": msgspec.json.decode(row.lost),
-            "log_lines": lines.get(row.id, []),
-        }
-        for row in rows
-        for told in (grows.get(row.instance, _NOT_TOLD),)
-    ]
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:

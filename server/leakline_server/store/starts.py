@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,17 +40,19 @@ _PROCESSES: Final = select(processes.c.id, processes.c.instance).where(
 
 
 def first_generations(
-    engine: Engine, run_id: str, names: Sequence[str], kind: str
-) -> dict[str, float]:
+    engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
+) -> dict[str, float]:  # fmt: skip
     """Instance -> generation of its first snapshot of this kind that has one of the series, of those that have any.
 
-    ``names`` may hold ``*``.
+    ``names`` may hold ``*``. ``among``: instances; of all processes without.
     """
     with reading(engine) as connection:
         wanted = matching(series_ids(connection, run_id), names)
         rows = connection.execute(_PROCESSES, {"run_id": run_id}).all() if wanted else ()
         found = {
-            row.instance: _first(connection, Key(run_id, row.id), wanted, kind) for row in rows
+            row.instance: _first(connection, Key(run_id, row.id), wanted, kind)
+            for row in rows
+            if among is None or row.instance in among
         }
     return {instance: first for instance, first in found.items() if first is not None}
 

@@ -307,4 +307,8 @@ def lines(run: Json) -> Section | None:
     )
     found = table((*(head for _, head in told), "line"), rows)
     fold = run["state"] not in _SUDDEN
-    return Section("lines", "Last lines", how, table=found, fold=fold, short="Lines")
+    left_out = sum(p["log_lines_left_out"] for p in run["processes"])
+    note = (
+        f"{left_out:,} more are not shown here: lines of others fill the page." if left_out else ""
+    )
+    return Section("lines", "Last lines", how, table=found, fold=fold, note=note, short="Lines")

@@ -222,8 +222,10 @@ def processes(
     newest_snapshots: Sequence[Json] = (),
     findings: Sequence[Json] = (),
     unit: str = "generation",
+    left_out: int = 0,
 ) -> Section:
-    """``newest_snapshots``: of all processes, the newest first; a process may have none of them."""
+    """``newest_snapshots``: of all processes, the newest first; a process may have none of them. ``left_out``: how many
+    there are besides those that were found."""
     how = (
         "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
         "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
@@ -254,8 +256,17 @@ def processes(
     ]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
-        empty="No process has reported yet.", short="Processes",
+        note=left_out_words(len(found), left_out), empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
+
+
+def left_out_words(shown: int, left_out: int) -> str:
+    if not left_out:
+        return ""
+    return (
+        f"{shown:,} of {shown + left_out:,} processes are shown: those that a finding names, then those of the newest "
+        "attempts, and of these those that ended badly first."
+    )
 
 
 def _growth(each: Json, last: Json) -> Field:

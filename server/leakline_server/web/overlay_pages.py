@@ -30,6 +30,7 @@ from .overlay_view import (
     overlay_page,
     shifts,
 )
+from .pages import processes_of
 from .services import Services, Use
 from .templating import render
 from .zoom import read_stretch
@@ -126,12 +127,17 @@ def _lines(
 ) -> dict[str, Points]:
     """By run, of those that have measured it."""
     start, stop = ends or (None, None)
+    attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
+    # Of no other rank: those of a large run would leave no room for the runs after it.
     query = points.SeriesQuery(
-        series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN
-    )
+        series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN,
+        among=frozenset(instance for each in attempts.values() for instance in each),
+    )  # fmt: skip
     items = points.overlay(use.engine, [each["id"] for each in found], query)["items"]
     of_runs = {
-        each["id"]: line_of(each, [item for item in items if item["run"] == each["id"]], series)
+        each["id"]: line_of(
+            attempts[each["id"]], [item for item in items if item["run"] == each["id"]], series
+        )
         for each in found
     }
     return {run_id: line for run_id, line in of_runs.items() if line is not None}
@@ -141,8 +147,8 @@ def _starts(use: Services, found: Sequence[Mapping[str, Any]], series: Series) -
     """By run: the generation at which its line begins, of those that have one."""
     starts = {}
     for each in found:
-        first = first_generations(use.engine, each["id"], measured_by(series), _END)
-        of_line = [first[instance] for instance in attempts_of(each) if instance in first]
-        if of_line:
-            starts[each["id"]] = min(of_line)
+        instances = attempts_of(each, processes_of(use, each))
+        first = first_generations(use.engine, each["id"], measured_by(series), _END, instances)
+        if first:
+            starts[each["id"]] = min(first.values())
     return starts

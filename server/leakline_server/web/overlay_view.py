@@ -112,23 +112,23 @@ def _is_one(name: str, wanted: str) -> bool:
     return name.startswith(first) and name.endswith(last) if star else name == wanted
 
 
-def line_of(run: Json, items: Sequence[Json], series: Series) -> Points | None:
-    """The sum of the series at each generation end of the process that it opens on, its attempts joined.
+def line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
+    """The sum of the series at each generation end of one rank, its attempts joined.
 
-    ``items`` are those of this run in an answer of `points.overlay`.
+    ``items`` are those of its run in an answer of `points.overlay`.
     """
     attempts = []
-    for instance in attempts_of(run):
+    for instance in instances:
         parts = [points_of(item, item["x"]) for item in items if item["process"] == instance]
         if parts and (not series.whole or parts[0].name == series.names[0]):
             attempts.append(add_up(parts))
     return join_attempts(attempts) if attempts else None
 
 
-def attempts_of(run: Json) -> list[str]:
-    """The instances of the process that the page of the run opens on."""
+def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
+    """The instances of the process that the page of the run opens on, among all that it has."""
     shown = first_shown(run)
-    return [each["instance"] for each in run["processes"] if process_label(each) == shown]
+    return [each["instance"] for each in processes if process_label(each) == shown]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,16 @@ from leakline.analysis.results import to_json
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
 from ..limits import MAX_PAGE
-from ..store import accepted_counts, alerts, details, findings, points, runs, snapshots
+from ..store import (
+    accepted_counts,
+    alerts,
+    details,
+    findings,
+    points,
+    runs,
+    snapshots,
+    told_processes,
+)
 from .annotations import MAX_MARKS
 from .compare_view import ComparePage, axis_of, compare_page, compared_lines
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
@@ -78,7 +87,7 @@ def read_run_page(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunP
 
 def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
     data = _chart_data(use, run_id, viewed)
-    processes = data.run["processes"]
+    processes = processes_of(use, data.run)
     return replace(
         data,
         events=details.list_events(use.engine, run_id),
@@ -111,7 +120,7 @@ def _chart_data(
         run=run,
         verdict=verdict,
         axis=axis,
-        read=_reader(use, run, _instances(run["processes"], chosen), axis, stretch),
+        read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
         books=derived.books,
         types=suspects_first(derived.types, verdict),
         stores=derived.stores,
@@ -121,6 +130,14 @@ def _chart_data(
         clock=derived.clock,
         asked=viewed,
     )
+
+
+def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """{instance, rank, role} of all of them, also where the run tells not every one: a line is of all attempts."""
+    if not run["processes_left_out"]:
+        told: Sequence[Mapping[str, Any]] = run["processes"]
+        return told
+    return told_processes.all_of(use.engine, run["id"])
 
 
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
@@ -137,7 +154,7 @@ def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) ->
         names, None, "generation_end", None, "generation", generation, generation
     )
     last: dict[tuple[str, str], float] = {}
-    labels = {each["instance"]: process_label(each) for each in run["processes"]}
+    labels = {each["instance"]: process_label(each) for each in processes_of(use, run)}
     # Attempts come in the order in which they began.
     for item in points.read_series(use.engine, run["id"], query)["items"]:
         last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
@@ -256,9 +273,8 @@ def _ends(
 ) -> Points | None:
     """Private memory at the generation ends of a process, if the run has it, or of the one that its page opens on; RSS
     where the split is not known."""
-    instances = _instances(run["processes"], process) or _instances(
-        run["processes"], first_shown(run)
-    )
+    processes = processes_of(use, run)
+    instances = _instances(processes, process) or _instances(processes, first_shown(run))
     axis = axis_of(run)
     read = _reader(use, run, instances, axis, stretch)
     kind = None if axis.unit == "time" else "generation_end"

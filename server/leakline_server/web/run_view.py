@@ -198,6 +198,7 @@ def _sections(data: RunData) -> list[Section | None]:
             data.snapshots,
             (data.verdict or {}).get("findings", ()),
             unit,
+            run["processes_left_out"],
         ),
         ending_view.delivery(run["processes"]),
         ending_view.attempts(run),

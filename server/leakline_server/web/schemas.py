@@ -158,7 +158,8 @@ class RunSummary(BaseModel):
 
 class Process(BaseModel):
     """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts them.
-    `log_lines`: the newest 50 lines that it printed, where it may tell them. `growth_bytes_per_generation`: of its
+    `log_lines`: the newest 50 lines that it printed, where it may tell them; `log_lines_left_out` of them are not here
+    because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its
     private memory, as the verdict has it; null where it cannot be told, and of a process that another has followed in
     its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it."""
 
@@ -184,6 +185,7 @@ class Process(BaseModel):
     left_out: int
     lost: dict[str, int]
     log_lines: list[str]
+    log_lines_left_out: int
 
 
 class Attempt(BaseModel):
@@ -207,7 +209,9 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
+    # Those of the newest attempts, what ended badly first among them, and how many there are besides.
     processes: list[Process]
+    processes_left_out: int
     # The newest, and how many there were before them.
     attempts: list[Attempt]
     attempts_left_out: int
