@@ -9,6 +9,7 @@ static int (*const parts[])(PyObject *) = {
     ll_add_referrers,
     ll_add_garbage,
     ll_add_classes,
+    ll_add_errands,
 };
 
 static int
@@ -24,7 +25,7 @@ execute(PyObject *module)
         }
     }
     /* To be raised with every change that the Python side must know of: it may find a module built before. */
-    if (PyModule_AddIntConstant(module, "interface", 2) < 0) {
+    if (PyModule_AddIntConstant(module, "interface", 3) < 0) {
         return -1;
     }
     return PyModule_AddIntConstant(module, "made_for", PY_VERSION_HEX);

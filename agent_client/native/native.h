@@ -35,6 +35,7 @@
 /* -- module.c: every part registers its functions and types with the module; 0, or -1 with an exception set. */
 int ll_add_walk(PyObject *module);
 int ll_add_classes(PyObject *module);
+int ll_add_errands(PyObject *module);
 int ll_add_census(PyObject *module);
 int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);

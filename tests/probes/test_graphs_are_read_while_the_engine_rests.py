@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -18,8 +19,10 @@ from leakline.probes.deep import marginal_bytes
 from leakline.probes.graphs import while_the_engine_rests
 from leakline.probes.main_thread import on_main_thread
 from leakline.probes.native import native
+from leakline.probes.storages import storage_key
 
 torch = pytest.importorskip("torch")
+needs_native = pytest.mark.skipif(native() is None, reason="needs the native module")
 
 SECONDS = 10.0
 
@@ -153,6 +156,7 @@ def test_what_graphs_hold_is_unknown_then_and_no_zero() -> None:
     assert (marginal_bytes(kept) or 0) > 2 * 64 * 64 * 4
 
 
+@needs_native
 def test_a_thread_of_ours_has_them_read_on_the_main_thread() -> None:
     where = on_a_thread_of_ours(lambda: while_the_engine_rests(threading.current_thread))
     assert where is threading.main_thread()
@@ -178,14 +182,53 @@ def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_come
     assert called == []
 
 
+@needs_native
 def test_what_goes_wrong_there_is_of_who_asked_and_not_of_the_program() -> None:
-    def fails() -> None:
-        raise ZeroDivisionError
+    # Where one of our own functions is the last to be called.
+    error = on_a_thread_of_ours(lambda: on_main_thread(lambda: storage_key(3), 5.0))
+    assert isinstance(error, AttributeError)
 
-    assert isinstance(on_a_thread_of_ours(lambda: on_main_thread(fails, 5.0)), ZeroDivisionError)
+
+def raised_in_the_middle_of_ours(signum: signal.Signals) -> None:
+    """Raises what the program's handler raises: the signal comes while the main thread does something for us."""
+    on_a_thread_of_ours(lambda: on_main_thread(lambda: signal.raise_signal(signum), 5.0))
+    # It may come an instruction later.
+    ends = time.monotonic() + 1.0
+    while time.monotonic() < ends:
+        pass
 
 
-@pytest.mark.skipif(native() is None, reason="needs the native module")
+@needs_native
+def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> None:
+    def too_late(signum: int, frame: object) -> None:
+        raise TimeoutError("too late", signum)
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            raised_in_the_middle_of_ours(signal.SIGALRM)
+        assert raised.value.args == ("too late", signal.SIGALRM)
+        with pytest.raises(KeyboardInterrupt):
+            raised_in_the_middle_of_ours(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@needs_native
+def test_a_handler_of_the_program_that_ends_it_ends_it_with_its_status() -> None:
+    def end(signum: int, frame: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit) as raised:
+            raised_in_the_middle_of_ours(signal.SIGTERM)
+        assert raised.value.code == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@needs_native
 def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> None:
     history.extend(Step() for _ in range(20))
     search = SlicedHolderSearch([Step], 10.0)
@@ -196,7 +239,7 @@ def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> No
     history.clear()
 
 
-@pytest.mark.skipif(native() is None, reason="needs the native module")
+@needs_native
 @pytest.mark.parametrize("way", ["census", "holders", "tensors"])
 def test_a_training_lives_through_looks_beside_it(way: str) -> None:
     done = subprocess.run(

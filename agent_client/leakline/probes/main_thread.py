@@ -1,22 +1,21 @@
 """Something short, done on the main thread between two steps of its program, for a thread of ours that waits for it.
 
 As a signal handler is: the interpreter calls it where it would call one. While the main thread is in a call of C it is
-not done, and who waits goes on without it.
+not done, and who waits goes on without it. What handlers of the program raise in the middle of it is the program's.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
-from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from leakline.probes.native import native
 
 Found = TypeVar("Found")
 
-# What the interpreter calls, for as long as it may: made once, never freed.
-_CALL: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 class _Errand:
@@ -25,7 +24,7 @@ class _Errand:
         self._turn = threading.Lock()
         self._over = threading.Event()
         self._found: Any = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def run(self) -> None:
         # Who gave it up holds the lock for ever.
@@ -34,7 +33,9 @@ class _Errand:
         call, self._call = self._call, None
         try:
             self._found = call() if call is not None else None
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:
+            if not _is_ours(error):
+                raise
             # Whoever waits raises it; the program must not.
             self._error = error
         finally:
@@ -51,28 +52,23 @@ class _Errand:
         return self._found
 
 
-_waiting: Final[deque[_Errand]] = deque()
-
-
-def _run_next(_: object) -> int:
-    if _waiting:
-        _waiting.popleft().run()
-    return 0
-
-
-_run_next_in_c: Final = _CALL(_run_next)
-
-
 def on_main_thread(call: Callable[[], Found], wait_seconds: float) -> Found | None:
-    """What ``call`` gives; None where the main thread does not come to it in time, or this interpreter cannot ask it.
+    """What ``call`` gives; None where the main thread does not come to it in time, and without the native module.
 
     To be called on another thread, which must hold nothing that the main thread may wait for.
     """
-    if sys.implementation.name != "cpython":
+    module = native()
+    if module is None:
         return None
     errand = _Errand(call)
-    _waiting.append(errand)
-    if ctypes.pythonapi.Py_AddPendingCall(_run_next_in_c, None) != 0:
-        # As many wait as may; one of their calls runs ours, or finds it given up.
-        return errand.wait(0)  # type: ignore[no-any-return]
+    if not module.call_on_main_thread(errand.run):
+        return None
     return errand.wait(wait_seconds)  # type: ignore[no-any-return]
+
+
+def _is_ours(error: Exception) -> bool:
+    """And not of a signal handler of the program that ran meanwhile."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost is None or innermost.tb_frame.f_code.co_filename.startswith(_PACKAGE)

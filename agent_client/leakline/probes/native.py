@@ -15,7 +15,7 @@ from typing import Any, Final
 
 SETTING: Final = "LEAKLINE_NATIVE"
 # The constant of the same name in `module.c`.
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 # Lists longer than this are not counted one by one to see whether we walk them right: about a millisecond.
 _COUNTED: Final = 10_000
 # What our own look makes meanwhile: a tuple, a list, a frame.

@@ -1,0 +1,41 @@
+/* A call that the main thread makes between two steps of its program, as it calls a handler of a signal.
+
+   Here and not through ctypes, which would print and forget what is raised in it: Ctrl-C, the alarm of a program. */
+
+#include "native.h"
+
+static int
+run(void *callable)
+{
+    PyObject *result = PyObject_CallNoArgs(callable);
+    Py_DECREF((PyObject *)callable);
+    if (result == NULL) {
+        /* The interpreter raises it in the program. */
+        return -1;
+    }
+    Py_DECREF(result);
+    return 0;
+}
+
+static PyObject *
+call_on_main_thread(PyObject *module, PyObject *callable)
+{
+    Py_INCREF(callable);
+    if (Py_AddPendingCall(run, callable) < 0) {
+        Py_DECREF(callable);
+        Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef functions[] = {
+    {"call_on_main_thread", call_on_main_thread, METH_O,
+     "Let the main thread call this soon, without arguments; False when too many calls wait. What it raises is raised there."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+ll_add_errands(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
