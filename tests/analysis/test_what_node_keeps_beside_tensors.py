@@ -16,8 +16,13 @@ from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 MIB: Final = 2**20
 RECORDED: Final = Path(__file__).resolve().parents[1] / "data" / "node"
 # Nothing is kept but tensors of four bytes. One update of the networks a generation; seven, of which V8 collects what
-# is left once in 25 generations; and seven beside programs that take the processors.
-HEALTHY: Final = ("small_steps_healthy", "norms_seldom_collected", "fixed_under_load")
+# is left once in 25 generations, or last when much of it is young; and seven beside programs that take the processors.
+HEALTHY: Final = (
+    "small_steps_healthy",
+    "norms_seldom_collected",
+    "norms_with_high_floors",
+    "fixed_under_load",
+)
 # A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
 LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
 ACTIVE: Final = ("suspected", "confirmed", "recovered")

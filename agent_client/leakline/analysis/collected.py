@@ -57,23 +57,26 @@ def beside_tensors(lane: Lane) -> Beside:
     kept, native = _kept_and_native(lane)
     told = _told_upto(kept)
     floors = [value for value in kept if value is not None]
-    level = _on_lines(kept) if told else floors[:1] * len(kept) or [0.0] * len(kept)
+    level = (
+        _on_lines([*kept[:told], *[None] * (len(kept) - told)])
+        if told
+        else floors[:1] * len(kept) or [0.0] * len(kept)
+    )
     return Beside(tuple(level), tuple(native), told, _longest_gap(kept))
 
 
 def told_for_good(lane: Lane, upto: int) -> int:
-    """Of the first ``upto`` generations those whose values no later collection changes: the last may be lowered."""
-    kept = _kept_and_native(lane)[0][:upto]
-    return _known(kept)[-2] + 1 if _told_upto(kept) else 0
+    """Of the first ``upto`` generations those whose values no later collection changes."""
+    return _told_upto(_kept_and_native(lane)[0][:upto])
 
 
 def _told_upto(kept: Sequence[Value]) -> int:
-    """Behind the last generation of which something is known, where enough are: a few floors say nothing of a trend."""
+    """Behind the last floor but one, where enough are: few are no trend, and the last may be lowered yet."""
     floors = [value for value in kept if value is not None]
     clear = len(floors) >= _CLEAR_FLOORS and all(b - a > YOUNG for a, b in pairwise(floors))
     if len(floors) < _FLOORS and not clear:
         return 0
-    return _known(kept)[-1] + 1
+    return _known(kept)[-2] + 1
 
 
 def _known(kept: Sequence[Value]) -> list[int]:
