@@ -196,8 +196,9 @@ def warnings_of(address: str, run: str) -> list[str]:
 def check_norms(address: str, run: str) -> None:
     """Four bytes each: memory does not notice, the count does."""
     verdict = verdict_of(address, run)
-    # In Node the heap, collected when V8 likes, is a finding of its own at times.
     (finding,) = [each for each in verdict["findings"] if each["kind"] == "tensors"]
+    # In Node what V8 has not collected yet may be looked at, and is no leak.
+    assert verdict["status"] in ("ok", "watch"), verdict["summary"]
     assert finding["status"] in ("ok", "watch"), verdict["summary"]
     assert finding["phase"] == "train"
     assert finding["suspects"][0]["name"] == "tf.Tensor"
@@ -290,7 +291,6 @@ def test_in_chromium_norms_alone_are_told_by_their_number_and_not_by_their_bytes
     tensors = in_chromium(tab, pages, address, before, leak="norms")
     assert tensors == pytest.approx(KEPT_BY_ONE * GENERATIONS, rel=0.05)
     check_norms(address, before)
-    assert verdict_of(address, before)["status"] in ("ok", "watch")
     assert in_chromium(tab, pages, address, after) < NORMAL
     verdict_of(address, after)
     check_types(address, before, after)

@@ -8,9 +8,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from .collected import YOUNG, beside_tensors, is_told, told_for_good
 from .evidence import Scale, baseline_of
 from .history import Value
-from .javascript import HEAP_BYTES, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
+from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
 from .results import Kind
 from .series import Lane, fill_gaps
 from .trend import theil_sen
@@ -33,6 +34,10 @@ class Channel:
     """One kind of memory, per generation, with the scale its growth is measured against.
 
     ``beside`` is what lies in the same memory: growth is measured against both, and both fill it.
+    ``told``: up to which generation something is known, where more follow of which nothing is; 0: of all.
+    ``longest_gap``: generations without a reading of which they have had so many before.
+    ``noise_bytes``: a rise by less than this says nothing.
+    ``placed_by``: the series whose phases say where it grows, where it is none itself.
     """
 
     name: str
@@ -41,6 +46,19 @@ class Channel:
     limit_bytes: float | None = None
     own_baseline: bool = True
     beside: tuple[float, ...] = ()
+    told: int = 0
+    longest_gap: int = 0
+    noise_bytes: float = 0.0
+    placed_by: str = ""
+
+    def stands(self, upto: int) -> int:
+        """The generations that speak at this moment: those told of, while it is not too long ago."""
+        silent = upto - self.told
+        return (
+            self.told
+            if self.told and silent > 0 and _is_bridged(silent, self.longest_gap)
+            else upto
+        )
 
     def scale(self, private: Sequence[float], upto: int, remaining: float | None) -> Scale:
         baseline = baseline_of(self.values) + baseline_of(self.beside)
@@ -124,6 +142,13 @@ def _metal_channels(lane: Lane) -> list[Channel]:
 
 def _beside_tensors(lane: Lane) -> list[Channel]:
     """What else a program of JavaScript takes: in a page its heap."""
+    known = beside_tensors(lane) if is_told(lane) else None
+    if known and known.native:
+        kept = Channel(
+            KEPT, "objects", known.kept, beside=known.native, told=known.told,
+            longest_gap=known.longest_gap, noise_bytes=YOUNG, placed_by=RESIDENT_BYTES,
+        )  # fmt: skip
+        return [kept, Channel(RESIDENT_BYTES, "objects", known.native, beside=known.kept)]
     heap, resident = _column(lane, HEAP_BYTES), _column(lane, RESIDENT_BYTES)
     if resident:
         tensors = _column(lane, TENSOR_BYTES) or (0.0,) * len(resident)
@@ -169,6 +194,8 @@ def bridged_for_good(lane: Lane, upto: int) -> int:
         longest = max((b - a for a, b in pairwise(known)), default=0)
         if _is_bridged(upto - read, longest):
             ends.append(read)
+    if is_javascript(lane.series) and is_told(lane):
+        ends.append(told_for_good(lane, upto))
     return min(ends)
 
 

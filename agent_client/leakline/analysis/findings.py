@@ -11,7 +11,7 @@ from .attribution import Cause, holds
 from .candidates import Candidate
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
-from .javascript import HEAP_BYTES, RESIDENT_BYTES, TENSOR, UNRELIABLE
+from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
 from .results import SEVERITY, Finding, Interval, Status, Suspect
@@ -215,6 +215,8 @@ def _explained_lines(a: Assessed, unit: str) -> list[str]:
         return ["The number of tensors does not grow with it: they grow larger."]
     if a.channel == HEAP_BYTES:
         return ["It is the heap of JavaScript: objects that are no tensors."]
+    if a.channel == KEPT:
+        return ["It is what V8 keeps when it collects: objects and buffers that are no tensors."]
     if a.channel == RESIDENT_BYTES:
         return ["It is resident memory without the tensors."]
     if cause.kind == "allocator_retained":

@@ -14,7 +14,11 @@ T = TypeVar("T")
 TENSORS: Final = "tfjs.tensors"
 TENSOR_BYTES: Final = "tfjs.bytes"
 HEAP_BYTES: Final = "js.heap_bytes"
+# In Node: buffers outside the heap.
+EXTERNAL_BYTES: Final = "js.external_bytes"
 RESIDENT_BYTES: Final = "process.rss_bytes"
+# Worked out: what V8 keeps of heap and buffers beside the tensors.
+KEPT: Final = "js.kept"
 # The name of their tensors, as a program writes it.
 TENSOR: Final = "tf.Tensor"
 # Of the environment: whether TensorFlow.js itself says that its bytes may be freed already.

@@ -10,6 +10,7 @@ from .attribution import Cause, Memory
 from .candidates import NOWHERE, Candidate, Place, place_of
 from .channels import Channel, allocator_rate, garbage_per_generation
 from .evidence import Rise, Scale
+from .fingerprint import fingerprint_of
 from .garbage import garbage_of, may_pass, members_of, no_growth, together
 from .javascript import is_javascript
 from .results import Kind
@@ -66,10 +67,11 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
         rise = study.channel_rise(channel, upto)
         if not rise.window and not rise.visible:
             continue
-        bend = bend_of(lane, channel.values[:upto], upto)
-        first = position_of(lane, bend[0] - 1 if bend else None, upto)
-        x = [float(g) for g in lane.generations[first:upto]]
-        rate = floor_slope(x, channel.values[first:upto])
+        at = study.channel_stands(channel, upto)
+        bend = bend_of(lane, channel.values[:at], at)
+        first = position_of(lane, bend[0] - 1 if bend else None, at)
+        x = [float(g) for g in lane.generations[first:at]]
+        rate = floor_slope(x, channel.values[first:at])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
         cause = Cause(
             channel.kind, _channel_place(lane, channel, members, bend, upto),
@@ -89,6 +91,8 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
                 channel.name,
             )
         )
+    if is_javascript(lane.series):
+        found = _once_each(found)
     garbage = garbage_per_generation(lane, upto)
     if garbage is not None and study.waiting.objects is None:
         members = members_of(study.history.holders, NOWHERE, no_growth(garbage), 0.0)
@@ -100,6 +104,13 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             )
         )  # fmt: skip
     return found
+
+
+def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
+    """What is beside the tensors is one finding for each phase, that of what rises most clearly."""
+    clear = sorted(found, key=lambda a: (a.rise.strict, a.rise.window), reverse=True)
+    first = {fingerprint_of(a.cause): a for a in reversed(clear)}
+    return [a for a in found if first[fingerprint_of(a.cause)] is a]
 
 
 def with_garbage(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
@@ -139,4 +150,5 @@ def _channel_place(
 ) -> Place:
     if channel.holds_tensors and members and members[0].place.phase:
         return members[0].place
-    return place_of(lane, channel.name, bend[0] if bend else float(first_generation(lane)), upto)
+    series = channel.placed_by or channel.name
+    return place_of(lane, series, bend[0] if bend else float(first_generation(lane)), upto)

@@ -91,6 +91,10 @@ class Lane:
         column = self.series[name]
         return [None if row is None else column[row] for row in self._rows_for(name, column)]
 
+    def at_ends(self, column: Sequence[Value]) -> list[Value]:
+        """As values, of a column that is worked out: one entry for each snapshot, read at the ends of generations."""
+        return self._joined(column, self.end_rows)
+
     def points(
         self,
         name: str,

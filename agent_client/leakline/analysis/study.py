@@ -130,13 +130,25 @@ class LaneStudy:
             lasting_rise(x, y, self.scale(upto), self.facts.bounded_bytes[:upto]) if y else Rise()
         )
 
+    def channel_stands(self, channel: Channel, upto: int) -> int:
+        """The moment whose rise counts at this one: an earlier one where nothing is known since, and it said more."""
+        told = channel.stands(upto)
+        now, then = self._rise_of_channel(channel, upto), self._rise_of_channel(channel, told)
+        return told if (then.strict, then.window) > (now.strict, now.window) else upto
+
     def channel_rise(self, channel: Channel, upto: int) -> Rise:
+        return self._rise_of_channel(channel, self.channel_stands(channel, upto))
+
+    def _rise_of_channel(self, channel: Channel, upto: int) -> Rise:
         return self.known.once(upto, channel.name, lambda: self._channel_rise(channel, upto))
 
     def _channel_rise(self, channel: Channel, upto: int) -> Rise:
         x = [float(g) for g in self.lane.generations[:upto]]
         scale = channel.scale(self.lane.private, upto, self.remaining(upto))
-        return lasting_rise(x, channel.values[:upto], scale)
+        rise = lasting_rise(x, channel.values[:upto], scale)
+        if rise.slope and rise.slope.estimate * rise.generations < channel.noise_bytes:
+            return Rise(visible=True)
+        return rise
 
 
 def last_row_of(study: LaneStudy, upto: int) -> int:
