@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from leakline.analysis.attribution import Memory, find_causes
-from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place, family_of
 from leakline.analysis.counts import CountGrowth
 from leakline.analysis.trend import Slope
 
@@ -57,3 +59,22 @@ def test_of_plain_types_the_one_whose_bytes_are_the_growth_owns_it(size: float, 
     (cause,) = find_causes([cells, batches], memory)
     assert cause.members[0].name == first
     assert (cause.measured == size) == (first == "bytearray")
+
+
+@pytest.mark.parametrize("node", ["AddmmBackward0", "MseLossBackward0", "AccumulateGrad"])
+def test_weights_that_graphs_hold_are_part_of_them_though_nodes_of_the_graphs_are_counted(
+    node: str,
+) -> None:
+    nodes = _candidate(node, family_of(node, "type"), 190, 8, NOWHERE, 9_000, deep=False)
+    graphs = replace(GRAPHS, place=Place("train", "train", 0.86))
+    evolve = Place("evolve", "evolve", 0.92)
+    weights = _candidate(
+        "torch.nn.parameter.Parameter", "tensor", 192, 2, evolve, 3 * MIB, deep=True
+    )
+    (cause,) = find_causes([graphs, nodes, weights, LOSSES], MEMORY)
+    assert (cause.kind, cause.place.phase) == ("graph", "train")
+    assert weights in cause.members
+
+
+def test_a_function_of_the_program_is_no_node_of_torch() -> None:
+    assert family_of("losses.ScaledBackward", "type") == "object"

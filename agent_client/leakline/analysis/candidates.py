@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ _PLAIN: Final = frozenset(
      "module", "type", "object", "slice", "range", "property", "staticmethod", "classmethod", "weakref",
      "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
 )  # fmt: skip
+# Nodes of autograd graphs, which torch names without a module: a program's own functions have one.
+_NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
 # A phase that keeps less of a growth than this does not own it.
 OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
@@ -219,7 +222,7 @@ def family_of(name: str, role: str) -> Family:
         root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__")
     ):
         return "library"
-    return "object"
+    return "library" if _NODE.match(name) else "object"
 
 
 def _bytes_rate(
