@@ -6,6 +6,7 @@ Every hook is chained: what was there before runs as if we were not there.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -96,9 +97,12 @@ def unwatch(run: Ending) -> None:
 
 
 def _at_exit() -> None:
-    for run in list(_runs):
-        run._finish_at_exit()
-    end_all()
+    # A second Ctrl-C: the program has ended already, and by the exit status that it has.
+    with contextlib.suppress(KeyboardInterrupt):
+        for run in list(_runs):
+            run._finish_at_exit()
+    with contextlib.suppress(KeyboardInterrupt):
+        end_all()
 
 
 def _before_fork() -> None:

@@ -116,6 +116,10 @@ MAX_ITEMS: Final = 1_000
 MAX_LISTED: Final = 5_000
 # Each tells its packages.
 MAX_ATTEMPTS_TOLD: Final = 50
+# Of a run: the largest are examined, booked and compared. Each costs a millisecond or two, and a page waits for all.
+MAX_PROCESSES_STUDIED: Final = 1_024
+# Of an answer that has no room for more series, and of a list of snapshots.
+MAX_PROCESSES_READ: Final = 1_024
 # The page of a run has three tables of them.
 MAX_PROCESSES_TOLD: Final = 1_000
 # Encoded, without their lines: each may have long names and many reasons of losses.

@@ -130,6 +130,18 @@ def test_what_is_not_there_is_told_in_one_line(
     assert not (tmp_path / "nowhere.db").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", [("size", "--database-url", "nonsense"), ("retain", "--keep-days", "few")]
+)
+def test_a_wrong_argument_is_told_by_its_name_and_not_as_a_variable(
+    arguments: tuple[str, ...], leakline: Any, url: str
+) -> None:
+    said = leakline("db", *arguments)
+    assert said.status == 2
+    assert f"argument {arguments[1]}" in said.errors
+    assert "LEAKLINE_" not in said.errors
+
+
 def test_an_sqlite_file_is_written_anew_and_not_partitioned(leakline: Any, url: str) -> None:
     said = leakline("db", "rewrite")
     assert said.status == 0

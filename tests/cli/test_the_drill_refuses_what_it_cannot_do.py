@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,11 @@ def test_help_shows_an_example(leakline: Any) -> None:
     said = leakline("drill", "--help")
     assert said.status == 0
     assert "example: leakline drill" in said.output
+
+
+def test_the_kinds_are_listed_for_programs_too(leakline: Any) -> None:
+    said = leakline("drill", "--list", "--json")
+    assert said.status == 0
+    listed = {each["kind"]: each for each in json.loads(said.output)}
+    assert listed.keys() == KINDS.keys()
+    assert {name for name, each in listed.items() if each["leaks"]} == LEAKING.keys()

@@ -474,6 +474,32 @@ def told_lines(client: Client, make_run: Any) -> None:
     assert f"{missing:,} more are not shown here" in page
 
 
+def throng(client: Client, make_run: Any) -> int:
+    """A run of two processes more than are studied and read, of one snapshot each; how many it has."""
+    count = max(limits.MAX_PROCESSES_STUDIED, limits.MAX_PROCESSES_READ) + 2
+    if client.ask("GET", "/api/v1/runs/throng").status == 404:
+        client.post("/api/v1/runs", {"id": "throng"})
+        for rank in range(count):
+            run = make_run(id="throng", instance=f"throng-{rank}", rank=rank)
+            client.post(PATH.format("throng"), run.wire(0, 1))
+    return count
+
+
+def studied(client: Client, make_run: Any) -> None:
+    left_out = throng(client, make_run) - limits.MAX_PROCESSES_STUDIED
+    found = client.get("/api/v1/compare?before=throng&after=throng")
+    said = f"of the {limits.MAX_PROCESSES_STUDIED:,} largest processes; {left_out:,} more are not studied"
+    assert found["summary"].endswith(f"({said})")
+
+
+def read(client: Client, make_run: Any) -> None:
+    left_out = throng(client, make_run) - limits.MAX_PROCESSES_READ
+    found = client.get("/api/v1/runs/throng/series?name=process.rss_bytes")
+    assert found["left_out"] == limits.MAX_PROCESSES_READ - limits.MAX_ITEMS
+    assert found["processes_left_out"] == left_out
+    assert client.get("/api/v1/runs/throng/snapshots")["processes_left_out"] == left_out
+
+
 def listed(client: Client, make_run: Any) -> None:
     run = make_run(id="listed")
     client.post("/api/v1/runs", run.header)
@@ -500,6 +526,8 @@ ABSORBED: dict[str, Callable[[Client, Any], None]] = {
     "MAX_PROCESSES_TOLD": told_processes,
     "MAX_PROCESSES_TOLD_BYTES": told_bytes,
     "MAX_LINES_TOLD_BYTES": told_lines,
+    "MAX_PROCESSES_STUDIED": studied,
+    "MAX_PROCESSES_READ": read,
     "MAX_ITEMS": items,
     "MAX_LISTED": listed,
 }

@@ -319,7 +319,7 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
         if (not kinds or finding.kind in kinds) and _rises(lane, series)
         for line in lines
     ]
-    vain = vain_cleanup(finding, history.events)
+    vain = vain_cleanup(finding, history.events_of("cleanup"))
     more += [vain.told] if vain is not None else []
     known = finding.advice
     if finding.kind == "children" and _rises(lane, _CHILDREN):

@@ -43,7 +43,7 @@ def _of_newest_attempt(study: LaneStudy) -> LaneStudy | None:
     lane = study.lane
     if not lane.segment or lane.segment[0] == lane.segment[-1]:
         return None
-    mine = tuple(p for p in study.history.processes if p.instance == lane.instance)
+    mine = tuple(study.history.of_instance(lane.instance))
     history = replace(study.history, processes=mine)
     own = lanes_of(history)
     if not own or not MIN_OWN <= len(own[0]) < len(lane):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Final, Literal
 
+from ..snapshot import Event
 from .attribution import Cause
 from .candidates import NOWHERE, Place
 from .evidence import Rise
@@ -50,12 +51,19 @@ class Budget:
 
 def declared_budgets(history: RunHistory) -> tuple[Budget, ...]:
     """The newest bounds of each name; what is no budget is passed over."""
+    declared = history.events_of("budget")
+    if not declared:
+        return ()
+    of = (history.events, history.processes, history.phases, history.unit)
+    return history.said.once("budgets", of, lambda: _newest_bounds(history, declared))
+
+
+def _newest_bounds(history: RunHistory, declared: Iterable[Event]) -> tuple[Budget, ...]:
     found: dict[str, Budget] = {}
-    for event in history.events:
-        if event.kind == "budget":
-            normal, leak = (amount_of(event.data.get(f"{end}_bytes")) for end in ("normal", "leak"))
-            if normal is not None or leak is not None:
-                found[event.name] = Budget(event.name, _scope(history, event.name), normal, leak)
+    for event in declared:
+        normal, leak = (amount_of(event.data.get(f"{end}_bytes")) for end in ("normal", "leak"))
+        if normal is not None or leak is not None:
+            found[event.name] = Budget(event.name, _scope(history, event.name), normal, leak)
     return tuple(list(found.values())[-_MAX_BUDGETS:])
 
 

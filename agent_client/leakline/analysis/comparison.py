@@ -17,6 +17,7 @@ from .history import ProcessHistory, RunHistory
 from .javascript import TENSOR_BYTES, is_page
 from .ladder import ACTIVE
 from .priority import DEFAULTS, Priorities
+from .processes import of_how_many
 from .results import (
     Change,
     Comparison,
@@ -67,7 +68,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         before=before.run,
         after=after.run,
         outcome=outcome,
-        summary=_summary(outcome, a, b, both),
+        summary=_summary(outcome, a, b, both) + (of_how_many(before) or of_how_many(after)),
         generations_compared=len(shared),
         growth_bytes_per_generation=GrowthChange(a.growth, b.growth, *_change(a.growth, b.growth)),
         peak_bytes=Change(a.peak, b.peak, _percent(a.peak, b.peak)),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from ..snapshot import CYCLIC_GARBAGE, Holder
+from ..snapshot import Holder
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import (
     COLLECTIONS,
@@ -21,6 +21,7 @@ from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSORS as JS_TENSORS
+from .said import Holders, most_of
 from .series import Lane
 from .wording import short_name
 
@@ -38,8 +39,6 @@ _STALE: Final = 4
 _GOES_ON: Final = 0.25
 # As what is known of a lane.
 GROWTHS: Final = "growths"
-# The holder of every thread that runs.
-_THREADS: Final = "threading._active[*]"
 # Of a search, a path with this share of what the best one holds may be the culprit too.
 _AS_MANY: Final = 0.3
 
@@ -50,11 +49,11 @@ class Facts:
     def __init__(self, history: RunHistory, lane: Lane) -> None:
         self.history = history
         self.lane = lane
-        self.holders = _best_holders(self._lasting(history.holders), self._growing_containers())
-        self.bytes_each = _bytes_each(history.holders)
-        self.watched = frozenset(
-            short_name(e.name) for e in history.events if e.kind in ("watch", "expect")
-        ) | {short_name(e.type) for e in history.expectations}
+        self.holders = self._holders(history.holders_by_type)
+        self.bytes_each = history.holders_by_type.bytes_each
+        self.watched: frozenset[str] = history.said.once(
+            "watched", (history.events, history.expectations), lambda: _watched(history)
+        )
         self.readings: tuple[Readings, ...] = applicable_readings(lane, history.expectations)
 
     def _growing_containers(self) -> list[str]:
@@ -65,22 +64,24 @@ class Facts:
             if role == "container" and series in growths
         ]
 
-    def _lasting(self, holders: Sequence[Holder]) -> list[Holder]:
-        """Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
+    def _holders(self, found: Holders) -> Mapping[str, str]:
+        """type -> the path that held most of its objects when last looked for, or one into a container that grows.
+
+        Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
         and without what full collections have left where it was.
         """
-        newest: dict[str, Holder] = {}
-        for holder in holders:
-            known = newest.get(holder.type)
-            if holder.path == CYCLIC_GARBAGE and (not known or holder.sequence >= known.sequence):
-                newest[holder.type] = holder
-        passing = {name for name, holder in newest.items() if self._is_passing(holder)}
-        return [h for h in holders if h.path != CYCLIC_GARBAGE or h.type not in passing]
+        passing = {name for name, holder in found.garbage.items() if self._is_passing(holder)}
+        growing = self._growing_containers() if found.newest else []
+        if not passing and not growing:
+            return found.best
+        lasting = (
+            (name, found.newest_kept.get(name, {}) if name in passing else paths)
+            for name, paths in found.newest.items()
+        )
+        return {name: _best_of(paths, growing) for name, paths in lasting if paths}
 
     def _is_passing(self, holder: Holder) -> bool:
-        process = next(
-            (p for p in self.history.processes if p.instance == self.lane.instance), None
-        )
+        process = next(iter(self.history.of_instance(self.lane.instance)), None)
         if process is None:
             return False
         upto = bisect_right(process.sequence, holder.sequence)
@@ -191,42 +192,24 @@ def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
     return at > first and since * (at - first) < _GOES_ON * before * (upto - 1 - at)
 
 
-def _best_holders(holders: Iterable[Holder], growing: Sequence[str] = ()) -> dict[str, str]:
-    """type -> the path that held most of its objects when last looked for.
-
-    Of paths that hold about as many the one into a container that grows: the others hold as many as ever.
-    """
-    newest: dict[str, list[Holder]] = {}
-    for holder in holders:
-        known = newest.setdefault(holder.type, [])
-        if known and holder.sequence > known[0].sequence:
-            known.clear()
-        if not known or holder.sequence == known[0].sequence:
-            known.append(holder)
-    return {name: _best_of(found, growing) for name, found in newest.items()}
+def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
+    """Of paths that hold about as many the one into a container that grows: the others hold as many as ever."""
+    most = max(found.values())
+    into = {
+        path: count
+        for path, count in found.items()
+        if count >= _AS_MANY * most and any(leads_into(path, container) for container in growing)
+    }
+    return most_of(into or found)
 
 
-def _best_of(found: Sequence[Holder], growing: Sequence[str]) -> str:
-    most = max(holder.count for holder in found)
-
-    def rank(holder: Holder) -> tuple[bool, int, str]:
-        grows = any(leads_into(holder.path, container) for container in growing)
-        return grows and holder.count >= _AS_MANY * most, holder.count, holder.path
-
-    return max(found, key=rank).path
+def _watched(history: RunHistory) -> frozenset[str]:
+    declared = (*history.events_of("watch"), *history.events_of("expect"))
+    return frozenset(short_name(event.name) for event in declared) | {
+        short_name(expectation.type) for expectation in history.expectations
+    }
 
 
 def leads_into(path: str, container: str) -> bool:
     """Whether what this path holds lies in the container, or below it."""
     return path == container or path.startswith((f"{container}[", f"{container}."))
-
-
-def _bytes_each(holders: tuple[Holder, ...]) -> dict[str, int]:
-    newest: dict[str, tuple[int, int]] = {}
-    # What a thread works on are locals of its call: no size of the thread object has them in it.
-    threads = {holder.type for holder in holders if holder.path == _THREADS}
-    for holder in holders:
-        if holder.bytes_each is not None and holder.type not in threads:
-            row = (holder.sequence, holder.bytes_each)
-            newest[holder.type] = max(newest.get(holder.type, row), row)
-    return {name: each for name, (_, each) in newest.items()}

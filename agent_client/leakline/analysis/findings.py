@@ -54,7 +54,7 @@ def build_finding(
         process=a.process if several else None,
     )
     if finding.status in ACTIVE and a.scale.is_material(cause.rate.estimate, a.window):
-        return deeper(finding, study.history.events)
+        return deeper(finding, study.history.events_of("cleanup"))
     return finding
 
 

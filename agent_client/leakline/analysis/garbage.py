@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from ..snapshot import CYCLIC_GARBAGE, Holder
+from ..snapshot import CYCLIC_GARBAGE
 from .attribution import Cause
 from .candidates import Candidate, Place, family_of, scaled
 from .counts import CountGrowth, count_growth
 from .facts import Facts
+from .said import Holders
 from .series import Lane
 from .trend import Slope, floor_slope
 from .wording import format_count
@@ -113,23 +114,12 @@ def _newest(lane: Lane, series: str) -> float | None:
     return known[-1] if known else None
 
 
-def garbage_types(holders: Iterable[Holder]) -> dict[str, int]:
-    """type -> objects that only each other kept, when last looked; most first."""
-    newest: dict[str, Holder] = {}
-    for holder in holders:
-        known = newest.get(holder.type)
-        if holder.path == CYCLIC_GARBAGE and (known is None or holder.sequence >= known.sequence):
-            newest[holder.type] = holder
-    ranked = sorted(newest.values(), key=lambda h: (-h.count, h.type))
-    return {holder.type: holder.count for holder in ranked}
-
-
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     """The same cause as what it is when garbage is what grows; None when it is not."""
     owner = cause.owner
     if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
-            waiting.mostly and owner.name in garbage_types(facts.history.holders)
+            waiting.mostly and owner.name in facts.history.holders_by_type.garbage_types
         )
         if in_cycles:
             return replace(cause, kind="cyclic_garbage")
@@ -140,7 +130,7 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     if waiting.bytes_rate < _EXPLAINS * cause.rate.estimate and not (waiting.mostly and not owner):
         return None
     growth = waiting.growth or no_growth(0.0)
-    members = members_of(facts.history.holders, cause.place, growth, waiting.bytes_rate)
+    members = members_of(facts.history.holders_by_type, cause.place, growth, waiting.bytes_rate)
     measured = min(waiting.bytes_rate, cause.rate.estimate) or None
     names = {member.name for member in members}
     members += tuple(member for member in cause.members if member.name not in names)
@@ -161,7 +151,7 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, upto: 
     if in_cycles and waiting.objects is not None:
         return False
     nameless = owner is None or owner.family == "plain"
-    seen = owner is not None and owner.name in garbage_types(facts.history.holders)
+    seen = owner is not None and owner.name in facts.history.holders_by_type.garbage_types
     if not lane.has(_BYTES) or not (in_cycles or nameless or seen):
         return False
     _, found = lane.points(_BYTES, upto)
@@ -196,10 +186,10 @@ def _telling(types: Mapping[str, int]) -> list[str]:
 
 
 def members_of(
-    holders: Sequence[Holder], place: Place, growth: CountGrowth, bytes_rate: float
+    holders: Holders, place: Place, growth: CountGrowth, bytes_rate: float
 ) -> tuple[Candidate, ...]:
     """The types of the garbage that tell most, each with its share of the growth."""
-    types = garbage_types(holders)
+    types = holders.garbage_types
     total = sum(types.values())
     found = []
     for name in _telling(types)[:_TYPES_NAMED]:

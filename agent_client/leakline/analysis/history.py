@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..snapshot import Batch, Event, Holder, RunHeader, Snapshot
+from .said import Holders, Said, by_instance, of_kind
 
 Value = int | float | None
 # What every snapshot of a process has.
@@ -119,6 +120,22 @@ class RunHistory:
     environment: Mapping[str, object] = field(default_factory=dict)
     limit_bytes: int | None = None
     ended: bool = False
+    # Those that were not read, of a run of very many.
+    processes_left_out: int = 0
+    # Of what is said once and asked for by each process; a copy with other processes has it too.
+    said: Said = field(default_factory=Said, compare=False, repr=False)
+
+    @property
+    def holders_by_type(self) -> Holders:
+        return self.said.once("holders", (self.holders,), lambda: Holders(self.holders))
+
+    def events_of(self, kind: str) -> Sequence[Event]:
+        """In their order."""
+        return self.said.once("events", (self.events,), lambda: of_kind(self.events)).get(kind, ())
+
+    def of_instance(self, instance: str) -> Sequence[ProcessHistory]:
+        of = self.processes
+        return self.said.once("processes", (of,), lambda: by_instance(of)).get(instance, ())
 
 
 def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:

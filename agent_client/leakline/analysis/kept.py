@@ -11,7 +11,6 @@ from .books import book_names
 from .budgets import declared_budgets
 from .channels import bridged_for_good
 from .facts import GROWTHS
-from .garbage import garbage_types
 from .known import Known
 from .ladder import CONFIRMATIONS, moments_in
 from .score import grid
@@ -158,7 +157,7 @@ def _facts(study: LaneStudy) -> tuple[Any, ...]:
         (c.name, c.kind, c.limit_bytes, c.values[:3], c.beside[:3]) for c in study.channels
     )
     return (
-        history.unit, history.total, declared_budgets(history), garbage_types(history.holders),
+        history.unit, history.total, declared_budgets(history), history.holders_by_type.garbage_types,
         facts.holders, facts.bytes_each, facts.watched, history.expectations, readings, bounded, channels,
         study.limit, study.waiting, study.resident_baseline, tuple(lane.private[:3]),
     )  # fmt: skip

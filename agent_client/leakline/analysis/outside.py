@@ -95,7 +95,7 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
         found = _once_each(found)
     garbage = garbage_per_generation(lane, upto)
     if garbage is not None and study.waiting.objects is None:
-        members = members_of(study.history.holders, NOWHERE, no_growth(garbage), 0.0)
+        members = members_of(study.history.holders_by_type, NOWHERE, no_growth(garbage), 0.0)
         cause = Cause("cyclic_garbage", NOWHERE, members, None, NO_GROWTH)
         found.append(
             Assessed(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .findings import interval, worth_telling
+from .history import RunHistory
 from .ladder import ACTIVE, Standing
 from .results import Finding, Interval, ProcessGrowth
 from .series import Lane
@@ -14,6 +15,15 @@ from .trend import Slope
 
 # Places of a run that are told one by one; those that a finding names and those that grow most come first.
 MAX_PROCESSES: Final = 1_024
+
+
+def of_how_many(history: RunHistory) -> str:
+    """What a sentence of the whole run ends with where not all of its processes were read; empty where all were."""
+    left_out = history.processes_left_out
+    if not left_out:
+        return ""
+    read = len(history.processes)
+    return f" (of the {read:,} largest processes; {left_out:,} more are not studied)"
 
 
 def measured(slope: Slope) -> Interval | None:

@@ -19,7 +19,7 @@ from .kept import Kept
 from .ladder import ACTIVE, MIN_GENERATIONS, walk
 from .plan import check_bands
 from .priority import DEFAULTS, Priorities
-from .processes import measured, process_growth
+from .processes import measured, of_how_many, process_growth
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .score import score_of
@@ -49,6 +49,12 @@ def examine(
     1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
     merged; 3. the worst of them, or what else is known, is the status of the run.
     """
+    verdict = _examine(history, kept, priorities)
+    rest = of_how_many(history)
+    return replace(verdict, summary=f"{verdict.summary}{rest}") if rest else verdict
+
+
+def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> Verdict:
     read = thinned(history)
     studies = _studies(read)
     # What is planned and promised is held against every generation there is.

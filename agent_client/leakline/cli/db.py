@@ -85,8 +85,14 @@ def main(options: argparse.Namespace) -> int:
         "LEAKLINE_THIN_AFTER_DAYS": getattr(options, "thin_after_days", None),
         "LEAKLINE_KEEP_BYTES": getattr(options, "keep_bytes", None),
     }
-    config = from_environment({**os.environ, **{k: v for k, v in given.items() if v is not None}})
+    said = {variable: text for variable, text in given.items() if text is not None}
+    typed = {variable: _option(variable) for variable in said}
+    config = from_environment({**os.environ, **said}, typed)
     return int(options.run_action(options, config))
+
+
+def _option(variable: str) -> str:
+    return "--" + variable.removeprefix("LEAKLINE_").lower().replace("_", "-")
 
 
 def _upgrade(_options: argparse.Namespace, config: Any) -> int:

@@ -5,7 +5,7 @@ its own that plants what KIND says. Without KIND it drills three: a leak with a 
 fills rightly. Each takes about twenty seconds. Exit status 0 when all was right, 1 when a drill failed.
 
 example: leakline drill
-         leakline drill --list
+         leakline drill --list --json
          leakline drill cycles
          leakline drill --all --json
 """
@@ -31,7 +31,7 @@ from typing import Any, Final
 from ..drill.kinds import GENERATIONS, KINDS, REPRESENTATIVE, Kind
 from ..drill.receiver import Received, Receiver
 from ..drill.scoring import RAISED, Answer, Look, Message, Seen, Truth, score
-from ..drill.telling import Drilled, as_json, lines, listing, summary
+from ..drill.telling import Drilled, as_json, kinds_as_json, lines, listing, summary
 from ..errors import BadArgument, LeaklineError, ServerRefused
 from .asking import Asker
 from .children import Child, Children, ends_by_signals
@@ -96,7 +96,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """1. what to drill  2. server and receiver  3. one drill after the other  4. what came of them."""
     if options.list:
-        print("\n".join(listing()))
+        print(json.dumps(kinds_as_json(), indent=2) if options.json else "\n".join(listing()))
         return 0
     kinds, skipped = _chosen(options)
     drills: list[Drilled] = []

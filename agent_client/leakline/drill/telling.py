@@ -42,6 +42,21 @@ def listing() -> Iterator[str]:
     yield f"without a kind: {', '.join(REPRESENTATIVE)}"
 
 
+def kinds_as_json() -> list[dict[str, Any]]:
+    """All kinds in the order of the list. ``missing``: packages that have to be installed first."""
+    return [
+        {
+            "kind": kind.name,
+            "summary": kind.summary,
+            "leaks": kind.leaks,
+            "needs": list(kind.needs),
+            "missing": list(kind.missing),
+            "without_a_kind": kind.name in REPRESENTATIVE,
+        }
+        for kind in (*LEAKING.values(), *HEALTHY.values())
+    ]
+
+
 def lines(drilled: Drilled) -> Iterator[str]:
     """One line for each question."""
     yield f"{drilled.kind.name}: {drilled.kind.summary}"

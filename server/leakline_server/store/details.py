@@ -5,7 +5,7 @@ A row that is damaged costs itself: it is left out, and told (damage.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -34,18 +34,26 @@ _TYPES: Final[dict[DetailKind, Any]] = {
 }
 
 
-def load_events(connection: Connection, run_id: str) -> list[Event]:
-    """All events of a run in order of time."""
-    rows = _load(connection, run_id, "events")
+def load_events(
+    connection: Connection, run_id: str, among: Collection[int] | None = None
+) -> list[Event]:
+    """All events of a run in order of time. ``among``: those of the processes with these numbers."""
+    rows = _load(connection, run_id, "events", _of_processes(among))
     events = [
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
     ]
     return sorted(events, key=lambda event: event.time)
 
 
-def load_holders(connection: Connection, run_id: str) -> list[Holder]:
-    rows = _load(connection, run_id, "holders")
+def load_holders(
+    connection: Connection, run_id: str, among: Collection[int] | None = None
+) -> list[Holder]:
+    rows = _load(connection, run_id, "holders", _of_processes(among))
     return [Holder(h.sequence, h.type, h.path, h.count, h.bytes_each) for _, h in rows]
+
+
+def _of_processes(among: Collection[int] | None) -> ColumnElement[bool] | None:
+    return None if among is None else details.c.process_id.in_(among)
 
 
 def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
@@ -105,24 +113,23 @@ def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 
 def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[dict[str, Any]]:
     d = details.c
+    its = details.alias()
     newest = (
-        select(d.process_id, func.max(d.sequence))
-        .where(d.run_id == run_id, d.kind == kind)
-        .group_by(d.process_id)
+        select(func.max(its.c.sequence))
+        .where(its.c.run_id == run_id, its.c.kind == kind, its.c.process_id == d.process_id)
+        .scalar_subquery()
     )
-    found: list[dict[str, Any]] = []
     with engine.connect() as connection:
-        for process_id, last in connection.execute(newest).all():
-            # No row has entries of more sequence numbers than a block.
-            near = and_(d.process_id == process_id, d.sequence > last - blocks.BLOCK)
-            rows = _load(connection, run_id, kind, near)
-            newest_of_all = max((row.sequence for _, row in rows), default=-1)
-            found += [
-                {"process": instance, **msgspec.to_builtins(row)}
-                for instance, row in rows
-                if row.sequence == newest_of_all
-            ]
-    return found
+        # No row has entries of more sequence numbers than a block.
+        rows = _load(connection, run_id, kind, d.sequence > newest - blocks.BLOCK)
+    last: dict[str, int] = {}
+    for instance, row in rows:
+        last[instance] = max(last.get(instance, row.sequence), row.sequence)
+    return [
+        {"process": instance, **msgspec.to_builtins(row)}
+        for instance, row in rows
+        if row.sequence == last[instance]
+    ]
 
 
 def _load(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from sqlalchemy import Connection, Engine, Row, select
+from sqlalchemy import Connection, Engine, Row, func, select
 
 from leakline.analysis.comparison import RESIDENT
 from leakline.analysis.history import (
@@ -23,6 +23,7 @@ from leakline.analysis.learned import with_accepted
 from leakline.analysis.thinning import PLANS, WHOLE, Thinned, rows_to_compare, rows_to_read
 from leakline.analysis.units import in_its_unit
 
+from ..limits import MAX_PROCESSES_STUDIED
 from . import accepted_counts
 from .codec import Array, Numbers
 from .columns import (
@@ -75,7 +76,7 @@ def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 
     Raises NoSuchRun.
     """
-    return load_history_at(engine, run_id, in_part=True)
+    return load_history_at(engine, run_id, in_part=True, largest=True)
 
 
 def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
@@ -83,7 +84,7 @@ def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 
     Raises NoSuchRun.
     """
-    return load_history_at(engine, run_id, in_part=True, summed=True)
+    return load_history_at(engine, run_id, in_part=True, summed=True, largest=True)
 
 
 def load_to_compare(
@@ -96,8 +97,11 @@ def load_to_compare(
     ends = [_last_generation(engine, run_id) for run_id in (before, after)]
     known = [end for end in ends if end is not None]
     last = min(known) if len(known) == 2 else None
-    older = load_history_at(engine, before, in_part=last is not None, shared_to=last)
-    return older, load_history_at(engine, after, in_part=last is not None, shared_to=last)
+    older, newer = (
+        load_history_at(engine, run_id, in_part=last is not None, shared_to=last, largest=True)
+        for run_id in (before, after)
+    )
+    return older, newer
 
 
 def _last_generation(engine: Engine, run_id: str) -> int | None:
@@ -105,9 +109,8 @@ def _last_generation(engine: Engine, run_id: str) -> int | None:
     revision(engine, run_id)
     found = []
     with reading(engine) as connection:
-        numbers = connection.scalars(select(processes.c.id).where(processes.c.run_id == run_id))
-        for number in numbers.all():
-            key = Key(run_id, number)
+        for row in _rows_of(connection, run_id, largest=True):
+            key = Key(run_id, row.id)
             among = stretches(connection, key)
             block = read(connection, key, (GENERATION, MONOTONIC), {}, among)
             if len(block):
@@ -124,10 +127,12 @@ def _furthest(generation: Numbers, monotonic: Array) -> int:
 
 def load_history_at(
     engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False, shared_to: int | None = None,
+    largest: bool = False,
 ) -> tuple[RunHistory, int]:  # fmt: skip
     """The history, and the revision of the run that it shows. Raises NoSuchRun.
 
-    ``shared_to``: it is read to be compared with a run that ends with this generation.
+    ``shared_to``: it is read to be compared with a run that ends with this generation. ``largest``: of the processes
+    with the highest peaks alone, where there are more than MAX_PROCESSES_STUDIED, with what they have declared.
     """
     part = _InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
@@ -135,12 +140,10 @@ def load_history_at(
         if run is None:
             raise NoSuchRun(run_id)
         numbered = series_ids(connection, run_id)
-        rows = connection.execute(
-            select(processes)
-            .where(processes.c.run_id == run_id)
-            .order_by(processes.c.rank, processes.c.attempt, processes.c.id)
-        ).all()
-        events = load_events(connection, run_id)
+        rows = _rows_of(connection, run_id, largest=largest)
+        left_out = _count(connection, run_id) - len(rows)
+        among = [row.id for row in rows] if left_out else None
+        events = load_events(connection, run_id, among)
         # A plan holds every generation to something; the books of a page do not.
         if not summed and any(event.kind in PLANS for event in events):
             part = None
@@ -154,15 +157,32 @@ def load_history_at(
                 found for row in rows if len(found := _process(connection, row, numbered, part))
             ),
             events=tuple(events),
-            holders=tuple(load_holders(connection, run_id)),
+            holders=tuple(load_holders(connection, run_id, among)),
             expectations=with_accepted(
                 declared_expectations(events), accepted_counts.expected_of(connection, run)
             ),
             capacities=declared_capacities(events),
             environment=msgspec.json.decode(run.environment),
             ended=run.state in ENDED,
+            processes_left_out=left_out,
         )
     return in_its_unit(history), int(run.revision)
+
+
+def _rows_of(connection: Connection, run_id: str, *, largest: bool) -> Sequence[Row[Any]]:
+    """The processes of a run by rank and attempt. ``largest``: no more than are studied."""
+    p = processes.c
+    query = select(processes).where(p.run_id == run_id)
+    if largest:
+        most = func.coalesce(p.peak_bytes, p.rss_bytes, 0)
+        query = query.order_by(most.desc(), p.attempt.desc(), p.id).limit(MAX_PROCESSES_STUDIED)
+    rows = connection.execute(query).all()
+    return sorted(rows, key=lambda row: (row.rank, row.attempt, row.id))
+
+
+def _count(connection: Connection, run_id: str) -> int:
+    query = select(func.count()).select_from(processes).where(processes.c.run_id == run_id)
+    return connection.scalar(query) or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
-from sqlalchemy import Connection, Engine, bindparam, select
+from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
-from ..limits import MAX_ITEMS, MAX_POINTS
+from ..limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ
 from . import buckets
 from .codec import Array, Texts
 from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
@@ -51,9 +51,11 @@ class SeriesQuery:
 
 
 def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, Any]:
-    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out", "damaged"}. Raises NoSuchRun.
+    """{"items": [{name, process, phase, x, first, last, min, max}], "unit", "left_out", "processes_left_out",
+    "damaged"}. Raises NoSuchRun.
 
-    ``left_out``: items that matched beyond MAX_ITEMS. ``damaged``: [{process, name, first_sequence, last_sequence}] of
+    ``left_out``: items that matched beyond MAX_ITEMS. ``processes_left_out``: of so many more than MAX_PROCESSES_READ,
+    none is read once there is no room. ``damaged``: [{process, name, first_sequence, last_sequence}] of
     what is missing because it could not be read. Snapshots without a value have no point, and on the generation
     axis neither have those before the first generation.
     """
@@ -72,6 +74,7 @@ def overlay(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[
             of_run = _Found(MAX_ITEMS - len(found.items))
             units[run_id] = _read_run(connection, run_id, query, of_run)
             found.left_out += of_run.left_out
+            found.processes_left_out += of_run.processes_left_out
             found.items += [{"run": run_id, **item} for item in of_run.items]
             found.damaged += [{"run": run_id, **damaged} for damaged in of_run.damaged]
     return {"units": units, **found.answer()}
@@ -83,6 +86,7 @@ class _Found:
 
     room: int
     left_out: int = 0
+    processes_left_out: int = 0
     items: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[dict[str, Any]] = field(default_factory=list)
 
@@ -94,6 +98,7 @@ class _Found:
         return {
             "items": self.items,
             "left_out": self.left_out,
+            "processes_left_out": self.processes_left_out,
             "damaged": self.damaged[:MAX_ITEMS],
         }
 
@@ -125,11 +130,16 @@ def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _F
         raise NoSuchRun(run_id)
     wanted = matching(series_ids(connection, run_id), query.names)
     if wanted:
-        for number, instance in connection.execute(_PROCESSES, {"run_id": run_id}).all():
-            if query.process is not None and query.process != instance:
-                continue
-            if query.among is not None and instance not in query.among:
-                continue
+        asked = {"run_id": run_id, "process": query.process}
+        among = [
+            (number, instance)
+            for number, instance in connection.execute(_PROCESSES, asked).all()
+            if query.among is None or instance in query.among
+        ]
+        for at, (number, instance) in enumerate(among):
+            if found.is_full and at >= MAX_PROCESSES_READ:
+                found.processes_left_out = len(among) - at
+                break
             _read_process(connection, Key(run_id, number), instance, wanted, query, found)
     return str(run.unit)
 
@@ -269,6 +279,11 @@ def _both(a: Array | None, b: Array | None) -> Array | None:
 _RUN: Final = select(runs.c.unit).where(runs.c.id == bindparam("run_id"))
 _PROCESSES: Final = (
     select(processes.c.id, processes.c.instance)
-    .where(processes.c.run_id == bindparam("run_id"))
+    .where(
+        processes.c.run_id == bindparam("run_id"),
+        or_(
+            bindparam("process", type_=Text).is_(None), processes.c.instance == bindparam("process")
+        ),
+    )
     .order_by(*LIVED)
 )

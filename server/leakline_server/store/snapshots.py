@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Connection, Engine, select
 
+from ..limits import MAX_PROCESSES_READ
 from .columns import (
     GENERATION,
     KIND,
@@ -59,16 +60,25 @@ class News:
 def list_snapshots(
     engine: Engine, run_id: str, names: Sequence[str], limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """{"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next"}, newest first."""
+    """{"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next",
+    "processes_left_out"}, newest first.
+
+    Of a run of more than MAX_PROCESSES_READ processes, those of which was heard last.
+    """
     before = {} if cursor is None else _read_cursor(cursor)
     found: list[tuple[float, int, int, dict[str, Any]]] = []
     more = False
     with reading(engine) as connection:
-        for number, instance in _processes(connection, run_id):
+        numbered, left_out = series_ids(connection, run_id), 0
+        of_run = _processes(connection, run_id)
+        if len(of_run) > MAX_PROCESSES_READ:
+            left_out = len(of_run) - MAX_PROCESSES_READ
+            of_run = of_run[:MAX_PROCESSES_READ]
+        for number, instance in of_run:
             key = Key(run_id, number)
             stored = stretches(connection, key)
             among = newest(stored, limit + 1, before.get(str(number)))
-            rows = _rows(connection, key, names, among)
+            rows = _rows(connection, key, matching(numbered, names), among)
             if str(number) in before:
                 rows = [row for row in rows if row["sequence"] < before[str(number)]]
             more = more or len(rows) > limit
@@ -81,7 +91,11 @@ def list_snapshots(
     for _, number, sequence, _ in shown:
         before[str(number)] = min(sequence, before.get(str(number), sequence))
     more = more or len(found) > limit
-    return {"items": [row for *_, row in shown], "next": _write_cursor(before) if more else None}
+    return {
+        "items": [row for *_, row in shown],
+        "next": _write_cursor(before) if more else None,
+        "processes_left_out": left_out,
+    }
 
 
 def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -> News:
@@ -104,8 +118,9 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
         if sum(s.count for stretch in among.values() for s in stretch) > MAX_NEWS_ROWS:
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         instances = dict(_processes(connection, run_id))
+        wanted = matching(series_ids(connection, run_id), names)
         rows = {
-            instances[number]: _rows(connection, Key(run_id, number), names, found)
+            instances[number]: _rows(connection, Key(run_id, number), wanted, found)
             for number, found in among.items()
         }
         return News(run.revision, run.verdict_revision, rows)
@@ -130,10 +145,8 @@ def _newer(connection: Connection, run_id: str, since: int) -> dict[int, list[St
 
 
 def _rows(
-    connection: Connection, key: Key, names: Sequence[str], among: list[Stretch]
+    connection: Connection, key: Key, wanted: Mapping[int, str], among: list[Stretch]
 ) -> list[dict[str, Any]]:
-    numbered = series_ids(connection, key.run_id)
-    wanted = matching(numbered, names)
     block = read(connection, key, (*_SHOWN, *wanted), wanted, among)
     columns = {number: column.to_list() for number, column in block.columns.items()}
     fixed = ("sequence", "time", "generation", "phase", "kind", "label")
@@ -150,8 +163,10 @@ def _rows(
     ]
 
 
-def _processes(connection: Connection, run_id: str) -> Iterable[tuple[int, str]]:
-    query = select(processes.c.id, processes.c.instance).where(processes.c.run_id == run_id)
+def _processes(connection: Connection, run_id: str) -> list[tuple[int, str]]:
+    """(number, instance), those first of which was heard last."""
+    p = processes.c
+    query = select(p.id, p.instance).where(p.run_id == run_id).order_by(p.last_seen_at.desc(), p.id)
     return [(number, instance) for number, instance in connection.execute(query)]
 
 

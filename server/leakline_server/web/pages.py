@@ -146,8 +146,11 @@ def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> lis
 
 
 def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) -> float | None:
-    """Private memory of all processes at the end of a generation; of a rank that did it again, as it was last."""
-    if generation is None:
+    """Private memory of all processes at the end of a generation; of a rank that did it again, as it was last.
+
+    None where not all of them are read: a part of the sum would be taken for it.
+    """
+    if generation is None or run["processes_left_out"]:
         return None
     names = (*PRIVATE, *JS_PRIVATE)
     query = points.SeriesQuery(
@@ -156,7 +159,10 @@ def _end_bytes(use: Services, run: Mapping[str, Any], generation: int | None) ->
     last: dict[tuple[str, str], float] = {}
     labels = {each["instance"]: process_label(each) for each in processes_of(use, run)}
     # Attempts come in the order in which they began.
-    for item in points.read_series(use.engine, run["id"], query)["items"]:
+    found = points.read_series(use.engine, run["id"], query)
+    if found["left_out"] or found["processes_left_out"]:
+        return None
+    for item in found["items"]:
         last[labels.get(item["process"], item["process"]), item["name"]] = item["last"][-1]
     known = any(name in (PRIVATE[0], *JS_PRIVATE) for _, name in last)
     return sum(last.values()) if known else None

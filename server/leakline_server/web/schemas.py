@@ -246,11 +246,13 @@ class DamagedPart(BaseModel):
 
 
 class SeriesList(BaseModel):
-    """`left_out`: items that matched beyond what one answer holds. `damaged`: what is missing in it."""
+    """`left_out`: items that matched beyond what one answer holds, of the processes that were read;
+    `processes_left_out`: those that were not, of a run of very many. `damaged`: what is missing in it."""
 
     items: list[SeriesItem]
     unit: str
     left_out: int
+    processes_left_out: int
     damaged: list[DamagedPart]
 
 
@@ -268,6 +270,7 @@ class Overlay(BaseModel):
     items: list[OverlayItem]
     units: dict[str, str]
     left_out: int
+    processes_left_out: int
     damaged: list[OverlayDamage]
 
 
@@ -351,8 +354,11 @@ class Holders(BaseModel):
 
 
 class Snapshots(BaseModel):
+    """`processes_left_out`: how many are not looked at, of a run of very many; those that were heard of last are."""
+
     items: list[SnapshotRow]
     next: str | None
+    processes_left_out: int
 
 
 class Incidents(BaseModel):
