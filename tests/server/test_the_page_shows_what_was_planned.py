@@ -119,6 +119,26 @@ def test_the_answer_is_what_the_description_says(
     assert answer["forecast_score"]["sentence"] in page
 
 
+def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    """12 of 25 generations, of 1.6 to 2 hours each: report 001 expected 40 to 50 hours."""
+    hours = (1.6, 1.8, 2.0)
+    run = make_run(id="r1", extra={"generation.seconds": lambda n: 3600 * hours[n // 3 % 3]})
+    run.create(api)
+    run.send(api, 0, 36)
+    eventually(lambda: verdict_of(api).get("generations") == 12)
+    duration = verdict_of(api)["duration"]
+    assert duration["seconds"]["estimate"] == pytest.approx(45 * 3600)
+    assert 40 * 3600 <= duration["seconds"]["low"] <= duration["seconds"]["high"] <= 50 * 3600
+    assert duration["sentence"].startswith("All 25 generations take about 45 h 0 min (")
+    assert duration["sentence"] in api.get("/runs/r1").text
+    assert duration["sentence"] in api.get("/runs/r1/report.md").text
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    eventually(lambda: verdict_of(api)["duration"] is None)
+    assert "generations take about" not in api.get("/runs/r1").text
+
+
 def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
     assert planned(None, "generation") is None
     assert planned({}, "generation") is None

@@ -202,6 +202,16 @@ class ForecastScore:
 
 
 @dataclass(frozen=True, slots=True)
+class RunDuration:
+    """Seconds that one of the newest generations takes, that those to come take, and the whole run: all ``total``."""
+
+    seconds_per_generation: Interval
+    seconds_left: Interval
+    seconds: Interval
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckItem:
     """One question of the checklist after a fix, with its answer and the evidence for it in a sentence."""
 
@@ -231,6 +241,8 @@ class Verdict:
     checklist: tuple[CheckItem, ...] = ()
     # Of a run whose growth is their sum.
     processes: tuple[ProcessGrowth, ...] = ()
+    # Of a run that goes on and has said how many generations it takes.
+    duration: RunDuration | None = None
 
 
 @dataclass(frozen=True, slots=True)

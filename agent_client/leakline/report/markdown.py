@@ -239,13 +239,12 @@ def _rate(each: Json) -> str:
 
 def _checked(verdict: Json, unit: str) -> Iterator[str]:
     """The plan, what fixes promised, the checklist and the course. A verdict of an older server lacks some."""
-    course = verdict.get("settled_at_generation"), verdict.get("forecast_score")
     for title, lines in (
         ("What the fix promised", promise_lines(verdict.get("fixes") or ())),
         ("Plan and budgets",
          plan_lines(verdict.get("bands") or (), verdict.get("budgets") or (), unit)),
         ("Checklist", check_lines(verdict.get("checklist") or ())),
-        ("Course", course_lines(*course, unit)),
+        ("Course", course_lines(verdict, unit)),
     ):  # fmt: skip
         yield from titled(title, bullets(lines))
 
