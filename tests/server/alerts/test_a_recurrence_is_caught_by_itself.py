@@ -83,6 +83,9 @@ class Told:
         wanted = ("incident.suspected", "incident.confirmed")
         return [told["data"] for told in self.of(run) if told["type"] in wanted]
 
+    def reached(self, run: str, band: int) -> bool:
+        return any(each["above"] == band for each in self.rules(run))
+
     def rules(self, run: str) -> list[dict[str, Any]]:
         return [told["data"]["rule"] for told in self.of(run) if told["type"] == "rule.fired"]
 
@@ -106,7 +109,7 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
 
     before = Page(server, eventually, "before", KEPT)
     assert before.train() in ("suspected", "confirmed")
-    eventually(lambda: told.leaks("before") and told.rules("before"))
+    eventually(lambda: told.leaks("before") and told.reached("before", 500))
     before.finish()
     (leak,) = _leaks(server)
     assert leak["state"] == "open"
@@ -124,7 +127,7 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
 
     again = Page(server, eventually, "again", KEPT)
     assert again.train() in ("suspected", "confirmed")
-    eventually(lambda: told.leaks("again") and told.rules("again"))
+    eventually(lambda: told.leaks("again") and told.reached("again", 500))
     (leak,) = _leaks(server)
     assert leak["state"] == "open"
     assert leak["sentence"] == (
@@ -134,8 +137,8 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     assert newest["incident"]["closed_before"] == "tf.tidy around the step"
     assert newest["summary"].startswith("Back in again; closed before with: tf.tidy around")
     for run in ("before", "again"):
-        # Of the three bands the strictest is told; its rule was set before the first run, and never again.
-        assert [(each["above"], each["status"]) for each in told.rules(run)] == [(500, "firing")]
+        # Its rules were set before the first run, and never again; a look on the way may have told a milder band.
+        assert {each["status"] for each in told.rules(run)} == {"firing"}
 
 
 def _leaks(server: Any) -> list[dict[str, Any]]:
