@@ -22,13 +22,16 @@ from .snapshot import LARGEST_FLOAT, LARGEST_INTEGER, Number
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
-    """(the class or its name, {low, high, after})."""
+    """(the class or its name, {low, high, after}, with ``baseline`` where it is to come back to that)."""
     wanted = checked_type(target, "target")
+    where = None if after is None else checked_name(after, "after")
+    if isinstance(count, str) and count == "baseline":
+        # Bounds that hold for whoever does not know of baselines.
+        return wanted, {"low": 0, "high": LARGEST_INTEGER, "after": where, "baseline": True}
     bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
     low, high = (_count(bound, count) for bound in bounds)
     if low > high:
         raise BadArgument("count", count, "a range goes from low to high")
-    where = None if after is None else checked_name(after, "after")
     return wanted, {"low": low, "high": high, "after": where}
 
 
@@ -40,7 +43,8 @@ def searched(target: object) -> str:
 
 def _count(bound: object, given: object) -> int:
     if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
-        raise BadArgument("count", given, "must be a whole number, or a range such as (16, 17)")
+        why = 'must be a whole number, a range such as (16, 17), or "baseline"'
+        raise BadArgument("count", given, why)
     return _bounded(bound, "count")
 
 

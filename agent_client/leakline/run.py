@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from . import callbacks, declarations, endings, notices
 from .blocks import Cleanup, Generation, Phase
@@ -182,11 +182,15 @@ class Run:
                 loop.manual(_clean(label))
 
     def expect(
-        self, target: type | str, count: int | tuple[int, int], after: str | None = None
+        self,
+        target: type | str,
+        count: int | tuple[int, int] | Literal["baseline"],
+        after: str | None = None,
     ) -> None:
         """Declare how many instances of a class there should be: a number, or a range ``(low, high)``.
 
-        ``after`` limits it to the end of that phase. Raises BadArgument for a wrong argument.
+        ``"baseline"``: no more than there were by the end of the first generation, whose build-up stays. ``after``
+        limits it to the end of that phase. Raises BadArgument for a wrong argument.
         """
         if (loop := self._loop) is not None:
             wanted, data = declarations.expectation(target, count, after)

@@ -69,6 +69,54 @@ def test_the_error_is_the_median_over_the_forecasts_as_a_share_of_what_came() ->
     assert f"off by {found.median_error:.0%}".replace("%", " %") in found.sentence
 
 
+def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
+    """Growth that speeds up: the further ahead, the more is missing."""
+    levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
+    leads = score(of_levels(levels)).by_lead
+    assert [(each.ahead_from, each.ahead_to) for each in leads[:3]] == [(4, 7), (8, 15), (16, 31)]
+    for each in leads:
+        assert each.forecasts == len(each.past) > 0
+        assert all(each.ahead_from <= p.generation - p.made_at <= each.ahead_to for p in each.past)
+        errors = [abs(p.forecast.estimate - p.came) / p.came for p in each.past]
+        assert each.median_error == pytest.approx(median(errors), abs=1e-4)
+        assert all(p.came == levels[p.generation] for p in each.past)
+    of_one: dict[int, list[float]] = {}
+    for p in sorted((p for each in leads for p in each.past), key=lambda p: p.generation):
+        of_one.setdefault(p.made_at, []).append(abs(p.forecast.estimate - p.came) / p.came)
+    assert all(errors == sorted(errors) for errors in of_one.values())
+
+
+def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
+    """The back-test: 40 made-up leaks with noise and a start of their own, each once it has ended."""
+    errors: dict[int, list[float]] = {}
+    within = forecasts = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        leak = Leak(IN_TRAINING, chance.uniform(5, 40) * MIB, start=chance.randint(0, 6))
+        run = replace(Training(48, leaks=(leak,), seed=seed).history(), ended=True)
+        for lead in score(run).by_lead:
+            errors.setdefault(lead.ahead_from, []).append(lead.median_error)
+            within, forecasts = within + lead.within, forecasts + lead.forecasts
+    told = {ahead: median(found) for ahead, found in errors.items()}
+    assert sorted(told) == [2, 4, 8, 16]
+    assert max(told.values()) < 0.05
+    assert within >= 0.75 * forecasts
+
+
+def test_of_a_buffer_that_fills_and_has_room_it_is_never_foretold_that_memory_runs_out() -> None:
+    """Carried on as a line it would pass the limit; its capacity ends before that."""
+    filling = Training(
+        40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),
+        limit_bytes=round(3.6 * GIB),
+    )  # fmt: skip
+    for generations in range(1, 41):
+        verdict = examine(replace(filling, generations=generations).history())
+        assert verdict.oom.generation is None, generations
+        assert verdict.oom.risk in ("none", "low"), generations
+    undeclared = replace(filling, declare_buffer=False, generations=20)
+    assert examine(undeclared.history()).oom.generation is not None
+
+
 @pytest.mark.parametrize("generations", [3, 11, 40, 200])
 def test_where_nothing_was_forecast_there_is_no_score(generations: int) -> None:
     levels = [GIB + (g % 3) * MIB for g in range(generations)]

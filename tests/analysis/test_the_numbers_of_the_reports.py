@@ -177,19 +177,6 @@ def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
     assert check.deviations[0].off_by == pytest.approx(0.52 * GB)
 
 
-@pytest.mark.parametrize(("tensors", "state"), [(567, "holds"), (5678, "broken")])
-def test_tensors_are_back_at_their_baseline_after_training(tensors: int, state: str) -> None:
-    rows: list[Row] = [
-        (1, TRAIN, 9.12, {"torch.Tensor": 567}), (2, TRAIN, 9.2, {"torch.Tensor": tensors}),
-        (3, TRAIN, 9.3, {"torch.Tensor": tensors}),
-    ]  # fmt: skip
-    bounds = Event(0, 0.0, "expect", "torch.Tensor", data={"low": 0, "high": 567, "after": TRAIN})
-    history = replay(rows, expect=False)
-    history = replace(history, expectations=_expected(bounds))  # type: ignore[arg-type]
-    (row,) = expectation_rows(history)
-    assert (row.state, row.after, row.last_count) == (state, TRAIN, tensors)
-
-
 @pytest.mark.parametrize(("agents", "state"), [(17, "holds"), (18, "broken"), (30, "broken")])
 def test_agents_are_17_after_evolution_and_30_are_a_leak(agents: int, state: str) -> None:
     rows: list[Row] = [
@@ -271,7 +258,7 @@ def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
 
 def test_the_interval_of_the_first_leaking_generation_holds_the_truth() -> None:
     inside, errors = [], []
-    for seed in range(60):
+    for seed in range(500):
         rng = random.Random(seed)
         start = rng.randint(3, 18)
         leak = Leak(rng.choice((EVALUATE, TRAIN)), rng.uniform(4, 20) * MIB, {}, start=start)

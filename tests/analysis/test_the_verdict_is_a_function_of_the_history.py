@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from builder import (
@@ -83,7 +84,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert {
         "run", "unit", "generations", "status", "summary", "growth_bytes_per_generation", "explained_share",
         "findings", "ruled_out", "oom", "fixes", "bands", "budgets",
-        "settled_at_generation", "forecast_score", "checklist", "processes",
+        "settled_at_generation", "forecast_score", "checklist", "processes", "duration",
     } == set(verdict)  # fmt: skip
     finding = verdict["findings"][0]
     assert {
@@ -110,6 +111,30 @@ def test_a_fingerprint_is_the_leaks_and_not_the_runs() -> None:
     assert one == fingerprint(kept_environments(9 * MIB, start=3), run="c")
     assert one != fingerprint(old_population())
     assert one != fingerprint(loss_graph())
+
+
+def test_a_leak_is_the_same_one_before_its_holder_is_found_after_it_and_where_it_never_is() -> None:
+    """Else what was ignored would be told anew in each run, until that run has found who holds it."""
+    leak = kept_environments()
+    never = examine(Training(leaks=(replace(leak, holders=()),)).history()).findings[0]
+    assert all(s.role != "holder" for s in never.suspects)
+    early, late = (examine(Training(leaks=(leak,), generations=n).history()) for n in (3, 16))
+    assert any(s.role == "holder" for s in late.findings[0].suspects)
+    assert never.fingerprint == late.findings[0].fingerprint
+    assert {f.fingerprint for f in early.findings} <= {never.fingerprint}
+    elsewhere = tuple(replace(h, path="trainer.Cache.old[*]") for h in leak.holders)
+    other = examine(Training(leaks=(replace(leak, holders=elsewhere),)).history()).findings[0]
+    assert other.fingerprint == never.fingerprint
+
+
+def test_what_grows_in_another_container_is_another_leak() -> None:
+    def fingerprint(container: str) -> str:
+        counts = {f"container.{container}.length": 384, f"container.{container}.bytes": 6 * MIB}
+        finding = examine(Training(leaks=(Leak(TRAIN, 6 * MIB, counts),)).history()).findings[0]
+        assert finding.suspects[0].name == container
+        return finding.fingerprint
+
+    assert fingerprint("train.losses") != fingerprint("train.rewards")
 
 
 @pytest.mark.parametrize("phase", [EPISODE, EVALUATE, TRAIN, EVOLVE])

@@ -51,6 +51,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
     def older(self: Asker, path: str, query: Any = None) -> Any:
         later = (
             "fixes", "checklist", "bands", "budgets", "settled_at_generation", "forecast_score", "processes",
+            "duration",
         )  # fmt: skip
         return {k: v for k, v in ask(self, path, query).items() if k not in later}
 

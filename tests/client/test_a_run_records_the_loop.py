@@ -13,8 +13,9 @@ import pytest
 
 import leakline
 from leakline import guard
+from leakline.analysis import examine, expectation_rows, history_from_batches
 from leakline.errors import BadArgument
-from leakline.snapshot import Event, Snapshot
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 Recorded = Callable[[], list[Snapshot]]
 
@@ -359,6 +360,25 @@ def test_watched_and_expected_classes_are_counted_before_they_grow(recorded: Rec
     (expected,) = events(recorded(), "expect")
     assert expected.name == f"{Environment.__module__}.Environment"
     assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
+
+
+def test_a_class_that_does_not_come_back_to_its_baseline_is_told(recorded: Recorded) -> None:
+    run = leakline.init(mode="offline", quiet=True)
+    run.expect(Environment, "baseline", after="evaluate")
+    kept = [Environment(), Environment()]
+    for generation in range(4):
+        run.generation(generation)
+        with run.phase("evaluate"):
+            kept.extend(Environment() for _ in range(3 * (generation == 2)))
+    run.finish()
+    history = history_from_batches(
+        RunHeader("r", "p", "r", "generation", None, 0.0), [Batch(ProcessIdentity("p"), tuple(recorded()))]
+    )  # fmt: skip
+    (row,) = expectation_rows(history)
+    assert (row.expected, row.last_count) == ("up to 2 (baseline)", 5)
+    assert (row.state, row.first_broken_at) == ("broken", 2)
+    (finding,) = examine(history).findings
+    assert finding.suspects[0].name == f"{Environment.__module__}.Environment"
 
 
 def test_a_watched_builtin_is_counted_at_censuses(recorded: Recorded) -> None:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Verdict
+from leakline_server.web.forecasts_view import past_forecasts
 from leakline_server.web.planned import course, planned
 
 MIB, GIB = 2**20, 2**30
@@ -119,6 +120,26 @@ def test_the_answer_is_what_the_description_says(
     assert answer["forecast_score"]["sentence"] in page
 
 
+def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    """12 of 25 generations, of 1.6 to 2 hours each: report 001 expected 40 to 50 hours."""
+    hours = (1.6, 1.8, 2.0)
+    run = make_run(id="r1", extra={"generation.seconds": lambda n: 3600 * hours[n // 3 % 3]})
+    run.create(api)
+    run.send(api, 0, 36)
+    eventually(lambda: verdict_of(api).get("generations") == 12)
+    duration = verdict_of(api)["duration"]
+    assert duration["seconds"]["estimate"] == pytest.approx(45 * 3600)
+    assert 40 * 3600 <= duration["seconds"]["low"] <= duration["seconds"]["high"] <= 50 * 3600
+    assert duration["sentence"].startswith("All 25 generations take about 45 h 0 min (")
+    assert duration["sentence"] in api.get("/runs/r1").text
+    assert duration["sentence"] in api.get("/runs/r1/report.md").text
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    eventually(lambda: verdict_of(api)["duration"] is None)
+    assert "generations take about" not in api.get("/runs/r1").text
+
+
 def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
     assert planned(None, "generation") is None
     assert planned({}, "generation") is None
@@ -126,6 +147,39 @@ def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
     assert course({"settled_at_generation": {"estimate": 4, "low": 3, "high": 5}}, "epoch") == (
         "Memory is flat from epoch 4 on (between 3 and 5)."
     )
+
+
+def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run(id="r1")
+    run.create(api)
+    run.send(api, 0, 3 * 24)
+    assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
+    eventually(lambda: verdict_of(api).get("generations") == 24)
+    leads = verdict_of(api)["forecast_score"]["by_lead"]
+    assert [(lead["ahead_from"], lead["ahead_to"]) for lead in leads] == [(2, 3), (4, 7), (8, 15)]
+    page = api.get("/runs/r1").text
+    (section,) = re.findall(r'<section class="panel" id="forecasts".*?</section>', page, re.DOTALL)
+    for lead in leads:
+        assert f"{lead['ahead_from']} to {lead['ahead_to']}" in section
+        assert f"{100 * lead['median_error']:.1f} %" in section
+        assert f"{lead['within']} of {lead['forecasts']}" in section
+        for each in lead["past"]:
+            assert f"– generation {each['made_at']} for {each['generation']}" in section
+
+
+def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    run = make_run(id="r1", leak_bytes=0)
+    run.create(api)
+    run.send(api, 0, 3 * 24)
+    eventually(lambda: verdict_of(api).get("generations") == 24)
+    assert 'id="forecasts"' not in api.get("/runs/r1").text
+    assert past_forecasts(None, "generation") is None
+    older = {"forecasts": 1, "median_error": 0.1, "within": 1, "past": [], "sentence": "One."}
+    assert past_forecasts(older, "generation") is None
 
 
 def test_plain_numbers_stay_plain() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ..snapshot import LARGEST_INTEGER
 from .history import Expectation
 from .series import Lane
 from .wording import short_name
@@ -46,9 +47,16 @@ class Violation:
 
 def expected_text(expectation: Expectation) -> str:
     """``2`` or ``16 to 17``, with ``after evolve_population`` where it is limited."""
-    low, high = expectation.low, expectation.high
-    text = str(low) if low == high else f"{low} to {high}"
+    text = range_text(expectation)
     return text if expectation.after is None else f"{text} after {expectation.after}"
+
+
+def range_text(expectation: Expectation) -> str:
+    """``2``, ``16 to 17``, or ``up to 567 (baseline)``; of a baseline that is not read yet ``as at the baseline``."""
+    low, high = expectation.low, expectation.high
+    if expectation.baseline:
+        return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "as at the baseline"
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def matching_types(lane: Lane, declared: str) -> tuple[str, ...]:
@@ -82,9 +90,30 @@ def applicable_readings(lane: Lane, expectations: Iterable[Expectation]) -> tupl
                 for row, value in enumerate(column)
                 if value is not None and applies(lane, row, expectation.after)
             ]
+            bound = expectation
+            if expectation.baseline:
+                bound, known = _since_baseline(lane, expectation, known)
             rows, counts = tuple(r for r, _ in known), tuple(c for _, c in known)
-            found.append(Readings(expectation, name, rows, counts))
+            found.append(Readings(bound, name, rows, counts))
     return tuple(found)
+
+
+def _since_baseline(
+    lane: Lane, expectation: Expectation, known: list[tuple[int, float]]
+) -> tuple[Expectation, list[tuple[int, float]]]:
+    """The bound that the newest attempt has set itself, and its readings.
+
+    What the first generation builds up stays, as gradients and the state of an optimizer do: the most there was by its
+    end is the baseline. A resumed program builds up anew.
+    """
+    if not known:
+        return expectation, known
+    newest = lane.segment[known[-1][0]]
+    known = [(row, count) for row, count in known if lane.segment[row] == newest]
+    numbered = (g for row, _ in known if (g := lane.generation[row]) is not None)
+    first = next(numbered, None)
+    by_then = [c for row, c in known if (g := lane.generation[row]) is None or g == first]
+    return replace(expectation, high=int(max(by_then))), known
 
 
 def applies(lane: Lane, row: int, after: str | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from .bounds import capacity_of, tracked_names
 from .candidates import place_of, rate_of
-from .contracts import Readings, expected_text, find_violation, types_of
+from .contracts import Readings, expected_text, find_violation, range_text, types_of
 from .counts import count_growth
 from .facts import Facts
 from .history import RunHistory
@@ -189,20 +189,16 @@ def expectation_rows(history: RunHistory) -> tuple[ExpectationRow, ...]:
     matched = set()
     for lane in lanes:
         for readings in Facts(history, lane).readings:
-            matched.add(readings.expectation)
+            matched.add((readings.expectation.type, readings.expectation.after))
             rows.append(_expectation_row(lane, readings, lane.name if len(lanes) > 1 else None))
     rows.extend(
         ExpectationRow(
-            e.type, _range(e.low, e.high), e.after, None, "never_seen", 0, None, accepted=e.accepted
+            e.type, range_text(e), e.after, None, "never_seen", 0, None, accepted=e.accepted
         )
         for e in history.expectations
-        if e not in matched
+        if (e.type, e.after) not in matched
     )
     return tuple(rows)
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _expectation_row(lane: Lane, readings: Readings, process: str | None) -> ExpectationRow:
@@ -220,7 +216,7 @@ def _expectation_row(lane: Lane, readings: Readings, process: str | None) -> Exp
         state = "broken" if violation.proven or not violation.above else "unproven"
     return ExpectationRow(
         type=readings.type,
-        expected=_range(e.low, e.high),
+        expected=range_text(e),
         after=e.after,
         last_count=int(readings.counts[-1]) if readings.counts else None,
         state=state,

@@ -41,6 +41,7 @@ class Expectation:
     """A declared count of live instances. ``after`` limits it to the end of that phase.
 
     ``accepted``: not the program declares it, a person accepted what runs of its project had kept to.
+    ``baseline``: no more than there were by the end of the first generation; ``high`` is that once it is read.
     """
 
     type: str
@@ -48,6 +49,7 @@ class Expectation:
     high: int
     after: str | None = None
     accepted: bool = False
+    baseline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,9 @@ def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:
         if event.kind == "expect":
             after = event.data.get("after")
             found[event.name, after] = Expectation(
-                event.name, int(event.data["low"]), int(event.data["high"]), after
-            )
+                event.name, int(event.data["low"]), int(event.data["high"]), after,
+                baseline=event.data.get("baseline") is True,
+            )  # fmt: skip
     return tuple(found.values())
 
 

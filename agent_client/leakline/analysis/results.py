@@ -191,13 +191,40 @@ class PastForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadError:
+    """How right forecasts for so many generations ahead were, both ends included."""
+
+    ahead_from: int
+    ahead_to: int
+    forecasts: int
+    median_error: float
+    within: int
+    past: tuple[PastForecast, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastScore:
-    """How right earlier forecasts of this run were. ``median_error`` is a share of the memory that came."""
+    """How right earlier forecasts of this run were. ``median_error`` is a share of the memory that came.
+
+    ``past``: those for half as far ahead as had been seen. ``by_lead``: of the same moments those for a quarter as far
+    and as far, too, by how far ahead they looked; each begins at twice the one before.
+    """
 
     forecasts: int
     median_error: float
     within: int  # how many came between their low and their high end
     past: tuple[PastForecast, ...]
+    sentence: str
+    by_lead: tuple[LeadError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunDuration:
+    """Seconds that one of the newest generations takes, that those to come take, and the whole run: all ``total``."""
+
+    seconds_per_generation: Interval
+    seconds_left: Interval
+    seconds: Interval
     sentence: str
 
 
@@ -231,6 +258,8 @@ class Verdict:
     checklist: tuple[CheckItem, ...] = ()
     # Of a run whose growth is their sum.
     processes: tuple[ProcessGrowth, ...] = ()
+    # Of a run that goes on and has said how many generations it takes.
+    duration: RunDuration | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 from .forecast import widened
 from .outlook import Outlook, level_of, outlook_of
-from .results import ForecastScore, Interval, PastForecast
+from .results import ForecastScore, Interval, LeadError, PastForecast
 from .study import LaneStudy
 from .trend import Z_90
 
@@ -21,6 +21,8 @@ MAX_FORECASTS: Final = 8
 _FIRST: Final = 8
 _IN_A_DOUBLING: Final = 4
 _AHEAD: Final = 0.5
+# Beside that, to tell how the error grows with how far ahead it is.
+_LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
 def score_of(studies: Sequence[LaneStudy], unit: str) -> ForecastScore | None:
@@ -29,15 +31,24 @@ def score_of(studies: Sequence[LaneStudy], unit: str) -> ForecastScore | None:
     if not known:
         return None
     longest = max(known, key=lambda s: len(s.lane))
+    generations = longest.lane.generations
     past: list[PastForecast] = []
+    others: list[PastForecast] = []
     for upto, target in reversed(list(grid(len(longest.lane)))):
-        generations = longest.lane.generations
         made = _forecast(known, generations[upto - 1], generations[target - 1])
-        if made is not None:
-            past.append(made)
+        if made is None:
+            continue
+        past.append(made)
+        targets = (upto + int(share * upto) for share in _LEADS if share != _AHEAD)
+        there = (
+            _forecast(known, generations[upto - 1], generations[at - 1])
+            for at in targets
+            if at <= len(generations)
+        )
+        others += [each for each in there if each is not None]
         if len(past) == MAX_FORECASTS:
             break
-    return _score(tuple(reversed(past)), unit) if past else None
+    return _score(tuple(reversed(past)), (*past, *others), unit) if past else None
 
 
 def grid(generations: int) -> Iterator[tuple[int, int]]:
@@ -94,11 +105,36 @@ def _filled(study: LaneStudy, upto: int, span: float) -> float:
     )
 
 
-def _score(past: tuple[PastForecast, ...], unit: str) -> ForecastScore:
-    errors = [abs(each.forecast.estimate - each.came) / each.came for each in past]
-    within = sum(each.forecast.low <= each.came <= each.forecast.high for each in past)
-    error = round(median(errors), 4)
-    return ForecastScore(len(past), error, within, past, _told(past, error, within, unit))
+def _score(
+    past: tuple[PastForecast, ...], every: Sequence[PastForecast], unit: str
+) -> ForecastScore:
+    error, within = _right(past)
+    sentence = _told(past, error, within, unit)
+    return ForecastScore(len(past), error, within, past, sentence, tuple(_by_lead(every)))
+
+
+def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
+    """The median error, as a share of what came; and how many came within their interval."""
+    return round(median(map(error_of, past)), 4), sum(map(came_within, past))
+
+
+def error_of(one: PastForecast) -> float:
+    return abs(one.forecast.estimate - one.came) / one.came
+
+
+def came_within(one: PastForecast) -> bool:
+    return one.forecast.low <= one.came <= one.forecast.high
+
+
+def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
+    """The shortest first."""
+    by_doubling: dict[int, list[PastForecast]] = {}
+    for each in every:
+        by_doubling.setdefault((each.generation - each.made_at).bit_length(), []).append(each)
+    for bits, those in sorted(by_doubling.items()):
+        error, within = _right(those)
+        told = tuple(sorted(those, key=lambda one: (one.made_at, one.generation)))
+        yield LeadError(2 ** (bits - 1), 2**bits - 1, len(told), error, within, told)
 
 
 def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) -> str:

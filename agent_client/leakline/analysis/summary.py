@@ -79,10 +79,15 @@ def plan_lines(
         yield f"   {BUDGET_WORDS[check['state']]}: {check['sentence']}"
 
 
-def course_lines(
-    settled: Mapping[str, float] | None, score: Mapping[str, Any] | None, unit: str
-) -> Iterator[str]:
-    """Since when memory is flat, and how right the forecasts of this run were; nothing of what is not known."""
+def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """How long the run takes, since when memory is flat, and how right its forecasts were; nothing that is unknown.
+
+    ``verdict`` as in the JSON; that of an older server knows less.
+    """
+    told = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
+    duration, settled, score = told
+    if duration is not None:
+        yield str(duration["sentence"])
     if settled is not None:
         low, high = round(settled["low"]), round(settled["high"])
         between = "" if low == high else f" (between {low} and {high})"

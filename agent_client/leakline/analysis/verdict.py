@@ -11,6 +11,7 @@ from .attempts import Told, judged
 from .books import NO_PHASE, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .checklist import check_list
+from .duration import duration_of
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .gauges import with_companions
@@ -124,6 +125,7 @@ def _verdict(
         settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
         forecast_score=score_of([s for s, _, _ in told], history.unit),
         processes=process_growth([s.lane for s in studies], said, findings),
+        duration=duration_of(history, [s.lane for s in studies]),
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))

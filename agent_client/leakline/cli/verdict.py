@@ -130,11 +130,10 @@ def promised(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    # A verdict of an older server knows of neither.
-    known = verdict.get("settled_at_generation"), verdict.get("forecast_score")
-    if any(known):
+    lines = list(course_lines(verdict, unit))
+    if lines:
         yield ""
-        yield from course_lines(*known, unit)
+        yield from lines
 
 
 def _planned(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:

@@ -19,6 +19,9 @@ Json = Mapping[str, Any]
 FINDINGS_SHOWN: Final = 20
 TYPES_SHOWN: Final = 12
 BOOK_LINES_SHOWN: Final = 40
+_GROWING: Final = ("confirmed", "suspected", "watch")
+# Suspects that are a place in the program.
+_PLACES: Final = ("allocation_site", "holder", "container")
 # Packages whose versions belong into an issue, where they are installed.
 PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 
@@ -124,11 +127,40 @@ def _findings(verdict: Json | None, unit: str) -> Iterator[str]:
     if not (found or ruled_out):
         return
     yield from ("## Findings", "")
+    yield from _breakdown(verdict or {}, unit)
     for number, finding in enumerate(found[:FINDINGS_SHOWN], 1):
         yield from _finding(number, finding, unit)
     if len(found) > FINDINGS_SHOWN:
         yield from (f"{len(found) - FINDINGS_SHOWN} more are left out here.", "")
     yield from bullets(f"ruled out: {each['phase']}, {each['reason']}" for each in ruled_out)
+
+
+def _breakdown(verdict: Json, unit: str) -> Iterator[str]:
+    """What leaks or may, a line each in the order of its size, and their sum."""
+    growing = [f for f in verdict["findings"] if f["status"] in _GROWING]
+    places = {
+        fix["phase"]: fix["location"] for fix in verdict.get("fixes") or () if fix["location"]
+    }
+    sizes = [f["growth_bytes_per_generation"]["estimate"] for f in growing]
+    rows = [
+        (
+            f.get("priority", "minor").upper(),
+            code(f["suspects"][0]["name"]) if f["suspects"] else f["kind"].replace("_", " "),
+            code(f["phase"] or ""), format_change(size), _location(f, places),
+        )
+        for f, size in zip(growing, sizes, strict=True)
+    ]  # fmt: skip
+    if len(rows) > 1:
+        rows.append(("sum", "", "", format_change(sum(sizes)), ""))
+    yield from table(("class", "component", "phase", f"#growth per {unit}", "location"), rows)
+
+
+def _location(finding: Json, places: Mapping[str | None, str]) -> str:
+    """Where a fix of this phase says that it is in the code, else who holds it; neither may be known."""
+    if finding["phase"] and finding["phase"] in places:
+        return code(places[finding["phase"]])
+    held = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)
+    return code(next(held, ""))
 
 
 def _finding(number: int, finding: Json, unit: str) -> Iterator[str]:
@@ -207,13 +239,12 @@ def _rate(each: Json) -> str:
 
 def _checked(verdict: Json, unit: str) -> Iterator[str]:
     """The plan, what fixes promised, the checklist and the course. A verdict of an older server lacks some."""
-    course = verdict.get("settled_at_generation"), verdict.get("forecast_score")
     for title, lines in (
         ("What the fix promised", promise_lines(verdict.get("fixes") or ())),
         ("Plan and budgets",
          plan_lines(verdict.get("bands") or (), verdict.get("budgets") or (), unit)),
         ("Checklist", check_lines(verdict.get("checklist") or ())),
-        ("Course", course_lines(*course, unit)),
+        ("Course", course_lines(verdict, unit)),
     ):  # fmt: skip
         yield from titled(title, bullets(lines))
 

@@ -234,8 +234,7 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
-    settled, score = to_json(verdict.settled_at_generation), to_json(verdict.forecast_score)
-    yield from (f"   {line}" for line in course_lines(settled, score, verdict.unit))
+    yield from (f"   {line}" for line in course_lines(to_json(verdict), verdict.unit))
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))
         yield f"Not recorded or not sent: {counts}"

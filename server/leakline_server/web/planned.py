@@ -44,10 +44,8 @@ def planned(verdict: Json | None, unit: str) -> Section | None:
 
 
 def course(verdict: Json | None, unit: str) -> str:
-    """Since when memory is flat, and how right forecasts of this run were, as sentences."""
-    told = verdict or {}
-    settled, score = told.get("settled_at_generation"), told.get("forecast_score")
-    return " ".join(course_lines(settled, score, unit))
+    """How long the run takes, since when memory is flat, and how right its forecasts were, as sentences."""
+    return " ".join(course_lines(verdict or {}, unit))
 
 
 def _band_rows(check: Json, unit: str) -> list[list[Field]]:

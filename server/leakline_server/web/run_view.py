@@ -18,6 +18,7 @@ from .calculator import calculator
 from .checklist import ticks
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
 from .expectations_view import expectations
+from .forecasts_view import past_forecasts
 from .links import commit_link
 from .notes_view import notes, notes_of
 from .planned import course, planned
@@ -162,6 +163,7 @@ def _sections(data: RunData) -> list[Section | None]:
         ending_view.end(run, data.snapshots),
         promises((data.verdict or {}).get("fixes", ()), unit),
         planned(data.verdict, unit),
+        past_forecasts((data.verdict or {}).get("forecast_score"), unit),
         sections.books(found.books, data.books, unit) if by_phase else None,
         waterfall(data.books, palette, unit, data.asked.get("g", ""), data.end_bytes, data.asked)
         if by_phase

@@ -195,13 +195,15 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
-    """`accepted`: by a person; else the program declares it."""
+    """`accepted`: by a person; else the program declares it. `baseline`: no more than by the end of the first
+    generation, which `low` and `high` then do not say."""
 
     type: str
     low: int
     high: int
     after: str | None
     accepted: bool
+    baseline: bool
 
 
 class Run(RunSummary):
