@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from .probes.collector import AllocatedBlocks, Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
 from .probes.figures import read_figures
-from .probes.mps import read_mps
 from .probes.names import type_name
 from .probes.nvml import read_nvml
 from .probes.peaks import PeakMemory
@@ -90,7 +90,7 @@ class Sampler:
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
-                ("mps", read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
+                ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
                 ("types", self._types.read), ("containers", self._containers.read),
                 ("tracked", self._read_tracked),
             )
@@ -243,6 +243,14 @@ class Sampler:
             if probe.guard.count_in_a_row < FAILURES_LIMIT:
                 self._read(probe, samples)
         return samples
+
+
+def _read_mps() -> dict[str, Number]:
+    if "torch.mps" not in sys.modules:
+        return {}
+    from .probes.mps import read_mps
+
+    return read_mps()
 
 
 def _read_children() -> dict[str, Number]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from .background import Approach
 from .budget import Governor
-from .outside import OutsideSampler
 from .requests import RequestBox
 from .sampler import Sampler
 from .snapshot import ProcessIdentity, RunHeader
@@ -29,6 +28,9 @@ class Subject:
 
     def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:
         if self.pid is not None:
+            # Of no use to a program that measures itself.
+            from .outside import OutsideSampler
+
             return OutsideSampler(self.pid, governor)
         sampler = Sampler(governor, exact_peaks=exact_peaks, requests=requests)
         if self.is_beside:

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from weakref import ref
 
 from leakline.probes.frames import no_collection
-from leakline.probes.main_thread import on_main_thread
 from leakline.probes.storages import overrides_off, storage_key
 
 # How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
@@ -39,6 +38,9 @@ _WAIT_SECONDS: Final = 0.25
 def while_the_engine_rests(read: Callable[[], Found]) -> Found | None:
     """What ``read`` gives, called where and when graphs and gradients may be read; None where they may not be now."""
     if threading.current_thread().name.startswith("leakline-"):
+        # Of no use to a program that calls us itself.
+        from leakline.probes.main_thread import on_main_thread
+
         return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
     return _unless_it_runs(read)
 
