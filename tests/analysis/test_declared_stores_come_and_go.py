@@ -161,3 +161,34 @@ def test_a_second_list_of_the_same_things_is_named_in_the_one_finding(size: floa
     verdict = examine(Training(leaks=(Leak(EVALUATE, 4 * MIB, both),)).history())
     (finding,) = [f for f in verdict.findings if f.status in ACTIVE]
     assert {s.name for s in finding.suspects} == {"app.A.log", "app.A.index"}
+
+
+def imported(length: list[float], private: list[float]) -> RunHistory:
+    """As a log tells it: memory and the fill of a buffer, and nothing of types."""
+    history = history_of(private, tracked__experience__length=[*length])
+    return replace(history, capacities={"experience": CAPACITY})
+
+
+def filling(generations: int, full_from: int) -> list[float]:
+    return [float(min(CAPACITY, (g + 1) * CAPACITY / full_from)) for g in range(generations)]
+
+
+@pytest.mark.parametrize("full_from", [3, 5])
+def test_what_grows_on_at_the_same_pace_once_a_store_is_full_was_never_the_stores(
+    full_from: int,
+) -> None:
+    """Report 000: memory rises by half a gigabyte an episode while the buffer fills, and no less when it is full."""
+    length, private = filling(16, full_from), curve(lambda g: 500 * g, 16, noise=5.0)
+    verdict = examine(imported(length, private))
+    assert verdict.status in ACTIVE, verdict.summary
+    grows = verdict.findings[0].growth_bytes_per_generation.estimate
+    assert grows == pytest.approx(500 * MIB, rel=0.1)
+    early = examine(imported(length[:8], private[:8]))
+    assert early.status != "ok", early.summary
+
+
+def test_a_store_that_fills_and_then_stands_still_is_all_of_the_growth() -> None:
+    length = filling(20, 6)
+    private = curve(lambda g: 0.5 * length[g], 20, noise=5.0)
+    verdict = examine(imported(length, private))
+    assert verdict.status not in ACTIVE, verdict.summary

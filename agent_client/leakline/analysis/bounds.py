@@ -161,15 +161,20 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
 
 
 def _bytes_per_item(lane: Lane, length: Sequence[float]) -> float:
-    """What memory gained per item added, over the generations in which it was fuller than ever.
+    """What memory gained per item added, over the generations in which it was fuller than ever, less what memory gains
+    without a new item in it: that is somebody else's.
 
     A container that was cleared may fill again from what the allocator kept of it.
     """
-    private, ratios, most = lane.private, [], -1.0
+    private, fuller, beside, most = lane.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
         if i and length[i] > max(most, length[i - 1]):
-            ratios.append((private[i] - private[i - 1]) / (length[i] - length[i - 1]))
+            fuller.append((private[i] - private[i - 1], length[i] - length[i - 1]))
+        elif i and length[i] == length[i - 1] and not _is_resumed(lane, i):
+            beside.append(private[i] - private[i - 1])
         most = length[i] if _is_resumed(lane, i) else max(most, length[i])
+    others = max(0.0, median(beside)) if len(beside) >= _RECENT else 0.0
+    ratios = [(gained - others) / items for gained, items in fuller]
     return max(0.0, median(ratios)) if ratios else 0.0
 
 
