@@ -55,6 +55,14 @@ def statuses(said: bytes) -> list[int]:
     return [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", said)]
 
 
+def status(connection: socket.socket) -> int:
+    """Of the next answer, which is read to its end."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
 def refused(said: bytes, status: int) -> str:
     """The code of the one answer, which is the contract's error, with what every answer says to browsers."""
     assert statuses(said) == [status], said[:300]
@@ -115,7 +123,7 @@ def test_the_second_head_of_a_connection_has_the_same_bounds(
     monkeypatch.setattr("leakline_server.connections.HEAD_SECONDS", 0.3)
     with connected(client) as connection:
         connection.sendall(HEALTH + b"\r\n")
-        assert statuses(connection.recv(65_536)) == [200]
+        assert status(connection) == 200
         connection.sendall(HEALTH)
         assert refused(all_said(connection), 400) == "head_too_slow"
 
@@ -158,7 +166,7 @@ def test_a_body_may_take_its_time_after_its_head(
             connection.recv(1)
         connection.settimeout(30)
         connection.sendall(b"1\r\n}\r\n0\r\n\r\n")
-        assert statuses(connection.recv(65_536)) == [201]
+        assert status(connection) == 201
 
 
 def test_requests_may_be_sent_ahead_and_no_more_than_may_wait(
@@ -190,10 +198,10 @@ def test_an_answer_before_the_body_is_read_though_more_of_the_body_comes(client:
         piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         for _ in range(limits.MAX_BODY_BYTES // 0x10000 + 4):
             connection.sendall(piece)
-        assert statuses(connection.recv(65_536)) == [413]
+        assert status(connection) == 413
         # The rest is read, and the connection serves on.
         connection.sendall(b"0\r\n\r\n" + HEALTH + b"\r\n")
-        assert statuses(connection.recv(65_536)) == [200]
+        assert status(connection) == 200
 
 
 def test_a_body_that_goes_on_after_its_answer_is_not_read_for_ever(client: Client) -> None:
@@ -255,13 +263,13 @@ def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(
     with contextlib.ExitStack() as held:
         first = held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
         first.sendall(HEALTH + b"\r\n")
-        assert statuses(first.recv(65_536)) == [200]
+        assert status(first) == 200
         others = [
             held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
             for _ in range(MANY)
         ]
         readable, _, _ = select.select(others[-MANY // 3 :], [], [], 20)
-        assert statuses(readable[-1].recv(65_536)) == [429]
+        assert status(readable[-1]) == 429
         # The database has files left.
         first.sendall(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert statuses(first.recv(65_536)) == [200]
+        assert status(first) == 200

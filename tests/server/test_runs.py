@@ -210,7 +210,14 @@ def test_phases_seen_and_series_are_listed(api: TestClient, make_run: Any) -> No
     assert found["phases_seen"] == ["evaluate", "train"]
     assert found["series"] == sorted(run.snapshot(2).samples)
     (declared,) = found["expectations"]
-    assert declared == {"type": "app.Env", "low": 2, "high": 2, "after": None, "accepted": False}
+    assert declared == {
+        "type": "app.Env",
+        "low": 2,
+        "high": 2,
+        "after": None,
+        "accepted": False,
+        "baseline": False,
+    }
     assert found["processes"][0]["pid"] == 100
 
 

@@ -46,7 +46,7 @@ def test_listening_beyond_this_machine_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_wrong_port_is_one_line(tmp_path: Path) -> None:
-    said_in_one_line(start(tmp_path, "--port", "http"), 2, "LEAKLINE_PORT", "http")
+    said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
 
 
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
