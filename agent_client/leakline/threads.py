@@ -1,12 +1,17 @@
-"""Threads of ours, which are gone before the interpreter is.
+"""Threads of ours, which do nothing of the program's once it ends.
 
 Up to Python 3.13 a thread that wants the interpreter while that ends is ended where it stands. Below C++ this aborts
 the process ("terminate called without an active exception"): torch lets go of the interpreter while it frees a tensor,
-and what the collector finds of the program's is freed on whichever thread it comes by, also on one of ours.
+and what the collector finds of the program's is freed on whichever thread it comes by, also on one of ours. So nothing
+is collected any more by then.
+
+Nobody is made to leave: a thread that an exception ends in the middle of an import, say, takes the lock of imports
+with it, and the program waits for that for ever.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +19,11 @@ from typing import Any, Final
 
 # One that stands still for a server or a disk wants nothing of the interpreter meanwhile, so nobody waits for it.
 WAITING_SECONDS: Final = 0.1
-# One that computes leaves at its next instruction: after a collection, which the whole program waits for anyway.
-COMPUTING_SECONDS: Final = 1.0
+# One that computes may be about to drop what it looked at.
+COMPUTING_SECONDS: Final = 0.3
+# A collection that one has begun: the program would have waited for it, too.
+COLLECTING_SECONDS: Final = 10.0
+_LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class OurThread(threading.Thread):
@@ -33,21 +41,31 @@ class OurThread(threading.Thread):
 
 
 def end_all() -> None:
-    """What is still at work when the program ends leaves now, whatever it has in its hands."""
+    """What is still at work when the program ends gets a moment, and frees nothing of the program's after it."""
     me = threading.current_thread()
     left = [t for t in threading.enumerate() if isinstance(t, OurThread) and t is not me]
-    for thread in left:
-        _raise_in(thread)
+    if not left:
+        return
+    # Of itself; the interpreter collects all the same when it ends, on its own thread.
+    gc.disable()
     began = time.monotonic()
     for thread in left:
         seconds = WAITING_SECONDS if thread.waits else COMPUTING_SECONDS
         thread.join(max(0.0, began + seconds - time.monotonic()))
+    while time.monotonic() < began + COLLECTING_SECONDS and _is_collecting_elsewhere():
+        time.sleep(_LOOK_AGAIN_SECONDS)
 
 
-def _raise_in(thread: threading.Thread) -> None:
-    """SystemExit, at its next instruction: no guard of ours holds it, and Python says nothing of it."""
-    # Lazily: nearly every program ends without one of them.
-    import ctypes
+def _is_collecting_elsewhere() -> bool:
+    """Only then is there no collection of the youngest where one is asked for."""
+    begun: list[str] = []
 
-    raised = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    raised(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+    def note(phase: str, info: dict[str, int]) -> None:
+        begun.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        gc.collect(0)
+    finally:
+        gc.callbacks.remove(note)
+    return not begun
