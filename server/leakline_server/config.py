@@ -45,9 +45,6 @@ NEARLY: Final = 0.92
 
 
 NOTHING_TYPED: Final[Mapping[str, str]] = {}
-_OPTIONS: Final = {
-    "LEAKLINE_HOST": "--host", "LEAKLINE_PORT": "--port", "LEAKLINE_DATABASE_URL": "--database-url",
-}  # fmt: skip
 
 
 class WrongSettings(LeaklineError):
@@ -120,6 +117,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def option_of(variable: str) -> str:
+    """Of a command, the option that says what this variable of the environment says."""
+    return "--" + variable.removeprefix("LEAKLINE_").lower().replace("_", "-")
+
+
 def from_environment(
     environment: Mapping[str, str] = os.environ, typed: Mapping[str, str] = NOTHING_TYPED
 ) -> Config:
@@ -154,7 +156,7 @@ def from_arguments(
     """The settings with what the command line says on top. Raises WrongSettings."""
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
-    typed = {variable: _OPTIONS[variable] for variable in said}
+    typed = {variable: option_of(variable) for variable in said}
     made = from_environment({**environment, **said}, typed)
     told = {VARIABLES[variable] for variable in said}
     sources: dict[str, Source] = {

@@ -15,7 +15,7 @@ from .evidence import MATERIAL
 from .growth import type_growth
 from .history import ProcessHistory, RunHistory
 from .javascript import TENSOR_BYTES, is_page
-from .ladder import ACTIVE
+from .ladder import ACTIVE, GROWING
 from .priority import DEFAULTS, Priorities
 from .processes import of_how_many
 from .results import (
@@ -326,9 +326,8 @@ def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> T
 
 def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:
     """By fingerprint, over the findings that matter in either run."""
-    matter = (*ACTIVE, "watch")
-    old = {f.fingerprint: f for f in before if f.status in matter}
-    new = {f.fingerprint: f for f in after if f.status in matter}
+    old = {f.fingerprint: f for f in before if f.status in GROWING}
+    new = {f.fingerprint: f for f in after if f.status in GROWING}
     return FindingChanges(
         gone=tuple(f for p, f in old.items() if p not in new),
         still=tuple(f for p, f in new.items() if p in old),

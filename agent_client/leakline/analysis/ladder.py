@@ -33,6 +33,8 @@ _GRID: Final = 8
 _MAX_OLD: Final = 24
 
 ACTIVE: Final[tuple[Status, ...]] = ("suspected", "confirmed")
+# What leaks, or may.
+GROWING: Final[tuple[Status, ...]] = (*ACTIVE, "watch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from .findings import interval, worth_telling
 from .history import RunHistory
-from .ladder import ACTIVE, Standing
+from .ladder import GROWING, Standing
 from .results import Finding, Interval, ProcessGrowth
 from .series import Lane
 from .study import LaneStudy, Moment
@@ -40,7 +40,7 @@ def process_growth(
 
     ``told``: the first of a place is what its growth is of. ``findings``: those of the verdict.
     """
-    standing = {f.fingerprint for f in findings if f.status in (*ACTIVE, "watch")}
+    standing = {f.fingerprint for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}
     named: dict[str, list[str]] = {}
     for study, moment, standings in told:

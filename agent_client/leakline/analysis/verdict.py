@@ -17,7 +17,7 @@ from .forecast import forecast
 from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
-from .ladder import ACTIVE, MIN_GENERATIONS, walk
+from .ladder import ACTIVE, GROWING, MIN_GENERATIONS, walk
 from .plan import check_bands
 from .priority import DEFAULTS, Priorities
 from .processes import measured, of_how_many, process_growth
@@ -114,7 +114,7 @@ def _verdict(
     )  # fmt: skip
     growing = any(f.status in ACTIVE for f in findings)
     # Children and shared memory that may grow are memory too.
-    rising = any(f.status in (*ACTIVE, "watch") for f in findings)
+    rising = any(f.status in GROWING for f in findings)
     verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
@@ -250,7 +250,7 @@ def _ruled_out(
     history: RunHistory, told: Sequence[Told], findings: Sequence[Finding]
 ) -> tuple[RuledOut, ...]:
     found = list(_never_ran(history, [s for s, _, _ in told]))
-    blamed = {f.phase for f in findings if f.status in (*ACTIVE, "watch")}
+    blamed = {f.phase for f in findings if f.status in GROWING}
     if not blamed:
         return tuple(found)
     for study, moment, _ in told:

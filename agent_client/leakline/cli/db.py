@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     try:
-        from leakline_server.config import from_environment
+        from leakline_server.config import from_environment, option_of
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
@@ -86,13 +86,9 @@ def main(options: argparse.Namespace) -> int:
         "LEAKLINE_KEEP_BYTES": getattr(options, "keep_bytes", None),
     }
     said = {variable: text for variable, text in given.items() if text is not None}
-    typed = {variable: _option(variable) for variable in said}
+    typed = {variable: option_of(variable) for variable in said}
     config = from_environment({**os.environ, **said}, typed)
     return int(options.run_action(options, config))
-
-
-def _option(variable: str) -> str:
-    return "--" + variable.removeprefix("LEAKLINE_").lower().replace("_", "-")
 
 
 def _upgrade(_options: argparse.Namespace, config: Any) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from .facts import finding_facts, forecast, interval, leading_finding
@@ -19,7 +20,6 @@ Json = Mapping[str, Any]
 FINDINGS_SHOWN: Final = 20
 TYPES_SHOWN: Final = 12
 BOOK_LINES_SHOWN: Final = 40
-_GROWING: Final = ("confirmed", "suspected", "watch")
 # Suspects that are a place in the program.
 _PLACES: Final = ("allocation_site", "holder", "container")
 # Packages whose versions belong into an issue, where they are installed.
@@ -137,7 +137,7 @@ def _findings(verdict: Json | None, unit: str) -> Iterator[str]:
 
 def _breakdown(verdict: Json, unit: str) -> Iterator[str]:
     """What leaks or may, a line each in the order of its size, and their sum."""
-    growing = [f for f in verdict["findings"] if f["status"] in _GROWING]
+    growing = [f for f in verdict["findings"] if f["status"] in GROWING]
     places = {
         fix["phase"]: fix["location"] for fix in verdict.get("fixes") or () if fix["location"]
     }

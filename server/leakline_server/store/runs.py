@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
 from leakline.analysis.history import declared_expectations
-from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.ladder import GROWING
 from leakline.analysis.learned import with_accepted
 from leakline.analysis.priority import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
@@ -273,7 +273,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
 
 def _priority(findings: Sequence[_Found]) -> str | None:
     """The highest of what leaks or may leak; None where nothing does."""
-    found = {each.priority for each in findings if each.status in (*ACTIVE, "watch")}
+    found = {each.priority for each in findings if each.status in GROWING}
     return next((name for name in get_args(Priority) if name in found), None)
 
 

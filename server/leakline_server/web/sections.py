@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.ladder import GROWING
 from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
 
 from ..chart_parts import Chart
@@ -267,7 +267,7 @@ def suspects_first(
     grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
     """What findings name before all else: a type whose bytes nobody has measured comes late by itself."""
-    found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in (*ACTIVE, "watch")]
+    found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in GROWING]
     named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}
     return tuple(sorted(grown, key=lambda each: each.name not in named))
 

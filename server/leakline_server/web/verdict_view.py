@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.ladder import MIN_GENERATIONS
+from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.report.facts import leading_finding as leading_finding
 
@@ -46,7 +46,6 @@ KINDS: Final = {
     "count_contract": "declared count broken", "external": "outside the process",
 }  # fmt: skip
 
-_GROWING: Final = ("watch", "suspected", "confirmed")
 _ROLES: Final = {"allocation_site": "allocated at"}
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
@@ -191,7 +190,7 @@ def suspect_rate(suspect: Json, unit: str) -> str:
 def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
     growth = finding["growth_bytes_per_generation"]
     detail = f"per {unit}, {formats.size(growth['low'])} to {formats.size(growth['high'])}"
-    others = sum(each["status"] in _GROWING for each in verdict["findings"]) - 1
+    others = sum(each["status"] in GROWING for each in verdict["findings"]) - 1
     if others > 0 and verdict["growth_bytes_per_generation"]:
         detail += (
             f" · all findings {formats.change(verdict['growth_bytes_per_generation']['estimate'])}"
@@ -291,7 +290,7 @@ def _finding(finding: Json, unit: str) -> FindingView:
 
 def priority_of(finding: Json) -> str:
     """Nothing where the finding does no harm."""
-    return str(finding.get("priority", "minor")) if finding["status"] in _GROWING else ""
+    return str(finding.get("priority", "minor")) if finding["status"] in GROWING else ""
 
 
 def _search(finding: Json) -> str:
