@@ -73,7 +73,8 @@ def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
     """Growth that speeds up: the further ahead, the more is missing."""
     levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
     leads = score(of_levels(levels)).by_lead
-    assert [(each.ahead_from, each.ahead_to) for each in leads[:3]] == [(4, 7), (8, 15), (16, 31)]
+    ahead = [(each.ahead_from, each.ahead_to) for each in leads[:4]]
+    assert ahead == [(2, 3), (4, 7), (8, 15), (16, 31)]
     for each in leads:
         assert each.forecasts == len(each.past) > 0
         assert all(each.ahead_from <= p.generation - p.made_at <= each.ahead_to for p in each.past)

@@ -103,3 +103,15 @@ def test_what_ranks_share_fills_memory_once() -> None:
         for rank, process in enumerate(one.processes * 8)
     ]
     assert examine(replace(one, processes=tuple(ranks))).oom.risk == "none"
+
+
+@pytest.mark.parametrize("flat", [4, 5, 8])
+def test_half_a_short_run_flat_and_then_growth_is_worth_watching(flat: int) -> None:
+    """It was told as "No leak: memory changes by +20 MiB per generation", flat from generation 0 on."""
+    rising = curve(lambda i: max(0, i - flat + 1) * 20.0, 2 * flat)
+    verdict = examine(history_of(rising))
+    assert verdict.status == "watch"
+    assert verdict.settled_at_generation is None
+    assert f"since generation {flat}" in verdict.summary
+    once = curve(lambda i: 20.0 if i >= flat else 0.0, 2 * flat)
+    assert examine(history_of(once)).status == "ok"

@@ -140,7 +140,9 @@ def _visible(
     recent = floor_slope(x[n - half :], y[n - half :])
     whole = floor_slope(x[-_THINNED:], y[-_THINNED:])
     matters = scale.is_material(recent.estimate, half) and scale.is_material(whole.estimate, n)
-    return whole.rises and recent.rises and matters and _exceeds(recent, x, bounded, half)
+    # What was flat for half the run leaves the slope of the whole without a sign.
+    rises = whole.rises or min(y[n - half :]) > max(y[: n - half])
+    return rises and recent.rises and matters and _exceeds(recent, x, bounded, half)
 
 
 def _exceeds(slope: Slope, x: Sequence[float], bounded: Sequence[float], length: int) -> bool:
