@@ -40,6 +40,7 @@ test-fuzz: $(VENV)/.test ## schemathesis over every operation and ten thousand h
 
 test-integrations: $(INTEGRATIONS)/.integrations ## real trainings of five frameworks and what else needs packages or tools of its own (under 15 minutes)
 	@.ci/bring-tfjs .peers/tfjs
+	@$(INTEGRATIONS)/bin/python -m benchmarks.server.install prometheus
 	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations $(TEST_ARGS)
 
 test-native: $(VENV)/.test ## the native modules in every interpreter at hand, under sanitizers, ten minutes beside a program that does its worst

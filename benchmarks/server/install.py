@@ -1,7 +1,8 @@
 """Bring what `make bench-server` compares with, into ``.peers`` and nowhere else; nothing of it is started.
 
 Debian's packages of the time-series databases are unpacked, not installed, so that no service begins to run; the Python
-servers get an environment of their own. What cannot be had is told, and printed as not measured later.
+servers get an environment of their own. What cannot be had is told, and printed as not measured later. With names as
+arguments only those are brought: `make test-integrations` asks for Prometheus.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ DEBIAN: Final = ("victoria-metrics", "prometheus", "influxdb")
 PYTHON: Final = ("cramjam", "trackio", "mlflow", "aim", "wandb")
 
 
-def main() -> int:
+def main(names: Sequence[str]) -> int:
+    wanted = set(names) or {*DEBIAN, *PYTHON}
     PEERS.mkdir(exist_ok=True)
-    missing = [name for name in DEBIAN if not _unpacked(name)]
-    if not PEERS_PYTHON.exists():
+    missing = [name for name in DEBIAN if name in wanted and not _unpacked(name)]
+    missing += _installed([name for name in PYTHON if name in wanted])
+    for name in missing:
+        print(f"{name} could not be had; what needs it is skipped, and told as not measured")
+    return 0
+
+
+def _installed(names: Sequence[str]) -> list[str]:
+    """Those that could not be had."""
+    if names and not PEERS_PYTHON.exists():
         _done([sys.executable, "-m", "venv", str(PEERS / "venv")])
     pip = [str(PEERS_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    missing += [name for name in PYTHON if not _done([*pip, name])]
-    for name in missing:
-        print(f"bench-server-peers: {name} could not be had; it will be told as not measured")
-    return 0
+    return [name for name in names if not _done([*pip, name])]
 
 
 def _unpacked(name: str) -> bool:
@@ -50,4 +57,4 @@ def _done(command: Sequence[str], folder: str | None = None) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "metrics.md").read_text()
 DASHBOARD: Final = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
-# What `make bench-server-peers` brings lies in .peers; a machine may have its own.
+# What `make test-integrations` brings lies in .peers; a machine may have its own.
 PROMETHEUS: Final = shutil.which("prometheus") or shutil.which(
     "prometheus", path=str(ROOT / ".peers/usr/bin")
 )
@@ -37,7 +37,7 @@ EMPTY: Final = ("leakline_batches_refused_total", "leakline_run_generations_plan
 def address(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a Prometheus that has scraped a server with a leaking run."""
     if PROMETHEUS is None:
-        pytest.skip("no prometheus on this machine; make bench-server-peers brings one")
+        pytest.skip("no prometheus on this machine, and none could be brought")
     _leaking_run(server)
     folder, port = tmp_path_factory.mktemp("prometheus"), _free_port()
     scrape, rules = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
