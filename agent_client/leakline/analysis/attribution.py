@@ -6,12 +6,14 @@ named after its owner: the program's own class rather than the arrays it holds. 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
 from .candidates import NOWHERE, OWNS, Candidate, Place
+from .facts import leads_into
 from .results import Kind
 from .trend import NO_GROWTH, Slope
 from .wording import short_name
@@ -99,6 +101,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         else:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
+    _join_held(groups)
     _join_tensors(groups)
     causes: list[Cause] = []
     for phase in sorted(groups, key=lambda p: p or ""):
@@ -143,6 +146,48 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
     return owner.bytes_rate >= EXPLAINS * candidate.bytes_rate
+
+
+def _join_held(groups: dict[str | None, list[Candidate]]) -> None:
+    """Tensors and arrays that are seen to hang below another growth are part of it, wherever their number rose.
+
+    They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
+    the others are kept. What rises in several phases has no holder of its own in each, and stays where it is.
+    """
+    names = Counter(c.name for members in groups.values() for c in members)
+    for phase in list(groups):
+        for candidate in list(groups[phase]):
+            home = _home_of(candidate, phase, groups) if names[candidate.name] == 1 else phase
+            if home != phase:
+                groups[phase].remove(candidate)
+                groups[home].append(candidate)
+        if not groups[phase]:
+            del groups[phase]
+
+
+def _home_of(
+    candidate: Candidate, phase: str | None, groups: Mapping[str | None, Sequence[Candidate]]
+) -> str | None:
+    """Where the growth is that keeps it; its own phase where none is seen to."""
+    holder = candidate.holder
+    if candidate.family not in ("tensor", "array") or holder is None:
+        return phase
+    homes = [
+        home
+        for home, members in groups.items()
+        if any(leads_into(holder, owner.name) and _is_part(candidate, owner) for owner in members)
+    ]
+    return phase if phase in homes or not homes else homes[0]
+
+
+def _is_part(candidate: Candidate, owner: Candidate) -> bool:
+    """Whether an object or container may be all that keeps it, by their bytes where both were measured."""
+    if owner.family not in ("object", "container"):
+        return False
+    size, whole = candidate.bytes_rate, owner.bytes_rate
+    if size is None or whole is None or not (owner.deep or owner.role == "container"):
+        return True
+    return size <= _OVERSHOOT * whole
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
