@@ -83,6 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "The collector is switched off": {"kind": "cyclic_garbage", "collector_off": True},
     "Break reference cycles": {"kind": "cyclic_garbage"},
     "MALLOC_ARENA_MAX=2": {"kind": "allocator_retained", "owner": None},
+    "MALLOC_MMAP_THRESHOLD_=131072": {"kind": "allocator_retained", "owner": None},
     "memory outside Python": {"kind": "native", "owner": None},
     "Look at the worker processes": {"kind": "children", "owner": None},
     "Unlink shared memory": {"kind": "shared_memory", "owner": None},
@@ -114,6 +115,8 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
             "Bound app.Log.losses: collections.deque(maxlen=…)",
         },
         "Bound app.Log.losses: collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
+        "MALLOC_ARENA_MAX=2": {"MALLOC_MMAP_THRESHOLD_=131072"},
+        "MALLOC_MMAP_THRESHOLD_=131072": {"MALLOC_ARENA_MAX=2"},
     }  # fmt: skip
     for other, evidence in CASES.items():
         if other != words and other not in also.get(words, set()):

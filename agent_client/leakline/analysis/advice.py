@@ -185,6 +185,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "allocator_retained": (
         "Freed memory stays with the C allocator: try MALLOC_ARENA_MAX=2, or malloc_trim(0) once a generation.",
+        "Tensors that come and go may leave holes that glibc never fills: start with MALLOC_MMAP_THRESHOLD_=131072.",
     ),
     "children": ("Look at the worker processes: they grow, not this one.",),
     "gpu_fragmentation": (
