@@ -85,6 +85,7 @@ TRAIN = Place("train", "train", 0.8)
 PREDICTIONS = _candidate(
     "keeping.Keeper.kept", "container", 1, 1, VALIDATION, 4.0 * MIB, deep=False
 )
+EVOLVE = Place("evolve", "evolve", 0.4)
 TENSORS = replace(
     _candidate("torch.Tensor", "tensor", 1.8, 2, TRAIN, 4.1 * MIB, deep=True),
     holder="keeping.Keeper.kept[*].values",
@@ -96,6 +97,17 @@ def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> Non
     (cause,) = find_causes([PREDICTIONS, TENSORS], MEMORY)
     assert cause.place == VALIDATION
     assert cause.members == (PREDICTIONS, TENSORS)
+    parts = [replace(TENSORS, bytes_rate=2 * MIB), replace(TENSORS, place=EVOLVE, bytes_rate=MIB)]
+    (cause,) = find_causes([PREDICTIONS, *parts], MEMORY)
+    assert cause.place == VALIDATION
+
+
+def test_a_holder_that_is_most_of_the_growth_outweighs_a_rate_of_its_tensors_over_few_readings() -> (
+    None
+):
+    memory = Memory(Slope(4.2 * MIB, 4.1 * MIB, 4.3 * MIB, 24), {"validation": 4.2 * MIB})
+    (cause,) = find_causes([PREDICTIONS, replace(TENSORS, bytes_rate=6.3 * MIB)], memory)
+    assert cause.place == VALIDATION
 
 
 @pytest.mark.parametrize(
@@ -104,9 +116,16 @@ def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> Non
         [replace(TENSORS, holder="train.history[*].values")],
         [replace(TENSORS, holder=None)],
         [replace(TENSORS, bytes_rate=12.0 * MIB)],
-        [TENSORS, replace(TENSORS, place=Place("evolve", "evolve", 0.4), bytes_rate=MIB)],
+        [TENSORS, replace(TENSORS, place=EVOLVE, bytes_rate=3.0 * MIB)],
+        [replace(TENSORS, bytes_rate=None), replace(TENSORS, place=EVOLVE, bytes_rate=None)],
     ],
-    ids=["held elsewhere", "held by nobody known", "larger than its holder", "in several phases"],
+    ids=[
+        "elsewhere",
+        "nobody known",
+        "larger than its holder",
+        "together larger",
+        "nothing measured",
+    ],
 )
 def test_tensors_stay_a_growth_of_their_own_where_nothing_says_that_they_are_kept_there(
     others: list[Candidate],

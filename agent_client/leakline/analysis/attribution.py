@@ -6,9 +6,9 @@ named after its owner: the program's own class rather than the arrays it holds. 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
@@ -101,7 +101,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         else:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
-    _join_held(groups)
+    _join_held(groups, memory.total.estimate)
     _join_tensors(groups)
     causes: list[Cause] = []
     for phase in sorted(groups, key=lambda p: p or ""):
@@ -148,46 +148,47 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
     return owner.bytes_rate >= EXPLAINS * candidate.bytes_rate
 
 
-def _join_held(groups: dict[str | None, list[Candidate]]) -> None:
+def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None:
     """Tensors and arrays that are seen to hang below another growth are part of it, wherever their number rose.
 
     They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
-    the others are kept. What rises in several phases has no holder of its own in each, and stays where it is.
+    the others are kept. ``growth``: bytes per generation that memory gains.
     """
-    names = Counter(c.name for members in groups.values() for c in members)
-    for phase in list(groups):
-        for candidate in list(groups[phase]):
-            home = _home_of(candidate, phase, groups) if names[candidate.name] == 1 else phase
-            if home != phase:
+    parts: dict[str, list[Candidate]] = {}
+    for candidate in chain.from_iterable(groups.values()):
+        if candidate.family in ("tensor", "array") and candidate.holder is not None:
+            parts.setdefault(candidate.name, []).append(candidate)
+    for alike in parts.values():
+        homes = [
+            phase
+            for phase, members in groups.items()
+            if any(_keeps(owner, alike, growth) for owner in members)
+        ]
+        for candidate in alike if homes else ():
+            phase = next(p for p, members in groups.items() if candidate in members)
+            if phase not in homes:
                 groups[phase].remove(candidate)
-                groups[home].append(candidate)
-        if not groups[phase]:
-            del groups[phase]
+                groups[homes[0]].append(candidate)
+    for phase in [p for p, members in groups.items() if not members]:
+        del groups[phase]
 
 
-def _home_of(
-    candidate: Candidate, phase: str | None, groups: Mapping[str | None, Sequence[Candidate]]
-) -> str | None:
-    """Where the growth is that keeps it; its own phase where none is seen to."""
-    holder = candidate.holder
-    if candidate.family not in ("tensor", "array") or holder is None:
-        return phase
-    homes = [
-        home
-        for home, members in groups.items()
-        if any(leads_into(holder, owner.name) and _is_part(candidate, owner) for owner in members)
-    ]
-    return phase if phase in homes or not homes else homes[0]
+def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
+    """Whether an object or container may be all that keeps ``alike``, parts of one type by phase.
 
-
-def _is_part(candidate: Candidate, owner: Candidate) -> bool:
-    """Whether an object or container may be all that keeps it, by their bytes where both were measured."""
-    if owner.family not in ("object", "container"):
+    Its bytes have to be about theirs, or most of what memory gains; where nothing is measured, a type that rises in
+    several phases has no holder of its own in each.
+    """
+    holder = alike[0].holder
+    if owner.family not in ("object", "container") or holder is None:
         return False
-    size, whole = candidate.bytes_rate, owner.bytes_rate
-    if size is None or whole is None or not (owner.deep or owner.role == "container"):
-        return True
-    return size <= _OVERSHOOT * whole
+    if not leads_into(holder, owner.name):
+        return False
+    sizes = [c.bytes_rate for c in alike if c.bytes_rate is not None]
+    whole = owner.bytes_rate if owner.deep or owner.role == "container" else None
+    if whole is None or not sizes:
+        return len(alike) == 1
+    return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * growth
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
