@@ -15,6 +15,8 @@ from .limits import MAX_NAME_LENGTH
 # Of a hundred thousand names that would become one, two share a sign once in sixty thousand batches.
 SIGN_BYTES: Final = 6
 
+# What a text has that says something once they are removed, as a regular expression of JSON Schema has it.
+SAYS_SOMETHING: Final = r"[^\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 _STEERING: Final = "\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
 _CONTROL: Final = re.compile(f"[\x00-\x1f\x7f{_STEERING}]+")
 # Of a text of several lines.

@@ -344,6 +344,8 @@ WRONG_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a state nobody knows": ({"state": "happy"}, "state"),
     "an end that is true": ({"ended_at": True}, "ended_at"),
     "a note without text": ({"notes": [{"link": "https://x"}]}, "notes.0.text"),
+    "a note of spaces": ({"notes": [{"text": " \n\t"}]}, "notes.0.text"),
+    "a note of what is removed": ({"notes": [{"text": "\x80\u202e"}]}, "notes.0.text"),
     "a note with a script as link": ({"notes": [{"text": "x", "link": "javascript:alert(1)"}]}, "notes.0.link"),
     "a reason that is too long": ({"reason": "x" * 1001}, "reason"),
 }  # fmt: skip

@@ -170,4 +170,5 @@ def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
     field = cut(".".join(place[1:]) or place[0], MAX_FIELD_LENGTH)
     value = shorten(first.get("input"))
     details = {"field": field, "value": value, "in": place[0]}
-    return 422, "invalid_field", f"{field}={value}: {first['msg']}", details
+    message = f"{field}={value}: {first['msg']}".replace("\n", " ")
+    return 422, "invalid_field", message, details

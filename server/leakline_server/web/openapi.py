@@ -76,6 +76,7 @@ _REFERENCE: Final = "#/components/schemas/"
 _ALWAYS: Final[Mapping[str, str]] = {
     "400": "no HTTP that can be read, or an address that is too long",
     "403": "the host, the origin or the token may not do this",
+    "413": "the address and the headers have more than 64 KiB",
     "503": "the database does not answer; see Retry-After",
 }
 _WITH_BODY: Final[Mapping[str, str]] = {

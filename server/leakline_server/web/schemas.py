@@ -12,7 +12,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
 
 from ..limits import MAX_CONFIG_BYTES, MAX_ENVIRONMENT_BYTES, MAX_INTEGER, MAX_TIME_SECONDS
-from ..texts import all_without_control, lines_without_control, may_steer, without_control
+from ..texts import (
+    SAYS_SOMETHING,
+    all_without_control,
+    lines_without_control,
+    may_steer,
+    without_control,
+)
 
 # Postgres cannot store a NUL, and control characters in names are never meant.
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
@@ -85,9 +91,18 @@ class JoinedRun(BaseModel):
     attempt: int
 
 
+def _text_of_note(text: str) -> str:
+    text = lines_without_control(text)
+    if not text.strip():
+        raise ValueError("must say something")
+    return text
+
+
 class Note(Strict):
     text: Annotated[
-        str, Field(min_length=1, max_length=4_000), AfterValidator(lines_without_control)
+        str,
+        Field(min_length=1, max_length=4_000, json_schema_extra={"pattern": SAYS_SOMETHING}),
+        AfterValidator(_text_of_note),
     ]
     link: Annotated[str, Field(max_length=2_000, pattern=r"^https?://\S+$")] | None = None
 
