@@ -15,12 +15,12 @@ from .limits import MAX_NAME_LENGTH
 # Of a hundred thousand names that would become one, two share a sign once in sixty thousand batches.
 SIGN_BYTES: Final = 6
 
-# What a text has that says something once they are removed, as a regular expression of JSON Schema has it.
-SAYS_SOMETHING: Final = r"[^\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-_STEERING: Final = "\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-_CONTROL: Final = re.compile(f"[\x00-\x1f\x7f{_STEERING}]+")
+_STEERING: Final = r"\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+# A character that a text needs to say something, for the schema of the API.
+SAYS_SOMETHING: Final = rf"[^\s\x00-\x1f\x7f{_STEERING}]"
+_CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f{_STEERING}]+")
 # Of a text of several lines.
-_IN_LINES: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f{_STEERING}]+")
+_IN_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f{_STEERING}]+")
 _MARKS: Final = re.compile(f"[{_STEERING}]+")
 # The same, encoded.
 _ENCODED: Final = re.compile(
