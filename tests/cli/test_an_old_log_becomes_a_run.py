@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 import urllib.request
@@ -158,8 +159,8 @@ def test_a_table_of_times_alone_grows_per_minute(
         12 * MIB, rel=0.01
     )
     assert (
-        "no column counts generations, so growth is told per minute (--unit second for a short one)"
-        in answer["notes"]
+        "no column counts generations, so growth is told per second up to ten minutes, and per minute beyond "
+        "(--unit minute to have minutes)" in answer["notes"]
     )
     assert "column 'timestamp' is the time, in dates (UTC where they do not say)" in answer["notes"]
 
@@ -175,7 +176,7 @@ def test_what_two_recorders_wrote_is_read(
 ) -> None:
     answer = read(FILES / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
-    assert "growth is told per minute" in " ".join(answer["notes"])
+    assert "growth is told per second up to ten minutes" in " ".join(answer["notes"])
 
 
 def test_a_psrecord_of_an_hour_has_a_verdict(
@@ -190,15 +191,24 @@ def test_a_psrecord_of_an_hour_has_a_verdict(
     assert verdict["growth_bytes_per_generation"]["estimate"] == pytest.approx(3 * MIB, rel=0.01)
 
 
+def left_out(report: str) -> int:
+    return sum(int(found) for found in re.findall(r"\.\.\. (\d+) rows left out", report))
+
+
 def test_a_recording_of_a_minute_is_judged_by_the_second(
-    read: Callable[..., dict[str, Any]], tmp_path: Path
+    read: Callable[..., dict[str, Any]], leakline: Leakline, tmp_path: Path
 ) -> None:
     rows = "".join(f"{0.5 * i},{100 + 2 * i}\n" for i in range(120))
     path = table(tmp_path, f"seconds,rss_mib\n{rows}")
-    assert read(path)["verdict"]["status"] == "learning"
-    verdict = read(path, "--unit", "second")["verdict"]
+    assert read(path, "--unit", "minute")["verdict"]["status"] == "learning"
+    verdict = read(path)["verdict"]
     assert (verdict["status"], verdict["unit"]) == ("confirmed", "second")
     assert verdict["growth_bytes_per_generation"]["estimate"] == pytest.approx(4 * MIB, rel=0.01)
+    # A second ends with its last reading: the report's trend has a row of each, and the growth is of all.
+    report = leakline("report", str(tmp_path / "out.spool")).output
+    assert re.search(r"^line 121 +0\.33 GiB +\+0\.00 GiB$", report, re.M), report
+    assert len(re.findall(r"^line \d+ ", report, re.M)) + left_out(report) == 61
+    assert re.search(r"^ +growth: +\+0\.23 GiB +\(\+238\.0 %\)$", report, re.M), report
 
 
 def test_functions_of_mprof_are_phases(

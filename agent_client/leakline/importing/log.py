@@ -19,6 +19,8 @@ MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
 # No process has more; what is larger was read in the wrong unit.
 MAX_MEMORY_BYTES: Final = 64 * 2**40
+# How a file without generations is told, in the note that says so.
+BY_TIME: Final = "so growth is told per second up to ten minutes, and per minute beyond (--unit minute to have minutes)"
 # Unix seconds.
 MAX_MOMENT: Final = 1e11
 

@@ -14,7 +14,16 @@ from typing import Any, Final
 
 from ..snapshot import LARGEST_INTEGER, Number
 from .columns import Meaning
-from .log import MAX_FILE_BYTES, MAX_MEMORY_BYTES, MAX_MOMENT, ImportRefused, Log, Reading, Wishes
+from .log import (
+    BY_TIME,
+    MAX_FILE_BYTES,
+    MAX_MEMORY_BYTES,
+    MAX_MOMENT,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+)
 from .metric_names import chosen_metrics, missing, note_of
 from .text import plain
 from .thinning import taken
@@ -71,7 +80,7 @@ def _read(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Log:
     notes.append(
         "the generations are MLflow's steps"
         if stepped
-        else "MLflow's own samples count no generations, so growth is told per minute (--unit second for a short one)"
+        else f"MLflow's own samples count no generations, {BY_TIME}"
     )  # fmt: skip
     readings = taken(path, _readings(path, database, run["id"], metrics, own), wishes.every)
     return Log(

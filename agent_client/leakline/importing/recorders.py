@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..snapshot import Number
-from .log import MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
+from .log import BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .text import lines_of
 from .thinning import taken
 
@@ -75,9 +75,7 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
     return Log("mprof", readings, notes=tuple(notes), is_clock=True, name=_short(name))
 
 
-_PER_MINUTE: Final = (
-    "it counts no generations, so growth is told per minute (--unit second for a short one)",
-)
+_PER_MINUTE: Final = (f"it counts no generations, {BY_TIME}",)
 
 
 def _mprof_row(path: Path, number: int, line: str) -> _Row:

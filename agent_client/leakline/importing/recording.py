@@ -72,7 +72,7 @@ def recorded(
         id=run_id,
         project=project,
         name=name or log.name or readable_name(run_id),
-        unit=unit or log.unit or "generation",
+        unit=unit or log.unit or _unit_of(log),
         total=log.total,
         started_at=snapshots[0].time,
         phases=tuple(dict.fromkeys(s.phase for s in snapshots if s.phase))[:256],
@@ -81,6 +81,12 @@ def recorded(
     )
     process = ProcessIdentity(instance=f"import-{digest[:_ID_LENGTH]}")
     return Imported(header, process, snapshots)
+
+
+def _unit_of(log: Log) -> str:
+    """Without generations it is the time; from ten minutes on seconds are told as minutes."""
+    counted = any(reading.generation is not None for reading in log.readings)
+    return "generation" if counted else "second"
 
 
 def _snapshots(log: Log, ended_at: float) -> Iterator[Snapshot]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from ..snapshot import Number
 from . import slips
-from .log import MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
+from .log import BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .numbering import COARSE_FIRST, Mark, mark_of
 from .sizes_told import NUMBER, UNIT, note_of_open, open_size, told
 from .text import lines_of
@@ -85,7 +85,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
     notes.append(
         f"lines that name one of the {unit}s begin a reading"
         if unit
-        else "no line counts generations, so growth is told per minute (--unit second for a short one)"
+        else f"no line counts generations, {BY_TIME}"
     )
     return Log(
         "status", readings, unit, reader.total, (*notes, *reader.notes), slips.bounded(found, reader.slips.more),

@@ -18,7 +18,7 @@ from typing import Final
 
 from ..snapshot import LARGEST_FLOAT, Number
 from .columns import BY_DEVICE, Meaning, meaning_of, meanings_of
-from .log import MAX_GAUGES, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
+from .log import BY_TIME, MAX_GAUGES, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .sizes_told import factor_of
 from .table_cells import SIZE, Cells, is_absent, number_in
 from .text import lines_of
@@ -317,7 +317,7 @@ def _told_plan(plan: _Plan) -> Iterator[str]:
     if plan.generation is not None:
         yield f"column {plan.generation.name!r} counts the {plan.generation.meaning.unit}s"
     else:
-        yield "no column counts generations, so growth is told per minute (--unit second for a short one)"
+        yield f"no column counts generations, {BY_TIME}"
     if plan.device is not None:
         yield f"column {plan.device.name!r} is the number of the GPU"
     if plan.time is None:

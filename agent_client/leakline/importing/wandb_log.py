@@ -16,7 +16,16 @@ from typing import Final
 
 from ..snapshot import LARGEST_INTEGER, Number
 from .columns import Meaning, meaning_of
-from .log import MAX_FILE_BYTES, MAX_MEMORY_BYTES, MAX_MOMENT, ImportRefused, Log, Reading, Wishes
+from .log import (
+    BY_TIME,
+    MAX_FILE_BYTES,
+    MAX_MEMORY_BYTES,
+    MAX_MOMENT,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+)
 from .metric_names import chosen_metrics, note_of
 from .protobuf import NotProtobuf, Value, fields_of, signed, text
 from .text import plain
@@ -77,7 +86,7 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
 
 def _told_axis(axis: str | None) -> str:
     if axis is None:
-        return "nothing logged counts generations, so growth is told per minute (--unit second for a short one)"
+        return f"nothing logged counts generations, {BY_TIME}"
     return f"the generations are those of {axis!r} in the history"
 
 

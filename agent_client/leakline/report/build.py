@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
+from ..analysis.thinning import generations_of
 from ..analysis.wording import count_of
 from ..errors import SpoolError
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
@@ -191,14 +192,18 @@ def _process(
 
 
 def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
-    """One row per snapshot that stands for the end of something; nested phases are left out."""
+    """One row per snapshot that stands for the end of something; nested phases are left out.
+
+    Without generations a second or a minute ends with its last snapshot.
+    """
     rows: list[TrendRow] = []
+    ends = _ends_of_time(history)
     before: int | None = None
     same: dict[str | None, int] = {}
     memory = history.series.get(MEMORY, ())
     for i, value in enumerate(memory):
         phase, kind = history.phase[i], history.kind[i]
-        if value is None or kind not in TREND_KINDS or "/" in (phase or ""):
+        if value is None or "/" in (phase or "") or not (kind in TREND_KINDS or i in ends):
             continue
         now = int(value)
         comparable = kind in ("phase_end", "generation_end")
@@ -214,6 +219,14 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
         if comparable:
             same[phase] = now
     return tuple(rows)
+
+
+def _ends_of_time(history: ProcessHistory) -> frozenset[int]:
+    """Positions of the last snapshots of its seconds or minutes; none where generations are told."""
+    if not history.unit_seconds or any(told is not None for told in history.generation):
+        return frozenset()
+    of_rows = generations_of(history.generation, history.monotonic, history.unit_seconds)
+    return frozenset({told: i for i, told in enumerate(of_rows)}.values())
 
 
 def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
