@@ -72,7 +72,15 @@ def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
         up, down = floor_slope(*stretch), floor_slope(stretch[0], [-b for b in stretch[1]])
         if any(s.rises and scale.is_material(s.estimate, len(stretch[0])) for s in (up, down)):
             return False
-    return True
+    # The newer half of so few readings shows no slope.
+    return len(y) >= 2 * MIN_FLAT or not _leaves(y, scale)
+
+
+def _leaves(y: Sequence[float], scale: Scale) -> bool:
+    """Whether the two newest readings, one after the other, move on from all before them by what matters."""
+    *before, last, newest = y
+    moves = newest > last > max(before) or newest < last < min(before)
+    return moves and scale.is_material(abs(newest - before[-1]) / 2, len(y))
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
