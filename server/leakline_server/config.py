@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -103,11 +104,18 @@ class Config:
 
     @property
     def address(self) -> str:
-        """Where people find the pages: the public address, else the one listened on."""
+        """Where people find the pages: the public address, else the one listened on, by this machine's name where that
+        is every address it has.
+        """
         if self.public_url is not None:
             return self.public_url
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = socket.gethostname() if self.host in _EVERY_ADDRESS else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}"
+
+
+# Addresses that one can listen on and nobody can open.
+_EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 def is_loopback(host: str) -> bool:

@@ -116,7 +116,9 @@ def test_falling_memory_has_not_settled() -> None:
 
 @pytest.mark.parametrize("flat", [3, 4, 5])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_short_run_whose_two_newest_readings_move_on_has_not_settled(flat: int, sign: int) -> None:
+def test_a_short_run_whose_two_newest_readings_move_on_has_not_settled(
+    flat: int, sign: int
+) -> None:
     for step, settles in ((100 * MIB, False), (0.1 * MIB, True)):
         levels = [GIB] * flat + [GIB + sign * step, GIB + sign * 2 * step]
         assert (of_levels(levels) is not None) == settles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,12 @@ def test_networks_and_origins_are_lists() -> None:
     )  # fmt: skip
     assert found.allowed_origins == ("http://a.example", "http://b.example")
     assert found.address == "https://leaks.example"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_links_name_the_machine_where_it_listens_on_every_address(host: str) -> None:
+    """Nobody can open `http://0.0.0.0`."""
+    assert Config(host=host, port=1).address == f"http://{socket.gethostname()}:1"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])

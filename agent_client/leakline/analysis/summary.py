@@ -8,7 +8,7 @@ from typing import Any, Final
 from .budgets import budget_title
 from .plan import band_title
 from .results import Finding, Interval, Status
-from .wording import format_bytes, format_change, format_count, ordinal, short_name
+from .wording import entries_in, format_bytes, format_change, format_count, ordinal, short_name
 
 _OUTSIDE: Final = {
     "native": "memory that no counted Python object explains",
@@ -127,7 +127,7 @@ def _amount(finding: Finding, unit: str, period: int | None) -> str:
     first = finding.suspects[0]
     count = first.count_per_generation or 0.0
     if first.role == "container":
-        return f"{format_count(count)} more entries in {first.name} per {unit}"
+        return f"{entries_in(count, first.name)} per {unit}"
     name = short_name(first.name)
     if finding.kind == "graph":
         name += " with their graphs"

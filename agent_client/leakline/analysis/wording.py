@@ -22,6 +22,12 @@ def count_of(number: float, unit: str) -> str:
     return f"{format_count(number)} {unit}{'' if number == 1 else 's'}"
 
 
+def entries_in(number: float, container: str) -> str:
+    """``1 more entry in Trainer.history``, ``3,000 more entries in …``."""
+    count = format_count(number)
+    return f"{count} more {'entry' if count == '1' else 'entries'} in {container}"
+
+
 def capital(said: str) -> str:
     """The same with a capital letter in front."""
     return said[:1].upper() + said[1:]

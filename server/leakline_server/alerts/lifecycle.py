@@ -70,7 +70,7 @@ def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
         return None
     if told is not None and _is_fresh(told, run) and _RISKS[risk] <= _RISKS.get(told.risk, 0):
         return None
-    summary = f"Risk {risk}: {forecast_text(run.verdict.oom, run.verdict.unit)}"
+    summary = f"Risk {risk}: {forecast_text(run.verdict)}"
     facts = run_facts(OOM_RISK, run, summary, [_SAVE])
     count = 0 if told is None else told.count
     return _alert(OOM_RISK, run, OOM, f"{_attempt(run)} {risk} {count}", facts, expiry(run))

@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any, Final
 from urllib.parse import quote
 
-from leakline.analysis.results import Finding, Interval, OomForecast, Suspect, Verdict, to_json
+from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
-from leakline.analysis.wording import capital, format_bytes, format_count
+from leakline.analysis.wording import capital, entries_in, format_bytes, format_count
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
@@ -130,7 +130,7 @@ def _facts(
         },
         **_of_finding(finding, run),
         "forecast": {
-            "text": forecast_text(run.verdict.oom, unit),
+            "text": forecast_text(run.verdict),
             **to_json(run.verdict.oom),
         },
         "advice": list(advice),
@@ -194,6 +194,8 @@ def _what(finding: Finding, unit: str) -> str:
         return _KIND_WORDS.get(finding.kind, finding.kind)
     if not first.count_per_generation:
         return first.name
+    if first.role == "container":
+        return f"{entries_in(first.count_per_generation, first.name)} per {unit}"
     return f"{format_count(first.count_per_generation)} {first.name} per {unit}"
 
 
@@ -205,12 +207,19 @@ def _since(start: Interval | None, unit: str) -> str:
     return "" if start is None else f"since {unit} {start.estimate:.0f}"
 
 
-def forecast_text(oom: OomForecast, unit: str) -> str:
-    if oom.risk == "none" or oom.generation is None:
-        return "memory is not expected to run out"
-    limit = f" of {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
-    at = f", about {oom.at.estimate}" if oom.at else ""
-    return f"the limit{limit} is reached at {unit} {oom.generation.estimate:.0f}{at}"
+def forecast_text(verdict: Verdict) -> str:
+    """When memory runs out, as one sentence; what nobody can say yet is not said to be well."""
+    oom = verdict.oom
+    limit = format_bytes(oom.limit_bytes) if oom.limit_bytes else ""
+    if oom.generation is not None:
+        at = f", about {oom.at.estimate}" if oom.at else ""
+        of = f" of {limit}" if limit else ""
+        return f"the limit{of} is reached at {verdict.unit} {oom.generation.estimate:.0f}{at}"
+    if not limit:
+        return "not known: no limit of memory is known"
+    if verdict.status == "learning":
+        return f"not known yet (limit {limit})"
+    return f"the end of memory is not in sight (limit {limit})"
 
 
 def plain(value: Any) -> Any:

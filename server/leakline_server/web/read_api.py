@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
@@ -32,7 +33,7 @@ from .joins import join
 from .json_response import json_response
 from .may_add import as_told, may_add_to, may_only_add, project_of, refusal_to_join
 from .schemas import RunId
-from .services import Services, Use
+from .services import Services, Use, address_of
 
 router = APIRouter(prefix="/api/v1")
 health = APIRouter(tags=["health"])
@@ -73,7 +74,9 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> di
         **_WRITE_ERRORS,
     },
 )
-def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: Use) -> Response:
+def create_run(
+    request: Request, body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: Use
+) -> Response:
     now = time.time()
     run_id = body.id or secrets.token_hex(8)
     project = project_of(body.project if "project" in body.model_fields_set else None)
@@ -98,7 +101,7 @@ def create_run(body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: 
             error.project,
             f"run {run_id} belongs to project {error.project!r}, not to {project!r}",
         ) from error
-    url = f"{use.config.address}/runs/{run_id}"
+    url = f"{address_of(request, use)}/runs/{run_id}"
     answer = {"id": run_id, "url": url, "created": joined.created, "attempt": joined.attempt}
     return json_response(answer, 201 if joined.created else 200)
 

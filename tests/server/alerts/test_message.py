@@ -83,7 +83,27 @@ def test_what_is_unknown_is_null_and_the_sentence_is_still_one(gone: str) -> Non
         run=replace(RUN, verdict=replace(VERDICT, oom=OomForecast())),
     )
     assert "None" not in json.dumps(sent)
-    assert sent["data"]["forecast"]["text"] == "memory is not expected to run out"
+    assert sent["data"]["forecast"]["text"] == "not known: no limit of memory is known"
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("learning", "not known yet (limit 64.00 GiB)"),
+        ("suspected", "the end of memory is not in sight (limit 64.00 GiB)"),
+    ],
+)
+def test_of_a_run_too_short_to_judge_no_forecast_is_told(status: Any, text: str) -> None:
+    verdict = replace(VERDICT, status=status, oom=OomForecast("none", 64 * 2**30, "cgroup"))
+    assert message(run=replace(RUN, verdict=verdict))["data"]["forecast"]["text"] == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(1.0, "1 more entry in"), (2.0, "2 more entries in")])
+def test_a_container_grows_by_entries(count: float, text: str) -> None:
+    suspect = Suspect("app.History.rows", "container", count, 1e6)
+    sent = message(finding=replace(FINDING, kind="container", suspects=(suspect,)))
+    assert sent["data"]["what"]["text"] == f"{text} app.History.rows per generation"
+    assert f"{text} app.History.rows per generation" in sent["data"]["summary"]
 
 
 def test_a_finding_without_a_suspect_is_named_by_its_kind() -> None:
