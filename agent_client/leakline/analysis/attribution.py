@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Final
 
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
@@ -154,19 +153,20 @@ def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None
     They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
     the others are kept. ``growth``: bytes per generation that memory gains.
     """
-    parts: dict[str, list[Candidate]] = {}
-    for candidate in chain.from_iterable(groups.values()):
-        if candidate.family in ("tensor", "array") and candidate.holder is not None:
-            parts.setdefault(candidate.name, []).append(candidate)
-    for alike in parts.values():
+    parts: dict[str, list[tuple[str | None, Candidate]]] = {}
+    for phase, members in groups.items():
+        for candidate in members:
+            if candidate.family in ("tensor", "array") and candidate.holder is not None:
+                parts.setdefault(candidate.name, []).append((phase, candidate))
+    for found in parts.values():
+        alike = [candidate for _, candidate in found]
         homes = [
             phase
             for phase, members in groups.items()
             if any(_keeps(owner, alike, growth) for owner in members)
         ]
-        for candidate in alike if homes else ():
-            phase = next(p for p, members in groups.items() if candidate in members)
-            if phase not in homes:
+        for phase, candidate in found:
+            if homes and phase not in homes:
                 groups[phase].remove(candidate)
                 groups[homes[0]].append(candidate)
     for phase in [p for p, members in groups.items() if not members]:

@@ -16,11 +16,10 @@ from starlette.routing import Match
 
 from .. import logs
 from ..errors import (
-    MAX_FIELD_LENGTH,
+    InvalidField,
     RequestRefused,
     Unauthorized,
     Unavailable,
-    cut,
     disk_full,
     shorten,
 )
@@ -167,8 +166,5 @@ def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", first["msg"])
         return 400, "malformed_json", f"the body is not JSON: {why}", {}
-    field = cut(".".join(place[1:]) or place[0], MAX_FIELD_LENGTH)
-    value = shorten(first.get("input"))
-    details = {"field": field, "value": value, "in": place[0]}
-    message = f"{field}={value}: {first['msg']}".replace("\n", " ")
-    return 422, "invalid_field", message, details
+    wrong = InvalidField(".".join(place[1:]) or place[0], first.get("input"), first["msg"])
+    return wrong.status, wrong.code, wrong.message, {**wrong.details, "in": place[0]}
