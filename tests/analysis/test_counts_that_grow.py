@@ -62,6 +62,29 @@ def test_every_fifth_generation_is_a_period() -> None:
     assert growth.slope == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(
+    ("first", "counts", "start"),
+    [
+        # The first reading comes after the first beat, or after two of them.
+        (0, [192.0 * (g // 3 + 1) for g in range(16)], 0),
+        (4, [192.0 * (g // 3 + 1) for g in range(4, 16)], 0),
+        # What was there before is none of them.
+        (0, [50.0 + 192 * (g // 3) for g in range(16)], 3),
+        (0, [192.0 * (g // 3) for g in range(16)], 3),
+        # As much as a beat leaves, but the generation that it would have come in added nothing.
+        (0, [192.0, 192, 192, 192, 192, 384, 384, 384, 576, 576, 576, 768, 768], 5),
+        # More than all beats since the first generation.
+        (0, [192.0 * 9 + 192 * (g // 3) for g in range(16)], 3),
+    ],
+)
+def test_beats_before_the_first_reading_are_told_by_what_was_there(
+    first: int, counts: list[float], start: int
+) -> None:
+    growth = count_growth(_x(len(counts), first), counts, 0)
+    assert growth is not None
+    assert (growth.pattern, growth.period, growth.start) == ("periodic", 3, start)
+
+
 def test_a_period_that_missed_its_beat_is_over() -> None:
     counts = [0.0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]
     assert count_growth(_x(16), counts, 0) is None

@@ -107,6 +107,15 @@ def test_another_phase_is_wrong(phase: str | None) -> None:
     assert wrong(scored(INSTANCES, finding(phase=phase))) == {"where"}
 
 
+@pytest.mark.parametrize(("phase", "is_wrong"), [(None, False), ("collect", True)])
+def test_what_is_read_at_the_end_of_a_generation_alone_has_no_phase(
+    phase: str | None, is_wrong: bool
+) -> None:
+    children = Truth(KINDS["children"], 4 * MIB)
+    told = finding(kind="children", phase=phase, suspects=[])
+    assert ("where" in wrong(scored(children, told))) == is_wrong
+
+
 @pytest.mark.parametrize(
     ("place", "is_wrong"), [(1, False), (3, False), (4, True)], ids=["first", "third", "fourth"]
 )

@@ -18,6 +18,8 @@ MIN_RISES: Final = 4
 _MAX_VARIATION: Final = 0.25
 _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
+# What was there before the first reading is of the beats where it is a multiple of one, off by this share of one.
+_SAME_BEAT: Final = 0.1
 # Rises that say what is usual, counted back from where the stretch has come to.
 _COMPARED: Final = 9
 _MIN_SPAN: Final = 6
@@ -69,12 +71,11 @@ def count_growth(
     found = steady or _periodic(x, counts) or irregular
     if found is None or not _goes_beyond(found, x, counts):
         found = _noisy(x, counts)
-    if (
-        found is None
-        or first_generation is None
-        or x[0] < first_generation
-        or found.start > x[0] + 1
-    ):
+    if found is None or first_generation is None or x[0] < first_generation:
+        return found
+    if found.period is not None:
+        return _beats_unseen(found, x[0], counts[0], first_generation)
+    if found.start > x[0] + 1:
         return found
     return _begun_unseen(found, x[0], counts[0], first_generation)
 
@@ -117,6 +118,20 @@ def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float
     before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
     held = max((min(pair) for pair in pairwise(before)), default=-math.inf)
     return counts[-1] > held + growth.each
+
+
+def _beats_unseen(
+    growth: CountGrowth, first_x: float, first_count: float, first_generation: float
+) -> CountGrowth:
+    """What was there at the first reading is of the beats before it, if it is as much as one or more of them."""
+    assert growth.period is not None
+    beats = round(first_count / growth.each)
+    start = growth.start - beats * growth.period
+    is_of_beats = abs(first_count - beats * growth.each) <= _SAME_BEAT * growth.each
+    if growth.start - growth.period > first_x or start < first_generation or not is_of_beats:
+        return growth
+    unseen = growth.start - start
+    return replace(growth, start=start, start_low=start, generations=growth.generations + unseen)
 
 
 def _begun_unseen(

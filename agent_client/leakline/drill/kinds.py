@@ -34,7 +34,8 @@ class Kind:
     ``plant``: the class in `small_training` that does it. ``answer``: the kind of finding that is right.
     ``types`` and ``holders``: what piles up and what keeps it, by their last parts, any of which is right; empty
     where nothing in Python knows of the memory. ``beside``: names of what rightly grows with it. ``needs``: packages
-    without which it cannot be planted. A healthy kind has no answer.
+    without which it cannot be planted. ``in_phases``: whether it is read after each phase; else the right answer is
+    no phase. A healthy kind has no answer.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind:
     first: int = 0
     every: int = 1
     needs: tuple[str, ...] = ()
+    in_phases: bool = True
 
     @property
     def leaks(self) -> bool:
@@ -135,7 +137,7 @@ LEAKING: Final = _by_name((
         "pinned_holes", "small survivors behind which the C allocator keeps what was freed", "outside.PinnedHoles",
         answer="allocator_retained", beside=("bytearray", "PinnedHoles.headers"),
     ),
-    Kind("children", "a child process that grows", "outside.Child", answer="children"),
+    Kind("children", "a child process that grows", "outside.Child", answer="children", in_phases=False),
     Kind(
         "late_start", "environments that are kept from generation 12 on", "held.Registry",
         answer="objects", types=("Environment",), holders=("Registry.environments",), first=12,

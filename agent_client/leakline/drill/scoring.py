@@ -16,6 +16,7 @@ OVER: Final = ("incident.recovered", "incident.resolved")
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
+_NO_PHASE: Final = "no single phase"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +175,12 @@ def _generation(ended: int) -> str:
 
 
 def _where(kind: Kind, finding: Mapping[str, Any]) -> Answer:
-    phase = finding["phase"]
-    told = phase or "no single phase"
-    right = phase == kind.phase
+    phase, planted = finding["phase"], kind.phase if kind.in_phases else None
+    told = phase or _NO_PHASE
+    right = phase == planted
     return Answer(
-        "where", right, told if right else f"{told}, but it is {kind.phase}",
-        {"phase": phase, "planted": kind.phase},
+        "where", right, told if right else f"{told}, but it is {planted or _NO_PHASE}",
+        {"phase": phase, "planted": planted},
     )  # fmt: skip
 
 
@@ -265,7 +266,7 @@ def _besides(
     if not others:
         return
     told = "; ".join(
-        f"{other['kind']} in {other['phase'] or 'no single phase'}"
+        f"{other['kind']} in {other['phase'] or _NO_PHASE}"
         f" ({', '.join(suspect['name'] for suspect in other['suspects'][:2]) or 'no names'}),"
         f" {format_bytes(other['growth_bytes_per_generation']['estimate'])} per generation"
         for other in others
