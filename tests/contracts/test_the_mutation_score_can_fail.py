@@ -93,6 +93,19 @@ def test_a_run_of_pytest_that_runs_no_test_is_no_score(
         noticed(Known({line: {nowhere}}, {nowhere: 0.0}), tmp_path, changed, project)
 
 
+def test_what_tests_cannot_be_collected_with_any_more_is_noticed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of tests may call the code while it is collected."""
+    monkeypatch.setenv("PYTHONPATH", str(project / "code"))
+    (project / "test_early.py").write_text(
+        "import sums\nassert sums.add(1, 2) == 3\n\ndef test_nothing():\n    pass\n"
+    )
+    changed, test = drawn(project, "first + second"), "test_early.py::test_nothing"
+    line = (str(changed.source), changed.mutant.line)
+    assert noticed(Known({line: {test}}, {test: 0.0}), tmp_path, changed, project)
+
+
 def test_code_that_cannot_be_imported_any_more_is_noticed(
     project: Path, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -190,10 +190,24 @@ def noticed(known: Known, folder: Path, drawn: Drawn, root: Path = ROOT) -> bool
         # What cannot even be imported is seen by whoever runs anything.
         if run([sys.executable, "-c", f"import tests.mutation.inject, {drawn.module}"]).returncode:
             return True
+        # Nor can a file of tests that works something out while it is collected; without the change it can.
+        unchanged = {**environment, "LEAKLINE_MUTANT": f"{drawn.module}={drawn.source}"}
+        if _collects(tests, root, unchanged) and not _collects(tests, root, environment):
+            return True
     except subprocess.TimeoutExpired:
         # It goes round for ever: that is seen.
         return True
     raise SystemExit(f"pytest ended with {done.returncode} of {', '.join(tests)}:\n{done.stdout}")
+
+
+def _collects(tests: Sequence[str], root: Path, environment: Mapping[str, str]) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
+         "-p", "tests.mutation.inject", *tests],
+        cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        timeout=MUTANT_SECONDS, check=False,
+    )  # fmt: skip
+    return done.returncode == PASSED
 
 
 def _environment() -> dict[str, str]:
