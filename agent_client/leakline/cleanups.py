@@ -60,11 +60,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What was there as a cleanup began. ``counts``: instances by type."""
+    """What was there as a cleanup began. ``counts``: instances by type. ``devices``: bytes by series."""
 
     bytes: int
     started: float
     counts: Mapping[str, int] = field(default_factory=dict)
+    devices: Mapping[str, Number] = field(default_factory=dict)
 
 
 class Cleanups:
@@ -170,18 +171,26 @@ class Cleanups:
 
     def begin(self, *, with_counts: bool = False) -> Before:
         counts = self._loop.counts() if with_counts else {}
-        return Before(self._loop.read_private_bytes(), time.perf_counter(), counts)
+        # Before private memory: what asking for it takes is not the cleanup's.
+        devices = self._loop.device_bytes()
+        return Before(self._loop.read_private_bytes(), time.perf_counter(), counts, devices)
 
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Tell what a cleanup has freed: bytes, and of a registered one the counts that are known."""
+        """Tell what a cleanup has freed: bytes, here and on devices, and of a registered one the known counts."""
         seconds = time.perf_counter() - before.started
         after_bytes = self._loop.read_private_bytes()
         data: dict[str, Any] = {
             "before_bytes": before.bytes, "after_bytes": after_bytes,
             "freed_bytes": before.bytes - after_bytes, "seconds": round(seconds, 6),
         }  # fmt: skip
+        if before.devices:
+            # Where one of the two readings is missing, nothing is known of what was freed there.
+            now = self._loop.device_bytes()
+            data["devices"] = {
+                each: [n, now[each]] for each, n in before.devices.items() if each in now
+            }
         if because is not None:
             data["because"] = because
         if before.counts:

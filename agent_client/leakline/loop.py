@@ -313,6 +313,9 @@ class Loop:
     def read_private_bytes(self) -> int:
         return self.sampler.read_private_bytes()
 
+    def device_bytes(self) -> dict[str, Number]:
+        return self.sampler.device_bytes()
+
     def counts(self) -> dict[str, int]:
         """Live instances by type, of the classes that are followed and of tensors."""
         with self._lock:

@@ -35,6 +35,9 @@ NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
+# Who tells of the memory of devices as torch's allocators know it, and what of that a cleanup may give back.
+DEVICES: Final = ("cuda", "mps")
+DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
 # A probe, or a tracked container, that failed this often in a row is not asked again.
 FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
@@ -151,6 +154,15 @@ class Sampler:
     def read_private_bytes(self) -> int:
         """Private bytes of the process, without what a look beside the training thread holds for itself just now."""
         return read_private_bytes() - self._looks.bytes_beside
+
+    def device_bytes(self) -> dict[str, Number]:
+        """Tensors, and what the allocator keeps, of each device that the program uses through torch; else empty."""
+        samples: dict[str, Number] = {}
+        for name in DEVICES:
+            probe = self._probes[name]
+            if probe.guard.count_in_a_row < FAILURES_LIMIT:
+                self._read(probe, samples)
+        return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
         """Instances by full name, of the classes that are told and of tensors."""

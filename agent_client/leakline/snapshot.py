@@ -79,7 +79,8 @@ class ProcessIdentity:
 class Event:
     """Something that happened, at the moment of the snapshot with this sequence number.
 
-    ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}, and of a
+    ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}, where
+    torch uses devices {devices: series -> [before, after]}, and of a
     registered one {because, counts: type -> [before, after]} and where it failed {error}, the type of the exception;
     ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};

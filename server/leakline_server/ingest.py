@@ -397,7 +397,8 @@ def _check_event(i: int, event: wire.Event) -> None:
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
     if event.kind == "cleanup":
-        _check_counts(i, event.data.get("counts"))
+        _check_pairs(i, event, "counts", "must be counts by type: {type: [before, after]}")
+        _check_pairs(i, event, "devices", "must be bytes by series: {series: [before, after]}")
     if event.kind == "log":
         _check_lines(i, event.data.get("lines"))
     promises = event.data.get("promises")
@@ -409,18 +410,15 @@ def _check_event(i: int, event: wire.Event) -> None:
             raise InvalidField(where, value, "must be a number of bytes or a count")
 
 
-def _check_counts(i: int, counts: Any) -> None:
-    """Of types, before and after a cleanup."""
-    allows = _Number("counts").allows
-    right = counts is None or (
-        isinstance(counts, dict)
-        and all(
-            isinstance(p, list) and len(p) == 2 and all(map(allows, p)) for p in counts.values()
-        )
+def _check_pairs(i: int, event: wire.Event, name: str, must: str) -> None:
+    """Of types or series, before and after a cleanup."""
+    pairs, allows = event.data.get(name), _Number(name).allows
+    right = pairs is None or (
+        isinstance(pairs, dict)
+        and all(isinstance(p, list) and len(p) == 2 and all(map(allows, p)) for p in pairs.values())
     )
     if not right:
-        where = f"events[{i}].data.counts"
-        raise InvalidField(where, counts, "must be counts by type: {type: [before, after]}")
+        raise InvalidField(f"events[{i}].data.{name}", pairs, must)
 
 
 def _check_lines(i: int, lines: Any) -> None:

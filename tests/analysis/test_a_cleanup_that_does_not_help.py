@@ -45,6 +45,10 @@ def test_without_it_the_finding_is_what_it_is() -> None:
         ([cleanup(0), cleanup(0), cleanup(0)], "ran 3 times and freed nothing"),
         # A collection gives some pages back, whatever grows.
         ([cleanup(4096), cleanup(8192)], "ran 2 times and freed only 12.00 KiB"),
+        (
+            [cleanup(0, devices={"cuda.0.reserved_bytes": [GIB, GIB]})] * 2,
+            "ran 2 times and freed nothing",
+        ),
         ([counted(30, 30), counted(60, 60)], "ran 2 times and freed no TradingEnvironment"),
     ],
 )
@@ -69,6 +73,8 @@ def test_one_that_freed_nothing_of_it_makes_it_one_class_worse(
         [counted(30, 30), counted(60, 0)], [counted(0, 0), counted(0, 0)], [counted("a", "b"), counted(None, 1)],
         [counted(30, 0, freed=0), counted(60, 0, freed=0)],
         [cleanup(64 * MIB, counts={ENVIRONMENT: [30, 30]})] * 2, [cleanup(64 * MIB, counts=[1], because="")] * 2,
+        # It is there for the memory of a device.
+        [cleanup(0, devices={"cuda.0.reserved_bytes": [8 * GIB, GIB]})] * 2,
         [Event(3, 5.0, "mark", "agent", 9, None, {"freed_bytes": 0})] * 2,
     ],
 )  # fmt: skip

@@ -175,6 +175,26 @@ def test_a_cleanup_that_frees_nothing_is_marked() -> None:
     )
 
 
+def test_what_was_freed_is_told_where_it_was() -> None:
+    """Of each device the larger fall, of live tensors or of what the allocator keeps; and none of what rose."""
+
+    def told(freed: Any, devices: Any) -> str:
+        data = {"freed_bytes": freed, "devices": devices}
+        event = Event(3, 5.0, "cleanup", "agent", 1, None, data)
+        item = checklist(with_events(Training().history(), event))["cleanups"]
+        assert (item.outcome == "failed") is item.sentence.endswith("nothing.")
+        return item.sentence.removeprefix("agent ran once and freed ")
+
+    reserved, allocated = "cuda.0.reserved_bytes", "cuda.0.allocated_bytes"
+    assert told(-4096, {reserved: [8 * GIB, GIB]}) == "7.00 GiB of GPU memory."
+    both = {reserved: [8 * GIB, 6 * GIB], allocated: [6 * GIB, 3 * GIB]}
+    assert told(MIB, both) == "1.00 MiB and 3.00 GiB of GPU memory."
+    two = {reserved: [8 * GIB, GIB], "cuda.1.reserved_bytes": [GIB, 2 * GIB]}
+    assert told(0, two) == "7.00 GiB of GPU memory."
+    assert told(None, {reserved: [GIB, 0]}) == "1.00 GiB of GPU memory."
+    assert told(0, {reserved: [GIB, GIB]}) == told(0, {}) == "nothing."
+
+
 def test_many_cleanups_are_not_all_told() -> None:
     events = [cleanup(f"c{number}", MIB) for number in range(200)]
     item = checklist(with_events(Training().history(), *events))["cleanups"]
@@ -197,6 +217,9 @@ junk = st.one_of(
 def test_what_the_wire_brings_breaks_no_checklist(freed: Any, generations: Any) -> None:
     history = with_events(
         Training(generations=2).history(), cleanup("agent", freed), promise(generations),
+        Event(0, 0.0, "cleanup", "agent", data={"devices": freed}),
+        Event(0, 0.0, "cleanup", "agent", data={"devices": {"cuda.0.reserved_bytes": freed}}),
+        Event(0, 0.0, "cleanup", "agent", data={"devices": {"cuda.0.reserved_bytes": [freed, generations]}}),
         Event(0, 0.0, "fix", "none", data={"promises": freed}), Event(0, 0.0, "cleanup", "bare"),
     )  # fmt: skip
     for item in checklist(history).values():

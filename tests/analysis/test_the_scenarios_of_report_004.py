@@ -69,6 +69,9 @@ def test_scenario_1_is_the_environments_of_evaluate_population(
     assert "TradingEnvironment" in verdict.summary
     assert "evaluate_population" in verdict.summary
     assert finding.priority == "critical"
+    assert finding.advice == (
+        "Reuse one TradingEnvironment, or drop the last reference to it at the end of the phase.",
+    )
 
 
 def test_scenario_1_fires_on_the_first_bad_snapshot() -> None:

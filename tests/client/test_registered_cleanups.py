@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import leakline
+from leakline.analysis import examine, history_from_batches
 from leakline.cleanups import AGAIN_AFTER, REGISTERED_LIMIT
 from leakline.probes.names import type_name
 from leakline.requests import WAITING_LIMIT, RequestBox
-from leakline.snapshot import Event, Snapshot
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
+GIB = 2**30
 Recorded = Callable[[], list[Snapshot]]
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -243,6 +245,103 @@ def test_requests_to_clean_up_wait_apart_from_looks_and_are_bounded() -> None:
     assert box.asks_for_cleanup
     assert len(box.take_cleanups()) == WAITING_LIMIT
     assert (box.take_cleanups(), box.ignored) == ([], 5)
+
+
+# -- memory of devices -------------------------------------------------------------------------------
+
+Device = dict[str, int]
+
+
+def on_a_device(run: leakline.Run) -> Device:
+    """Torch's allocator of a machine that has a device, as the probe tells of it. Bytes by series."""
+    device = {"cuda.0.allocated_bytes": GIB, "cuda.0.reserved_bytes": 8 * GIB, "cuda.0.retries": 3}
+    assert run._loop is not None
+    run._loop.sampler._probes["cuda"].read = lambda: dict(device)
+    return device
+
+
+def judged(header: RunHeader, snapshots: list[Snapshot]) -> tuple[str, str]:
+    """(outcome, evidence) of the fourth question after a fix."""
+    batches = [Batch(ProcessIdentity("a"), tuple(snapshots))]
+    (item,) = [
+        each
+        for each in examine(history_from_batches(header, batches)).checklist
+        if each.check == "cleanups"
+    ]
+    return item.outcome, item.sentence
+
+
+HEADER = RunHeader("r", "p", "r", "step", None, 0.0, ("train",))
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_one_that_gives_memory_of_a_device_back_is_told_so(
+    offline: leakline.Run, recorded: Recorded, registered: bool
+) -> None:
+    """Report 000 empties the cache of the agent every 100 training steps."""
+    device = on_a_device(offline)
+
+    def empty_cache() -> None:
+        device["cuda.0.reserved_bytes"] = GIB
+
+    if registered:
+        offline.register_cleanup("agent GPU", empty_cache, when=("gauge.steps", 99))
+    for step in range(12):
+        with offline.generation(100 * step):
+            device["cuda.0.reserved_bytes"] = 8 * GIB
+            offline.gauge("steps", 100 * (step == 11))
+            with offline.phase("train"):
+                pass
+            if not registered:
+                with offline.cleanup("agent GPU"):
+                    empty_cache()
+    offline.finish()
+    told = events(recorded(), "cleanup")
+    assert [each.generation for each in told] == (
+        [1100] if registered else list(range(0, 1200, 100))
+    )
+    for each in told:
+        assert each.data["devices"] == {
+            "cuda.0.allocated_bytes": [GIB, GIB], "cuda.0.reserved_bytes": [8 * GIB, GIB],
+        }  # fmt: skip
+    outcome, sentence = judged(HEADER, recorded())
+    assert outcome == "done"
+    assert f"{7 * len(told)}.00 GiB of GPU memory" in sentence
+
+
+def test_one_that_frees_nothing_anywhere_is_useless(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    device = on_a_device(offline)
+    with offline.generation(0), offline.cleanup("agent GPU"):
+        # Memory is taken meanwhile, on the device and here.
+        device["cuda.0.allocated_bytes"] += GIB
+        taken = bytearray(b"x" * (16 << 20))
+    offline.finish()
+    assert len(taken) == 16 << 20
+    assert judged(HEADER, recorded()) == ("failed", "agent GPU ran once and freed nothing.")
+
+
+def test_of_a_device_that_was_not_read_both_times_nothing_is_known(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    device = on_a_device(offline)
+    with offline.generation(0), offline.cleanup("driver"):
+        device.clear()
+        device["cuda.1.reserved_bytes"] = 5
+    with offline.generation(1), offline.cleanup("nothing there"):
+        device.clear()
+    offline.finish()
+    first, second = events(recorded(), "cleanup")
+    assert first.data["devices"] == second.data["devices"] == {}
+
+
+def test_without_a_device_nothing_is_said_of_one(offline: leakline.Run, recorded: Recorded) -> None:
+    with offline.generation(0), offline.cleanup("agent"):
+        pass
+    offline.finish()
+    (told,) = events(recorded(), "cleanup")
+    assert "devices" not in told.data
 
 
 # -- processes of their own --------------------------------------------------------------------------

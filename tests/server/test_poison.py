@@ -67,6 +67,8 @@ def test_a_float_beyond_exact_numbers_is_named(
         ("cleanup", {"seconds": True}, "seconds"),
         ("cleanup", {"counts": [1, 2]}, "counts"),
         ("cleanup", {"counts": {"app.Agent": [1]}}, "counts"),
+        ("cleanup", {"devices": {"cuda.0.reserved_bytes": [1, -1]}}, "devices"),
+        ("cleanup", {"devices": [1, 2]}, "devices"),
         ("cleanup", {"counts": {"app.Agent": [1, -1]}}, "counts"),
         ("cleanup", {"counts": {"app.Agent": {"before": 1, "after": 0}}}, "counts"),
     ],

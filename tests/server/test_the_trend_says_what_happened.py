@@ -71,6 +71,23 @@ def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
     assert told["cleanup"] == (1, "agent: freed 2.00 MiB")
 
 
+def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_is_nothing() -> (
+    None
+):
+    for before, said, rating in (
+        (8, "agent: freed 7.00 GiB of GPU memory", None),
+        (1, "agent: freed nothing", "watch"),
+    ):
+        devices = {"cuda.0.reserved_bytes": [before * GIB, GIB]}
+        told = event("cleanup", "agent", freed_bytes=-4096, devices=devices)
+        assert made(told)[0].text == said
+        section = inventory.events([told], "generation")
+        assert section is not None and section.table is not None
+        cell = section.table.rows[0].cells[-1]
+        assert cell.text == said.removeprefix("agent: ")
+        assert cell.status == rating
+
+
 def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:
     rule = {
         "payload": {

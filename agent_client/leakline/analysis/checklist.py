@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from .cleanups import Freed, freed_by, freed_in_all
 from .history import ProcessHistory, RunHistory, number_of
 from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
@@ -174,12 +175,9 @@ def _goal(history: RunHistory) -> tuple[float | None, str]:
 
 
 def _cleanups(history: RunHistory) -> Answer:
-    freed: dict[str, list[float]] = {}
+    freed: dict[str, list[Freed]] = {}
     for event in history.events:
-        if (
-            event.kind == "cleanup"
-            and (size := number_of(event.data.get("freed_bytes"))) is not None
-        ):
+        if event.kind == "cleanup" and (size := freed_by(event.data)).known:
             freed.setdefault(event.name, []).append(size)
     if not freed:
         return "not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name)."
@@ -191,17 +189,16 @@ def _cleanups(history: RunHistory) -> Answer:
     return ("done" if useful else "failed"), f"{told}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _is_useful(sizes: Sequence[float]) -> bool:
-    return any(size > 0 for size in sizes)
+def _is_useful(freed: Sequence[Freed]) -> bool:
+    return any(each.something for each in freed)
 
 
-def _cleanup(name: str, sizes: Sequence[float]) -> str:
-    times = _times(len(sizes))
-    vain = sum(size <= 0 for size in sizes)
-    if vain == len(sizes):
-        return f"{name} ran {times} and freed nothing"
-    total = format_bytes(sum(size for size in sizes if size > 0))
-    return f"{name} ran {times} and freed {total}{f', nothing {_times(vain)}' if vain else ''}"
+def _cleanup(name: str, freed: Sequence[Freed]) -> str:
+    times = _times(len(freed))
+    vain = sum(not each.something for each in freed)
+    total = freed_in_all(freed).words
+    sometimes = f", nothing {_times(vain)}" if 0 < vain < len(freed) else ""
+    return f"{name} ran {times} and freed {total}{sometimes}"
 
 
 def _times(number: int) -> str:

@@ -1,11 +1,11 @@
-"""Cleanups that ran while something grew and did not reach it. Pure.
+"""What cleanups freed, and which ran while something grew and did not reach it. Pure.
 
 Such a leak lies deeper than the program's own means against it go: its priority is one class worse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from .wording import format_bytes, short_name
 RUNS_AT_LEAST: Final = 2
 # Less than this part of what grows in a generation is chance: a collection always gives some pages back.
 _CHANCE: Final = 0.01
-# What a cleanup frees is measured in the process's own memory.
+# What a cleanup is held against is the process's own memory.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
 # What a cleanup told of one time it ran.
@@ -27,17 +27,73 @@ Run = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
+class Freed:
+    """Bytes that a cleanup gave back, one time or several; None where that was not measured."""
+
+    host: float | None
+    device: float | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.host is not None or self.device is not None
+
+    @property
+    def something(self) -> bool:
+        """Of anything that was measured."""
+        return max(self.host or 0, self.device or 0) > 0
+
+    @property
+    def words(self) -> str:
+        """What was freed where; that of devices has its name beside it."""
+        host, device = self.host or 0, self.device or 0
+        parts = [format_bytes(host)] if host > 0 else []
+        parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
+        return " and ".join(parts) or "nothing"
+
+
+def freed_by(run: Run) -> Freed:
+    """What one time told. Of a device the larger fall counts, of live tensors or of what the allocator keeps.
+
+    They overlap: what tensors give up may go back to the device at once, and an emptied cache ends no tensor.
+    """
+    falls: dict[str, float] = {}
+    for series, pair in _pairs(run.get("devices")):
+        device = series.rpartition(".")[0]
+        falls[device] = max(falls.get(device, 0), pair[0] - pair[1])
+    return Freed(number_of(run.get("freed_bytes")), sum(falls.values()) if falls else None)
+
+
+def freed_in_all(times: Sequence[Freed]) -> Freed:
+    """Without the times that freed nothing: what the program took meanwhile is not theirs."""
+
+    def total(sizes: Iterable[float | None]) -> float | None:
+        known = [size for size in sizes if size is not None]
+        return sum(size for size in known if size > 0) if known else None
+
+    return Freed(total(each.host for each in times), total(each.device for each in times))
+
+
+def _pairs(told: object) -> Iterator[tuple[str, tuple[float, float]]]:
+    """(series, before and after) of those that are two sizes."""
+    for series, pair in told.items() if isinstance(told, Mapping) else ():
+        if isinstance(pair, Sequence) and len(pair) == 2:
+            before, after = (amount_of(each) for each in pair)
+            if before is not None and after is not None:
+                yield series, (before, after)
+
+
+@dataclass(frozen=True, slots=True)
 class VainCleanup:
-    """``freed_bytes`` of all its runs; ``type`` is named where the count of it did not fall in any of them."""
+    """``freed`` by all its runs; ``type`` is named where the count of it did not fall in any of them."""
 
     name: str
     times: int
-    freed_bytes: float
+    freed: Freed
     type: str = ""
 
     @property
     def told(self) -> str:
-        freed = f"only {format_bytes(self.freed_bytes)}" if self.freed_bytes > 0 else "nothing"
+        freed = f"only {self.freed.words}" if self.freed.something else "nothing"
         if self.type:
             freed = f"no {short_name(self.type)}"
         return f"The cleanup {self.name} ran {self.times} times and freed {freed}: it does not reach what grows."
@@ -88,10 +144,12 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
     if changes and min(changes) < 0:
         # It reached them, also where the memory stayed with the allocator.
         return None
-    sizes = [size for run in runs if (size := number_of(run.get("freed_bytes"))) is not None]
-    freed = sum(max(0, size) for size in sizes)
+    times = [freed_by(run) for run in runs]
+    freed = freed_in_all(times)
     chance = _CHANCE * max(0.0, finding.growth_bytes_per_generation.estimate)
-    if len(sizes) == len(runs) and max(sizes) <= chance:
+    # One that is there for the memory of a device is not called vain for what it gives back here.
+    most = max(max(each.host or 0, each.device or 0) for each in times)
+    if all(each.host is not None for each in times) and most <= chance:
         return VainCleanup(name, len(runs), freed)
     return VainCleanup(name, len(runs), freed, grows) if len(changes) == len(runs) else None
 

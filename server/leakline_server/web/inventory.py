@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from leakline.analysis.cleanups import freed_by
 from leakline.analysis.results import SEVERITY
 
 from . import formats
@@ -139,17 +140,16 @@ def _collection(data: Json) -> Cell:
 
 
 def _cleanup(data: Json) -> Cell:
-    freed, seconds = _number(data, "freed_bytes"), _number(data, "seconds")
-    if freed is None:
+    freed, seconds = freed_by(data), _number(data, "seconds")
+    if not freed.known:
         return Cell(formats.NOT_MEASURED, absent=True)
     took = f" in {formats.seconds(seconds)}" if seconds is not None else ""
-    size = "nothing" if freed <= 0 else formats.size(freed)
-    told = f"freed {size}{took}{_counts(data)}"
+    told = f"freed {freed.words}{took}{_counts(data)}"
     if data.get("error"):
         return rated(f"failed with {data['error']}; {told}", "watch")
     if data.get("because"):
         told += f"; it ran because {data['because']}"
-    return rated(told, "watch") if freed <= 0 else Cell(told)
+    return Cell(told) if freed.something else rated(told, "watch")
 
 
 def cleanup_words(data: Json) -> str:
