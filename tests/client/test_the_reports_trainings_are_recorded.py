@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
 import re
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,7 +20,7 @@ import pytest
 import torch
 
 import leakline
-from leakline.analysis import examine, history_from_batches
+from leakline.analysis import examine, expectation_rows, history_from_batches
 from leakline.background import TOLD_EVERY_SECONDS
 from leakline.budget import Governor
 from leakline.errors import BadArgument
@@ -397,6 +401,71 @@ def test_kept_losses_of_16_agents_are_3072_graphs_more_in_each_generation(
     patient.finish()
     counts = graphs(recorded())
     assert [b - a for a, b in pairwise(counts)] == [3072, 3072]
+
+
+# With the first optimizer and its first step torch loads hundreds of modules, which hold references to `torch.Tensor`.
+# Each line: how many, and the tensors in the collector's own list at the end of the phase.
+ADAM = """
+import gc, json, sys, torch, leakline
+run = leakline.init(mode="offline", quiet=True)
+run.expect(torch.Tensor, "baseline", after="train_population")
+net = torch.nn.Linear(64, 64)
+optimizer, kept = None, []
+for generation in range(6):
+    with run.generation(generation):
+        before = len(sys.modules)
+        with run.phase("train_population"):
+            optimizer = optimizer or torch.optim.Adam(net.parameters())
+            for _ in range(32):
+                loss = net(torch.randn(8, 64)).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if generation >= 3 and sys.argv[1] == "keep":
+                    kept.append(loss.detach())
+        loaded = len(sys.modules) - before
+        print(json.dumps([loaded, sum(type(one) is torch.Tensor for one in gc.get_objects())]))
+run.finish()
+"""
+
+
+def run_program(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, which has loaded nothing yet."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **environment},
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("what", ["keep", "let go"])
+def test_tensors_of_torch_return_to_their_baseline_or_are_told(
+    what: str, native: str, spool_directory: Path, recorded: Recorded
+) -> None:
+    done = run_program(ADAM, what, LEAKLINE_NATIVE=native, LEAKLINE_DIR=str(spool_directory))
+    loaded, truth = zip(*map(json.loads, done.stdout.splitlines()), strict=True)
+    assert loaded[0] > 100
+    name = "type.torch.Tensor.count"
+    told = {
+        s.generation: s.samples[name]
+        for s in recorded()
+        if s.phase == "train_population" and name in s.samples
+    }
+    # Without the native module there is no cheap count, and what is in doubt waits for a census.
+    assert told.items() <= dict(enumerate(truth)).items()
+    assert len(told) == 6 or native == "0"
+    assert {1, 2, 3, 4, 5} <= told.keys()
+    (path,) = spool_directory.rglob("*.spool")
+    history = history_from_batches(read_header(path)[0], read_batches(path))
+    (row,) = expectation_rows(history)
+    assert row.expected == f"up to {truth[1]} (baseline)"
+    assert row.last_count == truth[-1]
+    if what == "keep":
+        assert truth[-1] - truth[2] == 3 * 32
+        assert (row.state, row.first_broken_at) == ("broken", 3)
+        assert row.broken_times == 3
+    else:
+        assert row.state == "holds"
 
 
 # -- report 004: snapshots and large objects ---------------------------------------------------------------
