@@ -28,6 +28,7 @@ from leakline.probes.deep import is_on_device
 from leakline.probes.tracked import TrackedContainer
 from leakline.report import report_text
 from leakline.sampler import Sampler
+from leakline.series_names import FAMILIES
 from leakline.settings import resolve
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import read_batches, read_header
@@ -466,6 +467,127 @@ def test_tensors_of_torch_return_to_their_baseline_or_are_told(
         assert row.broken_times == 3
     else:
         assert row.state == "holds"
+
+
+# Report 001's numbers: 13 generations of 2,320 environments, of which every twentieth is kept.
+ENVIRONMENTS = """
+import leakline
+class Env:
+    pass
+run, kept, created = leakline.init(mode="offline", quiet=True, watch=[Env]), [], 0
+for generation in range(13):
+    with run.generation(generation), run.phase("evaluate"):
+        for episode in range(2320):
+            env, created = Env(), created + 1
+            if episode % 20 == 0:
+                kept.append(env)
+        del env
+run.finish()
+assert (created, len(kept)) == (30_160, 1_508)
+"""
+
+
+def test_30160_created_of_which_1508_live(spool_directory: Path, recorded: Recorded) -> None:
+    """Alive is exact; created and freed are lower bounds, for most were born and died between two looks."""
+    run_program(ENVIRONMENTS, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    name = "type.__main__.Env"
+    alive = [s[f"{name}.count"] for s in ends]
+    assert alive == [116 * (generation + 1) for generation in range(13)]
+    told = [s for s in ends if f"{name}.created" in s]
+    assert told
+    for samples in told:
+        assert samples[f"{name}.created"] <= 30_160
+        assert samples[f"{name}.freed"] <= 30_160 - 1_508
+    first, last = told[0], told[-1]
+    made, gone = (last[f"{name}.{what}"] - first[f"{name}.{what}"] for what in ("created", "freed"))
+    assert made - gone == last[f"{name}.count"] - first[f"{name}.count"]
+    for what in ("created", "freed"):
+        series = f"type.<type>.{what}"
+        (said,) = (n for _, names in FAMILIES.values() for n in names if n.pattern == series)
+        assert "at least so many" in said.meaning
+
+
+BARE = """
+import sys
+blocked = {"psutil", "torch", "numpy", "pynvml", "matplotlib"}
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import leakline
+run, kept = leakline.init(mode="offline", log_every=1, watch=["Missing"]), []
+for generation in range(3):
+    with run.generation(generation), run.phase("keep"):
+        kept.append(bytearray(5 << 20))
+print(run.report())
+run.finish()
+assert not blocked & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    done = run_program(BARE, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert len(ends) == 3
+    assert all(s["process.rss_bytes"] > 0 for s in ends)
+    # Unknown is absent, never zero.
+    assert not [n for s in ends for n in s if n.startswith(("cuda.", "gpu.", "mps."))]
+    assert "MEMORY SNAPSHOT: generation 2" in done.stdout
+    assert "VERDICT" in done.stdout
+    assert "GPU memory was not measured" in done.stdout
+    assert done.stderr.count("Missing not measured") == 3
+    assert "Traceback" not in done.stderr
+
+
+IDLE = """
+import time, leakline
+run = leakline.init(mode="offline", quiet=True)
+time.sleep(12)
+"""
+
+
+def test_a_process_that_calls_nothing_has_samples_in_its_spool_by_time(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    run_program(IDLE, LEAKLINE_DIR=str(spool_directory), LEAKLINE_SAMPLE_SECONDS="1")
+    told = [s for s in recorded() if s.kind == "sample"]
+    assert told
+    assert all(s.samples["process.rss_bytes"] > 0 for s in told)
+    began = next(s for s in recorded() if s.kind == "baseline")
+    assert 5 <= told[0].monotonic - began.monotonic <= TOLD_EVERY_SECONDS + 2
+
+
+HISTORIES = """
+import leakline
+class Trainer:
+    def __init__(self):
+        self.fitness_history, self.generation_times = [], []
+trainer = Trainer()
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(13):
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            trainer.fitness_history += [1.0] * 16
+        trainer.generation_times.append(2.0)
+run.finish()
+"""
+
+
+def test_fitness_history_and_generation_times_are_recorded_without_being_named(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    run_program(HISTORIES, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert all(s["generation.seconds"] > 0 for s in ends)
+    for attribute, each in (("fitness_history", 16), ("generation_times", 1)):
+        name = f"container.__main__.Trainer.{attribute}.length"
+        told = {g: s[name] for g, s in enumerate(ends) if name in s}
+        assert len(told) >= 3, ends[-1]
+        assert told == {g: each * (g + 1) for g in told}
 
 
 # -- report 004: snapshots and large objects ---------------------------------------------------------------

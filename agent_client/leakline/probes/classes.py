@@ -1,11 +1,12 @@
 """Exact counts of instances of classes made by ``class``, without looking at any instance.
 
-Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census
-is the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long
-as they stand still. A class for which they do not is inexact, and left out until a later census agrees with it
-again. Where modules were loaded since, which bring such references by the hundreds, every class that has moved is
-in doubt, and left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is everything where the
-interpreter runs without its lock: references are then counted per thread, and in part not at all.
+Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
+the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long as
+they stand still. A class for which they do not is inexact, and left out until a later census agrees with it again.
+Where modules were loaded since, which bring such references by the hundreds, every class that has moved is in doubt,
+and left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is
+everything where the interpreter runs without its lock: references are then counted per thread, and in part not at
+all.
 """
 
 from __future__ import annotations
