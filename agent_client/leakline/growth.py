@@ -163,6 +163,7 @@ class TypeGrowth:
 
     def read(self) -> dict[str, Number]:
         """``type.<name>.count`` of the names that travel."""
+        self._counts.doubt()
         if self._rows is None or self._rows.version != self._counts.version:
             self._rows = self._arrange()
         found: dict[str, Number] = {**self._counts.read_rows(self._rows)}
@@ -191,6 +192,7 @@ class TypeGrowth:
 
     def count_of(self, address: int) -> int | None:
         """Live instances of the class at this address, if counted exactly."""
+        self._counts.doubt()
         return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
@@ -217,13 +219,19 @@ class TypeGrowth:
                     most[name] = change
         return list(most.values())
 
+    def is_in_doubt(self) -> bool:
+        """Whether what was asked for is not counted exactly just now, as modules were loaded since it was."""
+        return self._counts.doubt() and self._counts.doubts_any(self._asked)
+
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
+        self._counts.doubt()
         return self._counts.read_names(names)
 
     def told_counts(self) -> dict[str, int]:
         """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
+        self._counts.doubt()
         return self._counts.read_names(names, frozenset(self._growing))
 
     def classes_of(self, name: str) -> list[type]:

@@ -76,6 +76,8 @@ SAMPLED_GAPS: Final = (4, 8)
 SAMPLED_SECONDS_PER_BLOCK: Final = 6e-9
 # A census in slices that took more than this part of a generation tells of no moment of it: then it is a table only.
 MOMENT_PART: Final = 0.2
+# A program loads its modules in a few places; one that goes on pays for counting after them from the budget.
+SETTLED_AS_SET_UP: Final = 8
 # At the end of a run, how long what is under way is waited for.
 LAST_LOOK_SECONDS: Final = 0.5
 
@@ -118,6 +120,8 @@ class Looks:
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
+        # How often doubts were settled while the program was young.
+        self._settled = 0
         # Holders of tensors were searched for. Whether those hold graphs is looked at after it, for that makes
         # tensors of what graphs have saved, which nothing in Python holds.
         self._graphs_wanted = False
@@ -166,7 +170,8 @@ class Looks:
         self._tell_census(measured)
         self._follow(measured)
         rising = rising or self._samples_rise
-        way = self.plan.due(rising)
+        # What was asked for and is in doubt is a reason to count, too.
+        way = self.plan.due(rising or self._types.is_in_doubt())
         if way == "whole":
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
@@ -302,16 +307,28 @@ class Looks:
         """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
         return gc.get_freeze_count() <= self._frozen
 
-    def _recount(self) -> None:
+    def settle_doubts(self) -> None:
+        """Modules were loaded since classes were counted that somebody asked for: count those now, if that is cheap.
+
+        While the program is young this is set-up, so many times; later by budget. Until then they are not told.
+        """
+        if self._settled < SETTLED_AS_SET_UP:
+            self._settled += self.plan.is_young
+            self._recount()
+        else:
+            self._recount(set_up=False)
+
+    def _recount(self, *, set_up: bool = True) -> None:
         """Classes whose references moved without instances, as they do while a program loads what it needs."""
+        is_set_up = set_up and self.plan.is_young
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
         )
         fits = native() is not None and self._governor.fits_pause(expected)
         if not (fits and self._sees_the_same_heap()) or self.plan.only_beside:
             return
-        if self.plan.is_young or self._governor.allows("recount", expected):
-            with self._guard, self._governor.measuring("recount", set_up=self.plan.is_young):
+        if is_set_up or self._governor.allows("recount", expected):
+            with self._guard, self._governor.measuring("recount", set_up=is_set_up):
                 self._types.calibrate_tracked(count_tracked())
 
     def _take_sample(self) -> None:

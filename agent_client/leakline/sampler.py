@@ -177,6 +177,8 @@ class Sampler:
             return self._measure(kind, nested)
 
     def _measure(self, kind: str, nested: bool) -> Measured:
+        if self._types.is_in_doubt():
+            self._looks.settle_doubts()
         if kind == "phase_end":
             measured = Measured(self._ask(NESTED if nested else PHASE, kind))
             self._looks.fetch(measured)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
 import re
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -16,7 +20,7 @@ import pytest
 import torch
 
 import leakline
-from leakline.analysis import examine, history_from_batches
+from leakline.analysis import examine, expectation_rows, history_from_batches
 from leakline.background import TOLD_EVERY_SECONDS
 from leakline.budget import Governor
 from leakline.errors import BadArgument
@@ -24,6 +28,7 @@ from leakline.probes.deep import is_on_device
 from leakline.probes.tracked import TrackedContainer
 from leakline.report import report_text
 from leakline.sampler import Sampler
+from leakline.series_names import FAMILIES
 from leakline.settings import resolve
 from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import read_batches, read_header
@@ -397,6 +402,192 @@ def test_kept_losses_of_16_agents_are_3072_graphs_more_in_each_generation(
     patient.finish()
     counts = graphs(recorded())
     assert [b - a for a, b in pairwise(counts)] == [3072, 3072]
+
+
+# With the first optimizer and its first step torch loads hundreds of modules, which hold references to `torch.Tensor`.
+# Each line: how many, and the tensors in the collector's own list at the end of the phase.
+ADAM = """
+import gc, json, sys, torch, leakline
+run = leakline.init(mode="offline", quiet=True)
+run.expect(torch.Tensor, "baseline", after="train_population")
+net = torch.nn.Linear(64, 64)
+optimizer, kept = None, []
+for generation in range(6):
+    with run.generation(generation):
+        before = len(sys.modules)
+        with run.phase("train_population"):
+            optimizer = optimizer or torch.optim.Adam(net.parameters())
+            for _ in range(32):
+                loss = net(torch.randn(8, 64)).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if generation >= 3 and sys.argv[1] == "keep":
+                    kept.append(loss.detach())
+        loaded = len(sys.modules) - before
+        print(json.dumps([loaded, sum(type(one) is torch.Tensor for one in gc.get_objects())]))
+run.finish()
+"""
+
+
+def run_program(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, which has loaded nothing yet."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **environment},
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("what", ["keep", "let go"])
+def test_tensors_of_torch_return_to_their_baseline_or_are_told(
+    what: str, native: str, spool_directory: Path, recorded: Recorded
+) -> None:
+    done = run_program(ADAM, what, LEAKLINE_NATIVE=native, LEAKLINE_DIR=str(spool_directory))
+    loaded, truth = zip(*map(json.loads, done.stdout.splitlines()), strict=True)
+    assert loaded[0] > 100
+    name = "type.torch.Tensor.count"
+    told = {
+        s.generation: s.samples[name]
+        for s in recorded()
+        if s.phase == "train_population" and name in s.samples
+    }
+    # Without the native module there is no cheap count, and what is in doubt waits for a census.
+    assert told.items() <= dict(enumerate(truth)).items()
+    assert len(told) == 6 or native == "0"
+    assert {1, 2, 3, 4, 5} <= told.keys()
+    (path,) = spool_directory.rglob("*.spool")
+    history = history_from_batches(read_header(path)[0], read_batches(path))
+    (row,) = expectation_rows(history)
+    assert row.expected == f"up to {truth[1]} (baseline)"
+    assert row.last_count == truth[-1]
+    if what == "keep":
+        assert truth[-1] - truth[2] == 3 * 32
+        assert (row.state, row.first_broken_at) == ("broken", 3)
+        assert row.broken_times == 3
+    else:
+        assert row.state == "holds"
+
+
+# Report 001's numbers: 13 generations of 2,320 environments, of which every twentieth is kept.
+ENVIRONMENTS = """
+import leakline
+class Env:
+    pass
+run, kept, created = leakline.init(mode="offline", quiet=True, watch=[Env]), [], 0
+for generation in range(13):
+    with run.generation(generation), run.phase("evaluate"):
+        for episode in range(2320):
+            env, created = Env(), created + 1
+            if episode % 20 == 0:
+                kept.append(env)
+        del env
+run.finish()
+assert (created, len(kept)) == (30_160, 1_508)
+"""
+
+
+def test_30160_created_of_which_1508_live(spool_directory: Path, recorded: Recorded) -> None:
+    """Alive is exact; created and freed are lower bounds, for most were born and died between two looks."""
+    run_program(ENVIRONMENTS, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    name = "type.__main__.Env"
+    alive = [s[f"{name}.count"] for s in ends]
+    assert alive == [116 * (generation + 1) for generation in range(13)]
+    told = [s for s in ends if f"{name}.created" in s]
+    assert told
+    for samples in told:
+        assert samples[f"{name}.created"] <= 30_160
+        assert samples[f"{name}.freed"] <= 30_160 - 1_508
+    first, last = told[0], told[-1]
+    made, gone = (last[f"{name}.{what}"] - first[f"{name}.{what}"] for what in ("created", "freed"))
+    assert made - gone == last[f"{name}.count"] - first[f"{name}.count"]
+    for what in ("created", "freed"):
+        series = f"type.<type>.{what}"
+        (said,) = (n for _, names in FAMILIES.values() for n in names if n.pattern == series)
+        assert "at least so many" in said.meaning
+
+
+BARE = """
+import sys
+blocked = {"psutil", "torch", "numpy", "pynvml", "matplotlib"}
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import leakline
+run, kept = leakline.init(mode="offline", log_every=1, watch=["Missing"]), []
+for generation in range(3):
+    with run.generation(generation), run.phase("keep"):
+        kept.append(bytearray(5 << 20))
+print(run.report())
+run.finish()
+assert not blocked & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    done = run_program(BARE, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert len(ends) == 3
+    assert all(s["process.rss_bytes"] > 0 for s in ends)
+    # Unknown is absent, never zero.
+    assert not [n for s in ends for n in s if n.startswith(("cuda.", "gpu.", "mps."))]
+    assert "MEMORY SNAPSHOT: generation 2" in done.stdout
+    assert "VERDICT" in done.stdout
+    assert "GPU memory was not measured" in done.stdout
+    assert done.stderr.count("Missing not measured") == 3
+    assert "Traceback" not in done.stderr
+
+
+IDLE = """
+import time, leakline
+run = leakline.init(mode="offline", quiet=True)
+time.sleep(12)
+"""
+
+
+def test_a_process_that_calls_nothing_has_samples_in_its_spool_by_time(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    run_program(IDLE, LEAKLINE_DIR=str(spool_directory), LEAKLINE_SAMPLE_SECONDS="1")
+    told = [s for s in recorded() if s.kind == "sample"]
+    assert told
+    assert all(s.samples["process.rss_bytes"] > 0 for s in told)
+    began = next(s for s in recorded() if s.kind == "baseline")
+    assert 5 <= told[0].monotonic - began.monotonic <= TOLD_EVERY_SECONDS + 2
+
+
+HISTORIES = """
+import leakline
+class Trainer:
+    def __init__(self):
+        self.fitness_history, self.generation_times = [], []
+trainer = Trainer()
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(13):
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            trainer.fitness_history += [1.0] * 16
+        trainer.generation_times.append(2.0)
+run.finish()
+"""
+
+
+def test_fitness_history_and_generation_times_are_recorded_without_being_named(
+    spool_directory: Path, recorded: Recorded
+) -> None:
+    run_program(HISTORIES, LEAKLINE_DIR=str(spool_directory))
+    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    assert all(s["generation.seconds"] > 0 for s in ends)
+    for attribute, each in (("fitness_history", 16), ("generation_times", 1)):
+        name = f"container.__main__.Trainer.{attribute}.length"
+        told = {g: s[name] for g, s in enumerate(ends) if name in s}
+        assert len(told) >= 3, ends[-1]
+        assert told == {g: each * (g + 1) for g in told}
 
 
 # -- report 004: snapshots and large objects ---------------------------------------------------------------

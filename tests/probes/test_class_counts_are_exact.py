@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
+import types
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -287,3 +289,72 @@ def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.Monkey
     assert counts.read() == {}
     assert counts.read_names([AGENT]) == {}
     assert len(things) == 1
+
+
+class Annotated:
+    pass
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type | None], None]:
+    """As if a module was imported that names a class so often."""
+
+    def load(name: str, cls: type | None = None) -> None:
+        module = types.ModuleType(name)
+        module.names = [cls] * 776  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return load
+
+
+@pytest.mark.parametrize("how", ["whole", "tracked", "slices"])
+def test_names_in_modules_that_were_loaded_since_are_no_instances(
+    how: str, loaded: Callable[[str, type | None], None]
+) -> None:
+    if how != "whole" and native() is None:
+        pytest.skip("needs the native module")
+    counts, name = _calibrated(), type_name(Annotated)
+    kept = [Annotated() for _ in range(9)]
+    assert _read(counts, name) == 9
+    loaded("planted_one", Annotated)
+    assert counts.doubt()
+    assert counts.doubts_any([name])
+    assert _read(counts, name) is None
+    assert not [change for change in counts.changes() if change[0] is Annotated]
+    if how == "whole":
+        counts.calibrate(take_census().counts)
+    elif how == "tracked":
+        counts.calibrate_tracked(count_tracked())
+    else:
+        before = counts.references()
+        counts.calibrate_between(before, count_tracked(), alone=True)
+    assert not counts.doubts_any([name])
+    assert _read(counts, name) == 9
+    # Since it was counted last without a doubt.
+    assert [change[1:] for change in counts.changes() if change[0] is Annotated] == [(0, 9)]
+    kept.append(Annotated())
+    assert _read(counts, name) == 10
+
+
+def test_a_class_whose_references_stand_still_is_in_no_doubt(
+    loaded: Callable[[str, type | None], None],
+) -> None:
+    counts, name = _calibrated(), type_name(Annotated)
+    loaded("planted_two", None)
+    counts.doubt()
+    assert not counts.doubts_any([name])
+    assert _read(counts, name) == 0
+
+
+def test_instances_made_between_two_doubts_are_a_change_all_the_same(
+    loaded: Callable[[str, type | None], None],
+) -> None:
+    """A program that goes on loading modules is not blind to what it keeps."""
+    counts, kept = _calibrated(), []
+    for turn in range(3):
+        kept += [Annotated() for _ in range(5)]
+        loaded(f"planted_again_{turn}", Annotated)
+        counts.doubt()
+        counts.calibrate(take_census().counts)
+        changes = [change[1:] for change in counts.changes() if change[0] is Annotated]
+        assert changes == [(5 * turn, 5 * turn + 5)]

@@ -1,10 +1,12 @@
 """Exact counts of instances of classes made by ``class``, without looking at any instance.
 
-Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census
-is the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long
-as they stand still. A class for which they do not is inexact, and left out until a later census agrees with it
-again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is everything where the
-interpreter runs without its lock: references are then counted per thread, and in part not at all.
+Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
+the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long as
+they stand still. A class for which they do not is inexact, and left out until a later census agrees with it again.
+Where modules were loaded since, which bring such references by the hundreds, every class that has moved is in doubt,
+and left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is
+everything where the interpreter runs without its lock: references are then counted per thread, and in part not at
+all.
 """
 
 from __future__ import annotations
@@ -70,13 +72,41 @@ class ClassCounts:
         self._approximate: set[int] = set()
         # Their instances are no objects of the collector's.
         self._untracked: set[int] = set()
+        # Modules were loaded since they were counted, and their references have moved: by instances or by names in
+        # those modules, nobody knows.
+        self._doubted: set[int] = set()
+        # As many modules there were at the last look.
+        self._modules = len(sys.modules)
         # Instances at the last `changes`.
         self._last: list[int] = []
         # Rows of another version than this are to be arranged anew.
         self.version = 0
 
+    def doubt(self) -> bool:
+        """Whether any count is in doubt: looks whether modules were loaded since. Costs nothing where none was.
+
+        torch alone adds 776 references to ``torch.Tensor`` with what its first optimizer step imports.
+        """
+        loaded = len(sys.modules)
+        if loaded != self._modules:
+            self._modules = loaded
+            moved = set(compress(range(len(self._refs)), map(ne, self._last, self._counts())))
+            moved -= self._uncounted
+            if not moved <= self._doubted:
+                self._doubted |= moved
+                self.version += 1
+        return bool(self._doubted)
+
+    def doubts_any(self, names: Iterable[str]) -> bool:
+        """Whether a class of one of these names is in doubt."""
+        doubted = self._doubted
+        return bool(doubted) and any(
+            at in doubted for name in names for at in self._by_name.get(name, ())
+        )
+
     def references(self) -> dict[int, int]:
         """References to every class by its address, as they stand before a census in slices."""
+        self.doubt()
         self.version += 1
         self._forget_dead_classes()
         self._register(all_classes())
@@ -91,9 +121,10 @@ class ClassCounts:
         be there again: what is known exactly is left alone, and a new class is known approximately from now on. Only
         if the program stood still (``alone``) and the references are the same, it is known exactly.
         """
+        self.doubt()
         self.version += 1
         self._forget_dead_classes()
-        new = self._uncounted | self._approximate
+        new = self._uncounted | self._approximate | self._doubted
         for (key, position), references in zip(
             list(self._position.items()), references_to(self._refs), strict=True
         ):
@@ -103,30 +134,36 @@ class ClassCounts:
             if alone and before[key] == references:
                 self._approximate.discard(position)
                 self._start_at(position, references, offset)
-            elif position in self._uncounted:
+            elif position in self._uncounted or position in self._doubted:
                 self._approximate.add(position)
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """What was not counted yet has not changed."""
-        self._uncounted.discard(position)
-        self._offsets[position], self._last[position] = offset, references - offset
+        """What was not counted yet has not changed; what was in doubt has, since it was not."""
+        self._offsets[position] = offset
+        if position in self._doubted:
+            self._doubted.discard(position)
+        else:
+            self._uncounted.discard(position)
+            self._last[position] = references - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
         """Take counts of all objects that the collector tracks, by address of the class, at one moment, as the truth.
 
         Classes of which it does not track every instance are left as they are.
         """
+        self.doubt()
         self.version += 1
         self._forget_dead_classes()
         self._register(all_classes())
+        new = self._uncounted | self._approximate | (self._doubted - self._inexact)
         for (key, position), references in zip(
             list(self._position.items()), references_to(self._refs), strict=True
         ):
             if position in self._untracked:
                 continue
             count = tracked_counts.get(key, 0)
-            if position in self._uncounted or position in self._approximate:
+            if position in new:
                 self._approximate.discard(position)
                 self._start_at(position, references, references - count)
             else:
@@ -134,6 +171,7 @@ class ClassCounts:
                     self._last[position] = count
                 self._judge_one(position, references - self._offsets[position], count)
                 self._offsets[position] = references - count
+                self._doubted.discard(position)
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
         """Take the counts of a full census as the truth.
@@ -141,6 +179,7 @@ class ClassCounts:
         ``census_counts`` must be the only thing left of the census that refers to classes: ``CensusResult.counts``
         is; its own references are allowed for.
         """
+        self.doubt()
         self.version += 1
         before = self._predicted(census_counts)
         self._forget_dead_classes()
@@ -155,12 +194,13 @@ class ClassCounts:
                 counts[position] = count
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
-        for position in self._uncounted | self._inexact | self._approximate:
+        for position in self._uncounted | self._inexact | self._approximate - self._doubted:
             # What was not counted yet has not changed.
             self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
         self._approximate.clear()
+        self._doubted.clear()
 
     def read(self) -> dict[type, int]:
         """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
@@ -176,9 +216,13 @@ class ClassCounts:
     def changes(self) -> list[tuple[type, int, int]]:
         """(class, instances at the last call, instances now) of every class that has more or fewer, counted exactly.
 
-        The first call compares with the first calibration. Hold the result shortly: it refers to the classes.
+        The first call compares with the first calibration. What is in doubt is compared once it is counted again. Hold
+        the result shortly: it refers to the classes.
         """
+        self.doubt()
         now = self._counts()
+        for position in self._doubted:
+            now[position] = self._last[position]
         last, self._last = self._last, now
         found = []
         for position in compress(range(len(now)), map(ne, last, now)):
@@ -256,7 +300,8 @@ class ClassCounts:
         return count if count >= 0 else None
 
     def _is_left_out(self, position: int) -> bool:
-        return position in self._inexact or position in self._uncounted
+        left_out = position in self._inexact or position in self._uncounted
+        return left_out or position in self._doubted
 
     def _counts(self) -> list[int]:
         """By position; of classes that are gone or left out a number without meaning."""
@@ -284,6 +329,7 @@ class ClassCounts:
         self._inexact = {moved[old] for old in self._inexact if old in moved}
         self._uncounted = {moved[old] for old in self._uncounted if old in moved}
         self._approximate = {moved[old] for old in self._approximate if old in moved}
+        self._doubted = {moved[old] for old in self._doubted if old in moved}
         self._untracked = {moved[old] for old in self._untracked if old in moved}
         self._position = {key: moved[old] for key, old in self._position.items() if old in moved}
         names = {name: [moved[p] for p in at if p in moved] for name, at in self._by_name.items()}
@@ -307,7 +353,7 @@ class ClassCounts:
 
     def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
         """Mark the classes whose references moved although their instances did not."""
-        new = self._uncounted | self._approximate
+        new = self._uncounted | self._approximate | (self._doubted - self._inexact)
         for key, predicted in before.items():
             position = self._position.get(key)
             if position is not None and position not in new:
