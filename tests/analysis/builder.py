@@ -70,6 +70,8 @@ class Training:
     run: str = "run"
     phases: tuple[str, ...] = (EVALUATE, TRAIN, EVOLVE)
     never: tuple[str, ...] = ()
+    # phase path -> how often it runs in a generation, where that is not once
+    executions: dict[str, int] = field(default_factory=dict)
     census_every: int = 3
     counts: dict[str, float] = field(
         default_factory=lambda: {
@@ -139,7 +141,9 @@ class _Recorder:
             last_end = self._read()
             booked["between"] = last_end - before
             series = {f"phase.{name}.bytes": round(v) for name, v in booked.items()}
-            series |= {f"phase.{n}.executions": 1 for n in booked if n != "between"}
+            series |= {
+                f"phase.{n}.executions": t.executions.get(n, 1) for n in booked if n != "between"
+            }
             series["generation.seconds"] = 4.0 + self.random.uniform(-0.2, 0.2)
             self._snap("generation_end", g, None, f"generation {g}: end", (), last_end, series)
         return self.rows

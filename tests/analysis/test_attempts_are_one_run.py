@@ -13,7 +13,7 @@ from leakline.analysis.history import ProcessHistory, RunHistory, history_from_b
 from leakline.analysis.series import lanes_of
 from leakline.snapshot import Batch
 
-from .builder import MIB, Training, kept_environments
+from .builder import EVOLVE, MIB, TRAIN, Training, kept_environments, loss_graph
 
 
 def together(*trainings: Training, **changes: int) -> RunHistory:
@@ -155,3 +155,30 @@ def test_memory_that_went_with_an_attempt_does_not_fill_the_limit_of_the_next() 
     assert together_.generation is not None
     assert alone.generation is not None
     assert together_.generation.estimate == pytest.approx(alone.generation.estimate, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("told", "which"), [({}, "attempt 2"), ({"attempt": 1}, "the newest attempt")]
+)
+def test_a_phase_that_only_an_earlier_attempt_ran_is_told_so(
+    told: dict[str, int], which: str
+) -> None:
+    """Reports 001 and 002: whether losses were kept in a phase depends on whether it ran, attempt by attempt."""
+    again = replace(SECOND, never=(TRAIN,), generations=14)
+    verdict = examine(together(FIRST, again, **told))
+    reasons = {ruled.phase: ruled.reason for ruled in verdict.ruled_out}
+    assert reasons[TRAIN] == f"never ran in {which}"
+    assert reasons[EVOLVE].startswith("flat")
+    # One that ran in both, and one that ran in neither.
+    both = {r.phase: r.reason for r in examine(together(FIRST, SECOND, **told)).ruled_out}
+    assert both[TRAIN].startswith("flat")
+    neither = together(replace(FIRST, never=(TRAIN,)), again, **told)
+    assert {r.phase: r.reason for r in examine(neither).ruled_out}[TRAIN] == "never ran"
+
+
+def test_the_phase_that_leaked_before_the_resume_is_blamed_and_not_ruled_out() -> None:
+    first = replace(FIRST, leaks=(loss_graph(),), generations=30)
+    second = replace(SECOND, leaks=(), never=(TRAIN,), first_generation=30, generations=4)
+    verdict = examine(together(first, second))
+    assert verdict.findings[0].phase == TRAIN
+    assert TRAIN not in {ruled.phase for ruled in verdict.ruled_out}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builder import (
+    EPISODE,
     EVALUATE,
     EVOLVE,
     MIB,
@@ -105,6 +106,18 @@ def test_a_leak_is_one_finding_with_the_right_answer(
     assert finding.started_at_generation.estimate <= 2
     assert finding.advice
     assert phase in verdict.summary
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_entries_are_told_per_episode_where_each_generation_has_as_many(start: int) -> None:
+    """Report 001: 2,320 entries in a generation are 16 episodes with 145 each."""
+    verdict = _examined(episode_history(start=start), executions={EPISODE: 16})
+    told = "grows by 2,320 per generation"
+    (line,) = [line for f in verdict.findings for line in f.evidence if "episode_rewards" in line]
+    assert told in line
+    assert f": 145 per execution of {EPISODE}, which ran 16 times in each." in line
+    once = _examined(episode_history(start=start))
+    assert "per execution" not in "".join(line for f in once.findings for line in f.evidence)
 
 
 @pytest.mark.parametrize("start", [3, 6, 9])

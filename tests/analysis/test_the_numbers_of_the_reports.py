@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import builder
 import pytest
@@ -12,6 +14,7 @@ from builder import GIB, MIB, Leak, Training, history_of, kept_environments
 from test_the_scenarios_of_report_004 import EVALUATE, EVOLVE, GB, TRAIN, Row, replay
 
 from leakline.analysis import RunHistory, compare, examine, expectation_rows, store_fill
+from leakline.analysis.history import history_from_batches
 from leakline.analysis.priority import Priorities, priority
 from leakline.report.build import trend
 from leakline.snapshot import Event, Holder
@@ -256,16 +259,51 @@ def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
 # -- what no other tool has --------------------------------------------------------------------------------
 
 
-def test_the_interval_of_the_first_leaking_generation_holds_the_truth() -> None:
-    inside, errors = [], []
+def _of_one_process(rng: random.Random, seed: int) -> tuple[int, RunHistory]:
+    start = rng.randint(3, 18)
+    return start, Training(**_leaking(rng, start), generations=32, seed=seed).history()
+
+
+def _resumed(rng: random.Random, seed: int) -> tuple[int, RunHistory]:
+    start, resume = rng.randint(3, 18), rng.randint(6, 26)
+    return start, _of_two_attempts(rng, seed, start, resume)
+
+
+def _begun_after_the_resume(rng: random.Random, seed: int) -> tuple[int, RunHistory]:
+    resume = rng.randint(6, 16)
+    start = rng.randint(resume, 22)
+    return start, _of_two_attempts(rng, seed, start, resume)
+
+
+def _of_two_attempts(rng: random.Random, seed: int, start: int, resume: int) -> RunHistory:
+    """The second warms up like the first, and may do up to two generations again."""
+    given, again = _leaking(rng, start), rng.randint(0, 2)
+    first = Training(**given, generations=resume, seed=seed, instance="p1")
+    second = Training(
+        **given, generations=32 - resume + again, seed=seed + 9_999, instance="p2", attempt=2,
+        first_generation=resume - again,
+    )  # fmt: skip
+    return history_from_batches(first.header(), [*first.batches(), *second.batches()])
+
+
+def _leaking(rng: random.Random, start: int) -> dict[str, Any]:
+    leak = Leak(rng.choice((EVALUATE, TRAIN)), rng.uniform(4, 20) * MIB, {}, start=start)
+    return {"leaks": (leak,), "buffer_bytes": 0}
+
+
+@pytest.mark.parametrize("made", [_of_one_process, _resumed, _begun_after_the_resume])
+def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
+    made: Callable[[random.Random, int], tuple[int, RunHistory]],
+) -> None:
+    inside, errors, widths = [], [], []
     for seed in range(500):
-        rng = random.Random(seed)
-        start = rng.randint(3, 18)
-        leak = Leak(rng.choice((EVALUATE, TRAIN)), rng.uniform(4, 20) * MIB, {}, start=start)
-        training = Training(generations=32, leaks=(leak,), seed=seed, buffer_bytes=0)
-        found = examine(training.history()).findings[0].started_at_generation
+        start, history = made(random.Random(seed), seed)
+        found = examine(history).findings[0].started_at_generation
         assert found is not None, seed
         inside.append(found.low <= start <= found.high)
         errors.append(abs(found.estimate - start))
+        widths.append(found.high - found.low)
     assert sum(inside) >= 0.85 * len(inside)
     assert median(errors) <= 1
+    # An interval that holds everything would say nothing: the gap of a resume is five generations at most.
+    assert median(widths) <= 5

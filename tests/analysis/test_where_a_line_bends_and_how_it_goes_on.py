@@ -11,10 +11,11 @@ from builder import BASELINE, TRAIN, Leak, Training, curve, history_of
 
 from leakline.analysis import examine
 from leakline.analysis.forecast import generations_left
-from leakline.analysis.history import RunHistory
+from leakline.analysis.history import RunHistory, history_from_batches
+from leakline.analysis.onset import bend_of, stretches_of
 from leakline.analysis.outlook import generations_to, outlook_of
-from leakline.analysis.series import lanes_of
-from leakline.analysis.study import LaneStudy, bend_of
+from leakline.analysis.series import Lane, lanes_of
+from leakline.analysis.study import LaneStudy
 
 MIB = 2**20
 
@@ -39,6 +40,45 @@ def test_a_rise_begins_where_it_is_first_seen(shape: Callable[[int], float], sta
     assert bend is not None
     assert abs(bend[0] - start) <= 5
     assert bend[1] <= bend[0] <= bend[2]
+
+
+def _attempts(*lengths: int) -> tuple[list[float], Lane]:
+    """Flat but for 300 MiB of warm-up in three generations of each process that resumes, and the lane of them."""
+    trainings = [
+        Training(generations=n, buffer_bytes=0, noise=0.0, warm_up=(0.0, 200.0 * MIB, 100.0 * MIB) if i else (),
+                 instance=f"p{i}", attempt=i + 1, first_generation=sum(lengths[:i]))
+        for i, n in enumerate(lengths)
+    ]  # fmt: skip
+    batches = [batch for training in trainings for batch in training.batches()]
+    (lane,) = lanes_of(history_from_batches(trainings[0].header(), batches))
+    return lane.private, lane
+
+
+def test_the_warm_up_of_a_resumed_process_is_no_beginning_of_a_leak() -> None:
+    values, lane = _attempts(20, 20)
+    assert values[22] > values[19] + 250 * MIB
+    leak = [value + 5 * MIB * max(0, i - 29) for i, value in enumerate(values)]
+    assert bend_of(lane, leak, 40) == (30, 30, 30)
+
+
+def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generations() -> None:
+    values, lane = _attempts(20, 20)
+    for start in (20, 22, 24):
+        leak = [value + 5 * MIB * max(0, i - start + 1) for i, value in enumerate(values)]
+        bend = bend_of(lane, leak, 40)
+        assert bend is not None
+        assert (bend[1], bend[2]) == (20, 25)
+        assert bend[1] <= bend[0] <= bend[2]
+
+
+def test_attempts_of_a_few_generations_each_are_one_line() -> None:
+    values, lane = _attempts(*[5] * 8)
+    assert [
+        len(stretch) for stretch in stretches_of(lane, list(map(float, range(40))), values)
+    ] == [40]
+    values, lane = _attempts(*[10] * 30)
+    lengths = [len(stretch) for stretch in stretches_of(lane, list(map(float, range(300))), values)]
+    assert lengths == [220, *[6] * 8]
 
 
 def test_growth_that_speeds_up_is_expected_to_go_on_speeding_up() -> None:

@@ -16,6 +16,7 @@ from .counts import WINDOW, come_together
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
 from .handles import with_handles
+from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
 from .sharing import share_out
 from .stores import is_stored
@@ -23,7 +24,6 @@ from .study import (
     Assessed,
     LaneStudy,
     Moment,
-    Start,
     last_row_of,
     memory_since,
     window_since,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from .history import RunHistory, Value
+from .history import ProcessHistory, RunHistory, Value
 from .results import BookLine, Books
 from .series import (
     BETWEEN,
@@ -98,7 +98,7 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
     return left
 
 
-def phase_executions(lane: Lane) -> dict[str, int]:
+def phase_executions(lane: Lane | ProcessHistory) -> dict[str, int]:
     """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
     found = dict.fromkeys(lane.left_out.phases, 1)
     for kind, phase in zip(lane.kind, lane.phase, strict=True):
@@ -109,6 +109,17 @@ def phase_executions(lane: Lane) -> dict[str, int]:
             path = name[len(_PREFIX) : -len(".executions")]
             found[path] = max(found.get(path, 0), int(sum(v for v in column if v is not None)))
     return found
+
+
+def executions_each(lane: Lane, path: str, since: float, upto: int) -> int | None:
+    """How often a phase ran in each generation from that one on; None where that is not the same number in all."""
+    column = lane.series.get(f"{_PREFIX}{path}.executions")
+    if column is None:
+        return None
+    ended = zip(lane.generations[:upto], lane.end_rows[:upto], strict=True)
+    times = {column[row] for generation, row in ended if generation >= since}
+    (first, *others) = times or {None}
+    return None if others or not first else int(first)
 
 
 def books(history: RunHistory) -> Books:

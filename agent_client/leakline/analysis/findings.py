@@ -8,6 +8,7 @@ from typing import Final
 
 from .advice import advice_for
 from .attribution import Cause, holds
+from .books import executions_each
 from .candidates import Candidate
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
@@ -15,6 +16,7 @@ from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
 from .results import SEVERITY, Finding, Interval, Status, Suspect
+from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import format_bytes, format_change, format_count, ordinal, short_name
@@ -131,7 +133,7 @@ def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     lines = [a.note] if a.note else []
     if a.waiting is not None:
         lines.append(a.waiting.told(unit))
-    lines += [*_contract_lines(a), *_count_lines(a, unit)]
+    lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(a, unit)]
     lines.extend(_phase_lines(a))
     if _is_upper_bound(study, a):
@@ -164,13 +166,14 @@ def _contract_lines(a: Assessed) -> list[str]:
     return found
 
 
-def _count_lines(a: Assessed, unit: str) -> list[str]:
-    found = []
+def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
+    found, unit = [], study.history.unit
     for member in a.cause.members[:3]:
         g = member.growth
         what = f"{_named(member)} grows by {format_count(g.slope)} per {unit}"
         if g.pattern == "constant":
-            found.append(f"{what}, the same in each of the last {g.rises} {unit}s.")
+            each = _per_execution(study.lane, member)
+            found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
         elif g.pattern == "periodic":
             beat = f"every {ordinal(g.period or 0)} {unit}, {g.rises} times"
             found.append(f"{_named(member)} grows by {format_count(g.each)} {beat}.")
@@ -181,6 +184,16 @@ def _count_lines(a: Assessed, unit: str) -> list[str]:
         elif g.rises == 1 and g.slope > 0:
             found.append(f"{_named(member)} rose by {format_count(g.each)}.")
     return found
+
+
+def _per_execution(lane: Lane, member: Candidate) -> str:
+    """Of a phase that runs several times in a generation, and as often in each, what one of them adds."""
+    path, growth = member.place.path or member.place.phase, member.growth
+    times = None if path is None else executions_each(lane, path, growth.start, len(lane))
+    if times is None or times < 2:
+        return ""
+    each = format_count(growth.slope / times)
+    return f": {each} per execution of {path}, which ran {format_count(times)} times in each"
 
 
 def _named(member: Candidate) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .channels import Channel
-from .study import LaneStudy, bend_of
+from .onset import bend_of
+from .study import LaneStudy
 from .trend import NO_GROWTH, Slope, floor_slope, robust_spread
 
 # Of the growth so far, the newest part tells the rate; the newest half of that, whether it still holds.

@@ -13,9 +13,10 @@ from .evidence import Rise, Scale
 from .fingerprint import fingerprint_of
 from .garbage import garbage_of, may_pass, members_of, no_growth, together
 from .javascript import is_javascript
+from .onset import Start, bend_of
 from .results import Kind
 from .series import Lane
-from .study import Assessed, LaneStudy, Start, bend_of, first_generation, position_of, window_since
+from .study import Assessed, LaneStudy, first_generation, position_of, window_since
 from .trend import NO_GROWTH, floor_slope
 
 # The share of a growth from which it is called after what the allocator keeps.

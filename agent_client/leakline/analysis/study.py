@@ -17,19 +17,12 @@ from .garbage import Waiting, waiting_of
 from .history import RunHistory
 from .known import Known
 from .limits import limit_of
+from .onset import Start, bend_of
 from .series import Lane
-from .shape import stands_out
-from .trend import NO_GROWTH, Slope, fit_hinge, floor_slope
+from .trend import NO_GROWTH, Slope, floor_slope
 
 # Generations that a rate rests on at most, and what is attributed with it.
 RATE_WINDOW: Final = 256
-# Below this share of the later slope the stretch before a bend counts as flat.
-_BENDS: Final = 0.5
-# Readings before a bend in which another can be told.
-_MIN_BEFORE: Final = 5
-
-# (estimate, low, high) of the first leaking generation
-Start = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,41 +152,6 @@ def last_row_of(study: LaneStudy, upto: int) -> int:
 
 def first_generation(lane: Lane) -> int:
     return lane.generations[0] if lane.generations else 0
-
-
-def bend_of(lane: Lane, values: Sequence[float], upto: int) -> Start | None:
-    """Where memory begins to rise. What rises before a bend already, as all that accelerates does, has its own."""
-    x = [float(g) for g in lane.generations[:upto]]
-    hinge = fit_hinge(x, values)
-    if hinge is None:
-        return None
-    at, low, high = hinge.start, hinge.low, hinge.high
-    while at > x[0]:
-        before = x.index(next(a for a in x if a >= at)) + 1
-        earlier = _rise_before(x[:before], values[:before], hinge.slope)
-        if earlier is None:
-            break
-        at, low = earlier
-    # A line that rises from the first reading on may have risen in that generation already.
-    return tuple(a + 1 if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
-
-
-def _rise_before(
-    x: Sequence[float], y: Sequence[float], later: float
-) -> tuple[float, float] | None:
-    """(start, its lower end) of a rise in what lies before a bend; None where that is flat.
-
-    Where it rises from its first reading on, the start is that one: warm-up hides what came before.
-    """
-    slope = floor_slope(x, y)
-    if len(x) < _MIN_BEFORE:
-        return (x[0], x[0]) if len(x) >= 2 and slope.estimate >= _BENDS * later else None
-    if not slope.rises or not stands_out(x, y, slope):
-        return None
-    hinge = fit_hinge(x, y)
-    if hinge is None or hinge.start >= x[-1]:
-        return x[0], x[0]
-    return hinge.start, hinge.low
 
 
 def window_since(study: LaneStudy, start: Start | None, upto: int) -> float:

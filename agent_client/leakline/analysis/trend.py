@@ -43,6 +43,10 @@ class Slope:
 NO_GROWTH: Final = Slope(0.0, 0.0, 0.0, 0)
 
 
+# (absolute error, slope, first x and last x at which it bends: the same but where readings are missing)
+Fit = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Hinge:
     """Flat until ``start``, a straight line from there; ``low`` and ``high`` bound where it may bend."""
@@ -146,15 +150,22 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
         return None
     if len(x) > MAX_HINGE_POINTS:
         x, y = block_minima(x, y, MAX_HINGE_POINTS)
-    fits = [(*_fit_from(x, y, i), x[i]) for i in range(len(x) - 2)]
+    fits = [(*_fit_from(x, y, i), x[i], x[i]) for i in range(len(x) - 2)]
+    return hinge_among(fits, len(x), abs(y[-1] - y[0]))
+
+
+def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
+    """The best of these with all that are as good but for noise; None where none rises."""
     fits = [fit for fit in fits if fit[1] > 0]
     if not fits:
         return None
-    loss, slope, start = min(fits)
+    loss, slope, first, last = min(fits)
     # Without any noise the profile would have no width; a thousandth of the rise stands for rounding.
-    allowed = loss * (1 + _PROFILE / len(x)) + 1e-3 * abs(y[-1] - y[0])
-    near = [at for other, _, at in fits if other <= allowed]
-    return Hinge(start, min(near), max(near), slope)
+    allowed = loss * (1 + _PROFILE / points) + 1e-3 * rise
+    near = [fit for fit in fits if fit[0] <= allowed]
+    return Hinge(
+        (first + last) / 2, min(fit[2] for fit in near), max(fit[3] for fit in near), slope
+    )
 
 
 def _fit_from(x: Sequence[float], y: Sequence[float], bend: int) -> tuple[float, float]:
@@ -162,13 +173,14 @@ def _fit_from(x: Sequence[float], y: Sequence[float], bend: int) -> tuple[float,
     flat = median(y[: bend + 1])
     after = range(bend + 1, len(x))
     ratios = sorted(((y[i] - flat) / (x[i] - x[bend]), x[i] - x[bend]) for i in after)
-    slope = _weighted_median(ratios)
+    slope = weighted_median(ratios)
     error = sum(abs(y[i] - flat) for i in range(bend + 1))
     error += sum(abs(y[i] - flat - slope * (x[i] - x[bend])) for i in after)
     return error, slope
 
 
-def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
+def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of (value, weight) in ascending order."""
     half, passed = sum(weight for _, weight in pairs) / 2, 0.0
     for value, weight in pairs:
         passed += weight

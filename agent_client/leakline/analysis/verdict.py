@@ -24,7 +24,7 @@ from .processes import measured, of_how_many, process_growth
 from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
 from .score import score_of
-from .series import lanes_of, top_level, with_its_generations
+from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
 from .study import LaneStudy, Moment
 from .summary import summary_sentence
@@ -246,11 +246,33 @@ def _never_ran(history: RunHistory, studies: Sequence[LaneStudy]) -> tuple[Ruled
     return tuple(RuledOut(phase, "never ran") for phase in history.phases if phase not in ran)
 
 
+def _attempts_without(history: RunHistory, studies: Sequence[LaneStudy]) -> dict[str, str]:
+    """Phase -> that it never ran in the newest attempt, of those that ran in an earlier one."""
+    newest = {study.lane.instance for study in studies if study.lane.role == MAIN}
+    now: set[str] = set()
+    before: set[str] = set()
+    number = 0
+    for process in history.processes:
+        if process.role != MAIN:
+            continue
+        ran = {top_level(path) for path, times in phase_executions(process).items() if times}
+        (now if process.instance in newest else before).update(ran)
+        if process.instance in newest and END in process.kind:
+            number = max(number, process.attempt)
+    if not number:
+        return {}
+    # Attempts that all tell the same number are told apart by their processes alone.
+    which = f"attempt {number}" if number > 1 else "the newest attempt"
+    return dict.fromkeys(sorted(before - now), f"never ran in {which}")
+
+
 def _ruled_out(
     history: RunHistory, told: Sequence[Told], findings: Sequence[Finding]
 ) -> tuple[RuledOut, ...]:
     found = list(_never_ran(history, [s for s, _, _ in told]))
     blamed = {f.phase for f in findings if f.status in GROWING}
+    ceased = _attempts_without(history, [s for s, _, _ in told])
+    found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
     if not blamed:
         return tuple(found)
     for study, moment, _ in told:
