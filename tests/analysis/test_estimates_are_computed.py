@@ -51,7 +51,7 @@ def test_report_001_ranked_first_a_leak_a_thousand_times_too_large() -> None:
         ("45M params × 4 bytes × 4 networks = **720MB**", 720 * MB, "right"),
         ("5% x 30,160 instances = 1,508", 1508, "right"),
         ("1,508 × 90MB = **~136GB** (explains 175GB crash!)", 135.72 * GB, "right"),
-        ("136 GB / 13 generations = 5-8 GB per generation", 136 / 13 * GB, "near"),
+        ("136 GB / 13 generations = 5-8 GB per generation", 136 / 13 * GB, "out"),
         ("16 agents × 720MB = 11.5GB", 11.52 * GB, "right"),
     ],
 )  # fmt: skip
@@ -80,7 +80,24 @@ def test_the_rows_of_the_table_of_report_001_add_up() -> None:
 def test_the_crash_of_report_001_does_not_follow_from_its_rate() -> None:
     check = only(check_estimate("25-35 GB/gen x 13 = 175 GB"))
     assert check.computed == Amount(325 * GB, 455 * GB, True)
-    assert check.sentence.endswith("near, at least 1.9 times too low.")
+    assert (check.outcome, check.direction) == ("out", "too_low")
+    assert check.sentence.endswith(
+        "not 175 GB: the estimate is off by a factor of at least 1.9 (too low)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        # Meets at an end, or misses it by less than a tenth.
+        ("2 x 3-4 GB = 8 GB", "right"), ("2 x 3-4 GB = 8.8 GB", "right"), ("2 x 3-4 GB = 5.5 GB", "right"),
+        ("2 x 3-4 GB = 8.9 GB", "out"), ("2 x 3-4 GB = 5.4 GB", "out"), ("2 x 4 GB = 4-5 GB", "out"),
+        # No range is stated: a factor of two is near enough to plan with.
+        ("2 x 4 GB = 4.5 GB", "near"), ("2 x 4 GB = 3.9 GB", "out"),
+    ],
+)  # fmt: skip
+def test_a_stated_range_says_how_far_off_it_may_be(text: str, outcome: str) -> None:
+    assert only(check_estimate(text)).outcome == outcome
 
 
 def test_every_step_of_a_chain_is_checked() -> None:

@@ -22,6 +22,25 @@ def test_estimates_that_are_right_or_near_are_no_failure(leakline: Any) -> None:
     assert [line.split()[0] for line in said.output.splitlines()] == ["right", "near", "computed"]
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "word"),
+    [
+        # F1, F2, F3, F4 of report 001; then its own figure for F4, and its table, which add up.
+        ("208 episodes x 100 KB = about 20 GB", 3, "out"),
+        ("25-35 GB/gen x 13 generations = 175 GB", 3, "out"),
+        ("136 GB / 13 generations = 5-8 GB per generation", 3, "out"),
+        ("16 agents x 192 updates x 13 generations x 8 bytes = 10-20 MB", 3, "out"),
+        ("39,936 losses x 8 bytes = about 312 KB", 0, "right"),
+        ("15-20 GB + 5-8 GB + 2-3 GB + 3-5 GB + 100 MB + 10-20 MB = 25-36 GB", 0, "right"),
+    ],
+)
+def test_what_report_001_contradicts_fails_and_what_it_computed_rightly_does_not(
+    leakline: Any, text: str, status: int, word: str
+) -> None:
+    said = leakline("estimate", text)
+    assert (said.status, said.output.split()[0]) == (status, word)
+
+
 def test_one_that_is_out_among_several_decides(leakline: Any) -> None:
     said = leakline("estimate", "2 x 3 MB = 6 MB", "2 x 3 MB = 6 GB")
     assert said.status == 3

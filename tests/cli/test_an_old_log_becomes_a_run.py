@@ -66,6 +66,66 @@ def test_the_same_blocks_add_up_once_they_are_put_right(
     assert read(table(tmp_path, text, "right.txt"))["slips"] == []
 
 
+REPORT = """\
+Root cause: {told} memory leaks, as report 001 told them above a table and a list of fixes.
+| class | component | size | file |
+| --- | --- | --- | --- |
+| CRITICAL | histories | 15-20 GB/gen | a.py |
+| CRITICAL | environments | 5-8 GB/gen | b.py |
+| MAJOR | populations | 2-3 GB/gen | b.py |
+| MAJOR | clones | 3-5 GB/gen | c.py |
+| MINOR | figures | ~100 MB/gen | b.py |
+| MINOR | losses | 10-20 MB/gen | c.py |
+| **TOTAL** | | 25-35 GB/gen | |
+{fixes}
+Generation 12, RAM: 35.2 GB
+Generation 13, RAM: 36.1 GB
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "fixes", "said"),
+    [
+        (
+            "7 distinct", 8,
+            "7 leaks are told; 8 fixes are numbered from line 11 on, and the table that ends in line 10 has 6 rows",
+        ),
+        ("seven", 7, "7 leaks are told; the table that ends in line 10 has 6 rows"),
+        ("6", 8, "6 leaks are told; 8 fixes are numbered from line 11 on"),
+        ("6", 6, None),
+        # One line that names a fix is no list of them.
+        ("6", 1, None),
+    ],
+)  # fmt: skip
+def test_leaks_that_are_told_are_counted_beside_fixes_and_rows(
+    read: Callable[..., dict[str, Any]], tmp_path: Path, told: str, fixes: int, said: str | None
+) -> None:
+    numbered = "\n".join(f"### Fix #{n}: something else" for n in range(1, fixes + 1))
+    text = REPORT.format(told=told, fixes=numbered)
+    slips = read(table(tmp_path, text, "report.txt"))["slips"]
+    assert [slip["sentence"] for slip in slips if "leaks are told" in slip["sentence"]] == (
+        [] if said is None else [said]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "slip"),
+    [
+        ("- Large objects: the 20 largest, >= 10MB each", True),
+        ("- Large objects: the 20 largest from 50 MB on", False),
+        ("- Large objects: the 20 largest", False),
+    ],
+)
+def test_two_limits_of_one_list_are_noticed(
+    read: Callable[..., dict[str, Any]], tmp_path: Path, sentence: str, slip: bool
+) -> None:
+    """Report 004 lists objects from 10 MB in its introduction, and from 50 MB in its table."""
+    blocks = (FILES / "blocks_leaking.txt").read_text()
+    slips = read(table(tmp_path, f"{sentence}\n{blocks}", "guide.txt"), "--binary")["slips"]
+    found = [each["sentence"] for each in slips if "large objects are listed" in each["sentence"]]
+    assert found == ["large objects are listed from 50 MB here and from 10 MB in line 1"] * slip
+
+
 def test_generations_are_moved_by_an_offset(read: Callable[..., dict[str, Any]]) -> None:
     first = read(FILES / "blocks_leaking.txt", "--offset", "-1")["verdict"]["findings"][0]
     assert first["started_at_generation"]["estimate"] == 0

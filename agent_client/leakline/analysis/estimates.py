@@ -18,7 +18,8 @@ from .wording import count_of, format_bytes, format_count, short_name
 EstimateOutcome = Literal["computed", "right", "near", "out"]
 Direction = Literal["too_high", "too_low"]
 
-# Up to these factors an estimate is right, and near enough to plan with.
+# Up to these factors an estimate is right, and near enough to plan with. Who states a range has said how far off the
+# truth may be: beyond its end by more than rounding is out, and nothing is near.
 RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _ORDER: Final[tuple[EstimateOutcome, ...]] = ("computed", "right", "near", "out")
@@ -112,9 +113,9 @@ def _check(side: Side, claim: Side) -> EstimateCheck:
 
 def _judge(side: Side, claimed: Amount, said: str, beside: str) -> EstimateCheck:
     factor, direction = apart(side.amount, claimed)
-    outcome = _outcome(factor)
-    told = f"{_short(side.said)} is {_told(side.amount, f'{side.said} {beside}')}"
     ends = _is_range(side.amount, claimed)
+    outcome = _outcome(factor, RIGHT if ends else NEAR)
+    told = f"{_short(side.said)} is {_told(side.amount, f'{side.said} {beside}')}"
     if outcome == "out":
         sentence = f"{told}, not {said}: the estimate is {_off(factor, direction, ends, said)}."
     else:
@@ -136,8 +137,9 @@ def apart(true: Amount, claimed: Amount) -> tuple[float | None, Direction | None
     return 1.0, None
 
 
-def _outcome(factor: float | None) -> EstimateOutcome:
-    if factor is None or factor > NEAR:
+def _outcome(factor: float | None, near: float = NEAR) -> EstimateOutcome:
+    """``near``: the factor beyond which it is out; a measurement scatters, and a person's own figures do not."""
+    if factor is None or factor > near:
         return "out"
     return "near" if factor > RIGHT else "right"
 

@@ -5,7 +5,8 @@ percent, and thousands separators. With --run, what the text names (a class or a
 that run measured: how many per generation or by now, how large each, how much in all. Say "per generation" in the
 text where that is what you mean.
 
-The exit status is 3 when one estimate is out by more than a factor of 2, else 0; 2 when a text is not understood.
+The exit status is 3 when one estimate is out, else 0; 2 when a text is not understood. Out is one by more than a
+factor of 2, or one whose ranges do not meet within a tenth: who states a range has said how far off it may be.
 
 example: leakline estimate "208 x 100 KB = 20 GB"
          leakline estimate "16 agents x 32 x 6 tensors x 8-10 MB = 27 GB" "7 x 3,072 = 21,504"

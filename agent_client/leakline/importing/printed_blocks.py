@@ -23,6 +23,7 @@ from .numbering import Mark, Numbering, mark_of, numbering_of
 from .sizes_told import NUMBER, UNIT, Told, note_of_open, open_size, told
 from .text import lines_of
 from .thinning import taken
+from .told_counts import ToldCounts
 
 SNAPSHOT: Final = re.compile(r"MEMORY SNAPSHOT\s*[:-]\s*(?P<label>\S.{0,200})", re.IGNORECASE)
 TITLE: Final = re.compile(
@@ -45,6 +46,11 @@ _CHANGED: Final = re.compile(
 _ROW_SIZE: Final = re.compile(rf"(?P<size>{NUMBER})\s*(?P<unit>{UNIT})?")
 _ROW_CHANGE: Final = re.compile(rf"\(?(?P<size>[+-]{NUMBER})\s*(?P<unit>{UNIT})?[!\s]*\)?.*")
 _COLUMN_UNIT: Final = re.compile(rf"\((?P<unit>{UNIT})\)")
+# The same in a sentence, "large objects: the top 20 from 10 MB on"; a sign may be damaged to any other.
+_LIMIT_SAID: Final = re.compile(
+    rf"(?:>=|>|≥|‚â•|â‰¥|\bfrom|\bat least|\bover|\babove)\s*(?P<size>{NUMBER})\s*(?P<unit>{UNIT})\b",
+    re.IGNORECASE,
+)
 _LIMIT: Final = re.compile(rf"\((?:>=|>|≥|\D{{1,4}})\s*(?P<size>{NUMBER})\s*(?P<unit>{UNIT})\)")
 _PERCENT: Final = re.compile(r"\((?P<share>[+-]\d{1,9}(?:\.(?P<decimals>\d{1,6}))?)\s?%\)")
 _CELLS: Final = re.compile(r"\s{2,}")
@@ -105,7 +111,7 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
     numbering = numbering_of(reader.marks)
     told_blocks = (_reading(block, numbering) for block in reader.blocks if block.samples)
     readings = taken(path, told_blocks, wishes.every)
-    found = [*reader.slips.held, *slips.jumps(readings)]
+    found = [*reader.slips.held, *reader.counts.slips(), *slips.jumps(readings)]
     measured = slips.measured_growth(readings)
     found += [slip for number, text in claims for slip in slips.rates(number, text, measured)]
     notes = (*_sizes_note(wishes), *reader.notes, *numbering.notes)
@@ -139,6 +145,7 @@ class _Reader:
         self.blocks: list[_Block] = []
         self.marks: list[Mark] = []
         self.slips = slips.Found()
+        self.counts = ToldCounts()
         # About the sizes, the first alone.
         self.notes: list[str] = []
         self._section = ""
@@ -148,6 +155,8 @@ class _Reader:
         self._unit = ""
         self._limit: Told | None = None
         self._growth: dict[str, Told] = {}
+        # Where the file first said from which size on an object is large.
+        self._large_said: tuple[int, Told] | None = None
         # Type -> the counts that remarks beside it allow.
         self._should: dict[str, set[int]] = {}
 
@@ -156,6 +165,7 @@ class _Reader:
 
     def line(self, number: int, text: str) -> None:
         self.slips.add(slips.sums(number, text))
+        self.counts.line(number, text)
         if not self.notes and (size := open_size(text)) is not None:
             self.notes.append(note_of_open(number, size))
         snapshot = SNAPSHOT.search(text)
@@ -165,7 +175,7 @@ class _Reader:
             return
         title = TITLE.search(text)
         if title is not None:
-            self._turn(text, title)
+            self._turn(number, text, title)
             return
         if self._row(number, text):
             return
@@ -184,7 +194,7 @@ class _Reader:
             raise ImportRefused(self._path, why, mark.line)
         self.marks.append(mark)
 
-    def _turn(self, text: str, title: re.Match[str]) -> None:
+    def _turn(self, number: int, text: str, title: re.Match[str]) -> None:
         kind = title["kind"] or title["large"] or title["objects"]
         self._section = {"t": "trend", "g": "growth", "l": "large", "o": "objects"}[kind[0].lower()]
         if self._section != "objects":
@@ -193,6 +203,19 @@ class _Reader:
         self._limit = self._told(limit["size"], limit["unit"]) if limit else None
         if limit and self._section == "large":
             self._unit = limit["unit"]
+        if title["large"]:
+            self._large_from(number, text[title.end() :])
+
+    def _large_from(self, number: int, text: str) -> None:
+        """From which size on objects are listed: the same wherever the file says it."""
+        said = _LIMIT.search(text) or _LIMIT_SAID.search(text)
+        limit = self._told(said["size"], said["unit"]) if said else None
+        if limit is None:
+            return
+        if self._large_said is None:
+            self._large_said = number, limit
+        else:
+            self.slips.add(slips.limits(number, limit, *self._large_said))
 
     def _in_section(self, number: int, text: str) -> None:
         if unit := _COLUMN_UNIT.search(text):

@@ -159,6 +159,15 @@ def below(line: int, name: str, size: Told, limit: Told) -> Iterator[Slip]:
         yield Slip(line, f"{name} of {size.said} stands in a list of objects from {limit.said}")
 
 
+def limits(line: int, limit: Told, first_line: int, first: Told) -> Iterator[Slip]:
+    """Two limits of one list."""
+    if apart(limit, first.bytes, first):
+        yield Slip(
+            line,
+            f"large objects are listed from {limit.said} here and from {first.said} in line {first_line}",
+        )
+
+
 def twice(line: int, label: str, now: Told, before: Told, first_line: int) -> Iterator[Slip]:
     """The same moment told twice."""
     if apart(now, before.bytes, before):

@@ -21,6 +21,7 @@ from .numbering import COARSE_FIRST, Mark, mark_of
 from .sizes_told import NUMBER, UNIT, note_of_open, open_size, told
 from .text import lines_of
 from .thinning import taken
+from .told_counts import ToldCounts
 
 _SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT})(?![\w/])")
 _COUNT: Final = re.compile(
@@ -76,6 +77,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
         readings = tuple(replace(reading, time=None) for reading in readings)
     measured = slips.measured_growth(readings)
     found = [*reader.slips.held, *slips.jumps(readings)]
+    found += reader.counts.slips()
     found += [slip for line in reader.claims for slip in slips.rates(*line, measured)]
     size = "2^30" if wishes.binary else "10^9"
     notes = [
@@ -118,6 +120,7 @@ class _Reader:
         # The row that is being read, after those that are not given away yet.
         self._rows: list[_Row] = []
         self.slips = slips.Found()
+        self.counts = ToldCounts()
         # Lines that say what a generation grows by.
         self.claims: list[tuple[int, str]] = []
         self.notes: list[str] = []
@@ -130,6 +133,7 @@ class _Reader:
 
     def line(self, number: int, text: str) -> None:
         self.slips.add(slips.sums(number, text))
+        self.counts.line(number, text)
         if len(self.claims) < MAX_CLAIMS and slips.claims_rate(text):
             self.claims.append((number, text))
         if not self.notes and (size := open_size(text)) is not None:
