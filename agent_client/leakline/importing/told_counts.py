@@ -16,7 +16,19 @@ from typing import Final
 
 from .log import Slip
 
-_WORDS: Final = "two three four five six seven eight nine ten eleven twelve".split()
+_WORDS: Final = [
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 _NUMBERS: Final = {word: number for number, word in enumerate(_WORDS, 2)}
 # "7 distinct memory leaks", and not "7 GB of leaks".
 _TOLD: Final = re.compile(
