@@ -108,7 +108,12 @@ def _condition(when: object) -> When | None:
 
 
 def note_data(text: object, link: object) -> dict[str, Any]:
-    return {"text": unicode_text(str(text)[:2000]), "link": plain_json(link)}
+    return {"text": _written(text), "link": plain_json(link)}
+
+
+def _written(text: object) -> str:
+    """What people write down, bounded."""
+    return unicode_text(str(text)[:2000])
 
 
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
@@ -199,8 +204,10 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
     return {"normal_bytes": bounds[0], "leak_bytes": bounds[1]}
 
 
-def fix_data(phase: object, location: object, promises: object) -> dict[str, Any]:
-    """{phase, location, promises}: sizes in bytes, counts as whole numbers."""
+def fix_data(
+    phase: object, location: object, promises: object, rejected: object = None
+) -> dict[str, Any]:
+    """{phase, location, promises}: sizes in bytes, counts as whole numbers; with ``rejected`` where it is given."""
     if promises is not None and not isinstance(promises, Mapping):
         raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
     kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
@@ -208,7 +215,9 @@ def fix_data(phase: object, location: object, promises: object) -> dict[str, Any
         phase = checked_name(phase, "phase")
     elif "phase_growth_bytes_per_generation" in kept:
         raise BadArgument("phase", None, "must be named where growth within it is promised")
-    return {"phase": phase, "location": _location(location), "promises": kept}
+    # A fix that says nothing of it is sent, and compared by name and form, as before.
+    thought_of = {} if rejected is None else {"rejected": _written(rejected)}
+    return {"phase": phase, "location": _location(location), "promises": kept, **thought_of}
 
 
 def _location(location: object) -> str | None:

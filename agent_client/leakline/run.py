@@ -289,15 +289,20 @@ class Run:
         phase: str | None = None,
         location: str | None = None,
         promises: Mapping[str, Any] | None = None,
+        rejected: str | None = None,
     ) -> None:
         """A fix that this run contains, and what it promises; checked on this run. Raises BadArgument.
+
+        What it has done is told from the generations before and after it, or against a run without it: of the classes
+        whose counts it promises and the ``phase`` it names, else of the whole run. ``rejected``: what was thought of
+        instead and why not, shown with the fix.
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
         ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
         complete; ``count:package.Class``, the most instances alive at the end of a generation.
         """
         if (loop := self._loop) is not None:
-            data = declarations.fix_data(phase, location, promises)
+            data = declarations.fix_data(phase, location, promises, rejected)
             with self._guard:
                 loop.note("fix", _clean(name), data)
                 loop.watch(declarations.promised_classes(data))

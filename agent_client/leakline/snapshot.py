@@ -84,7 +84,7 @@ class Event:
     registered one {because, counts: type -> [before, after]} and where it failed {error}, the type of the exception;
     ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
-    ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number};
+    ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number, rejected};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
     ``collection`` {generation, freed, uncollectable, seconds}, of the interpreter's generations, in objects;
     ``log`` {lines}, of what the program printed and logged since the one before.

@@ -348,7 +348,7 @@ def test_a_promise_that_another_sender_made_up_is_not_testable_and_breaks_nothin
 ) -> None:
     history = Training(generations=6).history()
     verdict = examine(with_fix(history, promises, None))
-    assert replace(verdict, fixes=()) == examine(history)
+    assert replace(verdict, fixes=(), effects=()) == examine(history)
     assert {check.outcome for check in verdict.fixes} <= {"undecided"}
 
 

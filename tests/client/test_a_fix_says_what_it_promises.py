@@ -115,3 +115,17 @@ def test_a_location_may_be_a_path_and_never_moves_the_cursor_of_a_terminal(
     offline.finish()
     told = {e.name: e.data["location"] for s in recorded() for e in s.events if e.kind == "fix"}
     assert told == {"one": "training/trainer.py", "two": "trainer.py [2J:281 "}
+
+
+def test_what_was_rejected_goes_with_the_fix_bounded_and_only_where_it_is_given(
+    offline: leakline.Run, recorded: Recorded
+) -> None:
+    offline.fix("detach losses", phase="train", rejected="fewer episodes: too slow")
+    offline.fix("write much", rejected="x" * 5_000)
+    offline.fix("as before")
+    offline.finish()
+    told = {e.name: e.data for s in recorded() for e in s.events if e.kind == "fix"}
+    assert told["detach losses"]["rejected"] == "fewer episodes: too slow"
+    assert len(told["write much"]["rejected"]) == 2_000
+    # Whoever knows nothing of it sees the event that there always was.
+    assert set(told["as before"]) == {"phase", "location", "promises"}

@@ -97,9 +97,9 @@ WEB = ROOT / "server" / "leakline_server" / "web"
 # The rooms that make the parts of a page, and the template that has the others.
 RUN_PAGE = (
     "sections", "inventory", "ending_view", "waterfall_view", "calculator", "growth_since", "notes_view", "planned",
-    "promises", "expectations_view", "forecasts_view",
+    "promises", "effects_view", "expectations_view", "forecasts_view",
 )  # fmt: skip
-COMPARISON = ("compare_view", "promises")
+COMPARISON = ("compare_view", "promises", "effects_view")
 
 
 @pytest.mark.parametrize(

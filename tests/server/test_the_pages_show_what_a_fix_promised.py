@@ -146,3 +146,69 @@ def test_the_note_counts_the_outcomes(api: TestClient, send: Send, eventually: A
     assert "let them go (evolve&lt;b&gt;, app.py:7): 2 refuted, 1 held, 3 not yet testable." in page
     # After what was found, and before the evidence for it.
     assert page.index('id="findings"') < page.index('id="promises"') < page.index('id="books"')
+
+
+def fixed(
+    api: TestClient,
+    make_run: Any,
+    run_id: str,
+    fixes: dict[str, dict[str, Any]],
+    later: float = 0.0,
+) -> None:
+    """Twelve generations with these fixes, declared as the run begins."""
+    run = make_run(id=run_id, instance=f"process of {run_id}")
+    run.started += later
+    run.create(api)
+    wire = run.wire(0, 36)
+    told = [
+        {"sequence": 0, "time": run.started, "kind": "fix", "name": name, "data": data, "generation": None,
+         "phase": None}
+        for name, data in fixes.items()
+    ]  # fmt: skip
+    wire["events"] = [*told, *wire["events"]]
+    answer = api.post(f"/api/v1/runs/{run_id}/batches", json=wire)
+    assert answer.status_code == 200, answer.text
+
+
+def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rejected(
+    api: TestClient, make_run: Any
+) -> None:
+    fixed(api, make_run, "r1", {})
+    fixes = {
+        "drop them": {"phase": "evolve", "rejected": "pickling <b>them</b>: too slow"},
+        "close them": {"promises": {"count:app.Env": 2}},
+        "upload less": {"phase": "upload"},
+        "everything": {},
+    }
+    fixed(api, make_run, "r2", fixes)
+    answer = api.get("/api/v1/compare?before=r1&after=r2").json()
+    effects = {each["fix"]: each for each in answer["effects"]}
+    assert set(effects) == set(fixes)
+    # Both runs do the same, so what was measured has had no effect; what never ran is not told at all.
+    assert effects["close them"]["outcome"] == effects["everything"]["outcome"] == "no_effect"
+    assert effects["close them"]["measure"] == "count"
+    assert effects["upload less"]["outcome"] == "undecided"
+    assert effects["drop them"]["rejected"] == "pickling <b>them</b>: too slow"
+    page = api.get("/compare?before=r1&after=r2").text
+    (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
+    assert "no effect" in section and "not decidable" in section
+    assert "pickling &lt;b&gt;them&lt;/b&gt;: too slow" in section
+    told = api.get("/compare/report.md?before=r1&after=r2").text
+    assert "## What each fix has done" in told
+    assert "no effect:" in told and "rejected:" in told
+
+
+def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_marks(
+    api: TestClient, make_run: Any, eventually: Any
+) -> None:
+    fixed(api, make_run, "r1", {})
+    api.patch("/api/v1/runs/r1", json={"tags": ["baseline"]})
+    fixed(api, make_run, "r2", {"everything": {}}, later=60.0)
+    eventually(lambda: verdict_of(api, "r2").get("effects"))
+    (own,) = verdict_of(api, "r2")["effects"]
+    assert own["outcome"] == "undecided" and "a comparison with a run without it" in own["sentence"]
+    page = api.get("/runs/r2").text
+    (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
+    assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section
+    # At its mark on the trend, which is drawn before.
+    assert "against " in page.split('id="effects"')[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakline_server.chart_parts import Axis, Mark, Points
+from leakline_server.chart_parts import Axis, Mark
 from leakline_server.web import inventory
 from leakline_server.web.accounted import accounted
 from leakline_server.web.annotations import MAX_MARKS, Clock, fix_effects, marks
@@ -17,9 +17,6 @@ RUN: dict[str, Any] = {
     "notes": [], "last_seen_at": "1970-01-01T00:20:00.000+00:00",
 }  # fmt: skip
 CLOCK = Clock([100.0, 200.0, 300.0], [0, 1, 2])
-# Ten MiB each until generation 10, one after.
-LEVELS = [min(g, 10) * 10 * MIB + max(g - 10, 0) * MIB for g in range(20)]
-ENDS = Points("a", "p", None, list(range(20)), LEVELS)
 
 
 def event(
@@ -34,7 +31,7 @@ def made(*events: dict[str, Any], **more: Any) -> tuple[Mark, ...]:
         more.get("axis", Axis("generation")),
         more.get("clock", CLOCK),
     )
-    effects = fix_effects(run, events, more.get("verdict"), more.get("ends"), axis, clock)
+    effects = fix_effects(events, more.get("verdict"), more.get("effects", ()), run["unit"])
     beside = (more.get(name, ()) for name in ("notes", "incidents", "alerts"))
     return marks(run, events, *beside, effects, axis, clock)
 
@@ -130,41 +127,74 @@ def test_many_cleanups_push_nothing_else_aside() -> None:
     assert len(made(*(event("mark", generation=i) for i in range(500)))) == MAX_MARKS
 
 
-def test_a_fix_tells_the_growth_on_both_sides_and_what_it_promised() -> None:
+def effect(
+    fix: str = "detach", *, after: float = MIB, since: float = 100.0, **more: Any
+) -> dict[str, Any]:
+    """As the analysis gives it, of 10 MiB before."""
+    ends = {
+        name: {"estimate": v, "low": v, "high": v}
+        for name, v in (("before", 10 * MIB), ("after", after), ("difference", after - 10 * MIB))
+    }
+    base = {
+        "fix": fix, "phase": None, "location": None, "rejected": None, "since": since, "measure": "growth",
+        "subject": None, "outcome": "helped", "sentence": "x", **ends,
+    }  # fmt: skip
+    return {**base, **more}
+
+
+def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised() -> None:
     check = {
         "fix": "detach", "claim": "growth_bytes_per_generation", "promised": 2 * MIB, "outcome": "held",
         "measured": {"estimate": MIB, "low": MIB, "high": MIB},
     }  # fmt: skip
-    (found,) = made(event("fix", "detach", generation=10), ends=ENDS, verdict={"fixes": [check]})
+    (found,) = made(
+        event("fix", "detach", generation=10), effects=[effect()], verdict={"fixes": [check]}
+    )
     assert found.text.split("\n") == [
         "detach",
-        "growth per generation: before +10.00 MiB, after +1.00 MiB",
+        "growth per generation: before +10.00 MiB, after +1.00 MiB: helped, -9.00 MiB (-9.00 MiB to -9.00 MiB)",
         "promised 2.00 MiB per generation, measured +1.00 MiB: held",
     ]
+
+
+def test_no_effect_is_an_answer_at_a_mark_and_names_what_it_was_compared_with() -> None:
+    told = effect(
+        after=10 * MIB, outcome="no_effect", measure="phase_growth", subject="evaluate",
+        against={"id": "r0", "name": "before-fix", "after": "r1"},
+    )  # fmt: skip
+    (found,) = made(event("fix", "detach", generation=0), effects=[told])
+    assert (
+        "against before-fix: evaluate per generation: before +10.00 MiB, after +10.00 MiB: no effect"
+        in found.text
+    )
 
 
 def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
     commit, place = "1f0c9a2b" * 5, "training/trainer.py:281"
     fix = {**event("fix", "detach", generation=10, location=place), "phase": None}
-    # One that begins alike, and one of the same name in a later attempt, have effects of their own.
+    # One that begins alike, and one before the fix had the form that is judged, have effects of their own.
     twin = {**fix, "name": "detach" + "h" * 200, "generation": 2}
-    again = {**fix, "time": 900.0, "generation": 4}
-    effects = fix_effects(RUN, [fix, twin, again], None, ENDS, Axis("generation"), CLOCK)
-    assert [len(each) for each in effects.values()] == [1, 1, 1]
+    again = {**fix, "time": 50.0, "generation": 4}
+    told = [effect(), effect(twin["name"], after=2 * MIB)]
+    effects = fix_effects([fix, twin, again], None, told, "generation")
+    assert [len(each) for each in effects.values()] == [1, 1, 0]
     assert len(set(map(tuple, effects.values()))) == 3
     environment = {"repository": "git@github.com:erl/trading.git", "commit": commit}
     section = inventory.events([fix], "generation", environment, effects)
     assert section is not None and section.table is not None
     cell = section.table.rows[0].cells[-1]
-    assert cell.text == f"{place}; growth per generation: before +10.00 MiB, after +1.00 MiB"
+    assert cell.text.startswith(
+        f"{place}; growth per generation: before +10.00 MiB, after +1.00 MiB"
+    )
     assert (
         cell.outside and cell.href is not None and cell.href.endswith("/training/trainer.py#L281")
     )
 
 
 def test_a_fix_with_too_little_on_one_side_says_so() -> None:
-    (found,) = made(event("fix", "detach", generation=2), ends=ENDS)
-    assert "before not known, after +" in found.text
+    unknown = effect(outcome="undecided", before=None, sentence="Too few generations ran before.")
+    (found,) = made(event("fix", "detach", generation=2), effects=[unknown])
+    assert found.text.split("\n")[1] == "not decidable: Too few generations ran before."
     (alone,) = made(event("fix", "detach", generation=2))
     assert alone.text == "detach"
 

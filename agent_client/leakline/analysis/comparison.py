@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -10,7 +9,9 @@ from statistics import median
 from typing import Final
 
 from . import gauges
-from .books import LEAKLINE_LINE, NO_PHASE
+from .books import NO_PHASE
+from .differences import SAME, change_of, percent_of
+from .effects import effects_of_comparison
 from .evidence import MATERIAL
 from .growth import type_growth
 from .history import ProcessHistory, RunHistory
@@ -31,26 +32,20 @@ from .results import (
     TypeGrowth,
     Verdict,
 )
-from .series import Lane, lanes_of, top_level
-from .since import kept_per_generation
+from .series import Lane, lanes_of
+from .stretch import Stretch
 from .study import LaneStudy
 from .survival import survival_change, survival_of
-from .trend import floor_slope
 from .verdict import examine
 from .wording import format_bytes, format_change
 
 _MIN_GENERATIONS: Final = 4
 # Generations at the start that are warm-up in both runs: left out where enough remain.
 _WARM_UP: Final = 2
-# A change of growth smaller than this is within what two runs of the same program differ by.
-_SAME: Final = 0.20
 # Share of memory by which two runs without a leak must end up apart to be told as different.
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
-# Generations a phase is compared over; more say nothing more.
-_PHASES_KEPT: Final = 256
-_NO_PERCENT: Final = 1e-9
 RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 
 
@@ -70,15 +65,18 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         outcome=outcome,
         summary=_summary(outcome, a, b, both) + (of_how_many(before) or of_how_many(after)),
         generations_compared=len(shared),
-        growth_bytes_per_generation=GrowthChange(a.growth, b.growth, *_change(a.growth, b.growth)),
-        peak_bytes=Change(a.peak, b.peak, _percent(a.peak, b.peak)),
-        seconds_per_generation=Change(a.seconds, b.seconds, _percent(a.seconds, b.seconds)),
+        growth_bytes_per_generation=GrowthChange(
+            a.growth, b.growth, *change_of(a.growth, b.growth)
+        ),
+        peak_bytes=Change(a.peak, b.peak, percent_of(a.peak, b.peak)),
+        seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
         by_type=_by_type(_upto(before, shared), _upto(after, shared)),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         fixes=b.verdict.fixes,
         by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
+        effects=effects_of_comparison(before, after, a.stretch, b.stretch),
         survival=survival_change(
             survival_of(before, a.verdict), survival_of(after, b.verdict), after.unit
         ),
@@ -98,46 +96,14 @@ class _Side:
         self.verdict: Verdict = examine(history, priorities=priorities)
         self.studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
         self.shared = frozenset(shared[warm_up(len(shared)) :])
-        self.growth = self._growth()
-        self.phases = self._phases()
+        self.stretch = Stretch(self.studies, [self._positions(study) for study in self.studies])
+        self.growth = self.stretch.growth()
+        self.phases = self.stretch.kept()
         self.peak = self._peak(shared)
         self.seconds = self._seconds()
 
     def _positions(self, study: LaneStudy) -> list[int]:
         return [i for i, g in enumerate(study.lane.generations) if g in self.shared]
-
-    def _growth(self) -> Interval | None:
-        slopes = []
-        for study in self.studies:
-            at = self._positions(study)
-            if len(at) >= 2 and study.lane.private:
-                rest = study.residual(len(study.lane))
-                x = [float(study.lane.generations[i]) for i in at]
-                slopes.append(floor_slope(x, [rest[i] for i in at]))
-        if not slopes:
-            return None
-        return Interval(
-            sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
-        )
-
-    def _phases(self) -> dict[str, Interval]:
-        found: dict[str, Interval] = {}
-        for study in self.studies:
-            at = self._positions(study)
-            if len(at) < 2:
-                continue
-            begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
-            booked = study.booked[begin:end]
-            x = [float(g) for g in study.lane.generations[begin:end]]
-            for name in sorted({top_level(path) for line in booked for path in line}):
-                if name == LEAKLINE_LINE:
-                    continue
-                s = kept_per_generation(x, [_booked_to(line, name) for line in booked])
-                old = found.get(name, Interval(0.0, 0.0, 0.0))
-                found[name] = Interval(
-                    old.estimate + s.estimate, old.low + s.low, old.high + s.high
-                )
-        return found
 
     def _peak(self, shared: Sequence[int]) -> float | None:
         """The highest resident size seen in the shared generations, of a page its tensors; the processes added up."""
@@ -179,10 +145,6 @@ class _Side:
 
     def matters(self, rate: float, generations: int) -> bool:
         return rate * min(100, 2 * max(1, generations)) >= MATERIAL * max(self.baseline, 1.0)
-
-
-def _booked_to(line: Mapping[str, float], top: str) -> float:
-    return sum(amount for path, amount in line.items() if top_level(path) == top)
 
 
 def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
@@ -230,8 +192,8 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
     if not a.leaks and not b.leaks and not _shows(a, b, new.estimate - old.estimate, generations):
         return "no_effect"
     apart_down, apart_up = new.high < old.low, new.low > old.high
-    smaller = new.estimate < (1 - _SAME) * old.estimate and apart_down
-    larger = new.estimate > (1 + _SAME) * max(old.estimate, 0.0) and apart_up
+    smaller = new.estimate < (1 - SAME) * old.estimate and apart_down
+    larger = new.estimate > (1 + SAME) * max(old.estimate, 0.0) and apart_up
     if larger and grows:
         return "worse"
     if a.leaks and not b.leaks and (smaller or not grew):
@@ -254,32 +216,13 @@ def _overlap(a: Interval, b: Interval) -> bool:
     return a.low <= b.high and b.low <= a.high
 
 
-def _change(
-    before: Interval | None, after: Interval | None
-) -> tuple[float | None, Interval | None]:
-    """(percent, difference). Two runs err independently, so their intervals add up as squares."""
-    if before is None or after is None:
-        return None, None
-    middle = after.estimate - before.estimate
-    down = math.hypot(after.estimate - after.low, before.high - before.estimate)
-    up = math.hypot(after.high - after.estimate, before.estimate - before.low)
-    difference = Interval(middle, middle - down, middle + up)
-    return _percent(before.estimate, after.estimate), difference
-
-
-def _percent(before: float | None, after: float | None) -> float | None:
-    if before is None or after is None or abs(before) < _NO_PERCENT:
-        return None
-    return round(100 * (after - before) / abs(before), 1)
-
-
 def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
     unit = b.history.unit
     if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
         return f"Undecided: only {generations} {unit}{'s' if generations != 1 else ''} to compare"
     was, now = a.growth.estimate, b.growth.estimate
     change = f"{format_bytes(was)} per {unit} before, {format_bytes(now)} after"
-    percent = _percent(was, now)
+    percent = percent_of(was, now)
     if outcome == "fixed":
         less = min(100.0, -(percent or 0.0))
         return f"Fixed: {change}: {less:.0f} % less growth over {generations} {unit}s"
@@ -298,7 +241,7 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
     names = sorted({*a.phases, *b.phases}, key=lambda name: (name in NO_PHASE, name))
     pairs = [(name, a.phases.get(name), b.phases.get(name)) for name in names]
-    rows = [PhaseChange(name, old, new, *_change(old, new)) for name, old, new in pairs]
+    rows = [PhaseChange(name, old, new, *change_of(old, new)) for name, old, new in pairs]
     return tuple(sorted(rows, key=_largest))
 
 
@@ -320,7 +263,7 @@ def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> T
     was, now = (None if row is None else row.count_per_generation for row in (old, new))
     return TypeChange(
         name, None if was is None else was.estimate, None if now is None else now.estimate,
-        old.last_count if old else None, new.last_count if new else None, *_change(was, now),
+        old.last_count if old else None, new.last_count if new else None, *change_of(was, now),
     )  # fmt: skip
 
 

@@ -45,12 +45,13 @@ class Fix:
     location: str | None
     promises: Mapping[str, Any]
     since: float
+    rejected: str | None = None
 
 
 def check_promises(history: RunHistory, told: Sequence[Told]) -> tuple[PromiseCheck, ...]:
     """Every promise of every fix, as they were declared. ``told``: each process place at its newest moment."""
     rows = []
-    for fix in _declared_fixes(history):
+    for fix in declared_fixes(history):
         seen = Since(history, told, fix.since)
         for claim, promised in _claims(fix):
             measured, outcome, sentence = _answer(seen, fix, claim, promised)
@@ -59,7 +60,7 @@ def check_promises(history: RunHistory, told: Sequence[Told]) -> tuple[PromiseCh
     return tuple(rows)
 
 
-def _declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
+def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
     """The newest form of each fix by name; a resume that declares it again as it was changes nothing."""
     found: dict[str, Fix] = {}
     events = [event for event in history.events if event.kind == "fix"]
@@ -68,6 +69,7 @@ def _declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
         fix = Fix(
             event.name, _text(event.data.get("phase")), _text(event.data.get("location")),
             promises if isinstance(promises, Mapping) else {}, event.time,
+            _text(event.data.get("rejected")),
         )  # fmt: skip
         known = found.get(fix.name)
         if known is None or (known.phase, known.promises) != (fix.phase, fix.promises):

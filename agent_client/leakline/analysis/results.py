@@ -10,6 +10,9 @@ Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
 Risk = Literal["none", "low", "high", "critical"]
 # Of one promise of a fix; undecided is: not yet testable.
 PromiseOutcome = Literal["held", "refuted", "undecided"]
+# Of a fix, on what it is about: bytes of the run, bytes that its phase keeps, or instances of a class, per generation.
+EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
+EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
 BandState = Literal["within", "outside", "open", "not_measured"]
@@ -121,6 +124,29 @@ class PromiseCheck:
     promised: float | None
     measured: Interval | None
     outcome: PromiseOutcome
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class FixEffect:
+    """One thing a fix is about, per generation, before it and after it.
+
+    ``subject``: the phase or class; None of the whole run. ``since``: Unix seconds of its declaration. ``rejected``:
+    what was thought of instead, as people wrote it. ``difference`` is after less before with its own 90 % interval.
+    """
+
+    fix: str
+    phase: str | None
+    location: str | None
+    rejected: str | None
+    since: float
+    measure: EffectMeasure
+    subject: str | None
+    before: Interval | None
+    after: Interval | None
+    change_percent: float | None
+    difference: Interval | None
+    outcome: EffectOutcome
     sentence: str
 
 
@@ -260,6 +286,8 @@ class Verdict:
     processes: tuple[ProcessGrowth, ...] = ()
     # Of a run that goes on and has said how many generations it takes.
     duration: RunDuration | None = None
+    # What each fix has done to this run: before and after it.
+    effects: tuple[FixEffect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +479,8 @@ class Comparison:
     fixes: tuple[PromiseCheck, ...] = ()
     by_gauge: tuple[GaugeChange, ...] = ()
     survival: SurvivalChange | None = None
+    # What each fix of the run after has done, against the run before.
+    effects: tuple[FixEffect, ...] = ()
 
 
 def to_json(thing: Any) -> Any:

@@ -23,8 +23,11 @@ _OUTSIDE: Final = {
 # Of TensorFlow.js, where nothing tells which objects they are.
 _UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
 
-# How the outcome of a promise is told to people, and how a band and a budget stand.
+# How the outcome of a promise and the effect of a fix are told to people, and how a band and a budget stand.
 PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
+EFFECT_WORDS: Final = {
+    "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
+}  # fmt: skip
 BAND_WORDS: Final = {
     "within": "as planned", "outside": "not as planned", "open": "still open", "not_measured": "not measured",
 }  # fmt: skip
@@ -58,12 +61,29 @@ def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each fix with its place, and indented beneath it what came of each promise; ``fixes`` as in the JSON."""
     told = None
     for check in fixes:
-        places = [check[name] for name in ("phase", "location") if check[name]]
-        fix = f"{check['fix']} ({', '.join(places)})" if places else str(check["fix"])
+        fix = fix_title(check)
         if fix != told:
             yield fix
         told = fix
         yield f"   {PROMISE_WORDS[check['outcome']]}: {check['sentence']}"
+
+
+def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
+    told = None
+    for effect in effects:
+        if effect["fix"] != told:
+            yield fix_title(effect)
+            if effect["rejected"]:
+                yield f"   rejected: {' '.join(effect['rejected'].split())}"
+        told = effect["fix"]
+        yield f"   {EFFECT_WORDS[effect['outcome']]}: {effect['sentence']}"
+
+
+def fix_title(told: Mapping[str, Any]) -> str:
+    """Of a promise or an effect: the fix with its place."""
+    places = [told[name] for name in ("phase", "location") if told[name]]
+    return f"{told['fix']} ({', '.join(places)})" if places else str(told["fix"])
 
 
 def plan_lines(

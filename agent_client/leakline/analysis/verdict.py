@@ -12,6 +12,7 @@ from .books import NO_PHASE, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .checklist import check_list
 from .duration import duration_of
+from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
 from .forecast import forecast
 from .gauges import with_companions
@@ -94,6 +95,7 @@ def _verdict(
             f"Learning: no {history.unit} seen yet", None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
             fixes=check_promises(history, [(s, None) for s in every]),
+            effects=effects_within(history, every),
             bands=check_bands(history, [s.lane for s in every]),
             budgets=check_budgets(history, every),
             processes=process_growth([s.lane for s in studies], (), ()),
@@ -126,6 +128,7 @@ def _verdict(
         forecast_score=score_of([s for s, _, _ in told], history.unit),
         processes=process_growth([s.lane for s in studies], said, findings),
         duration=duration_of(history, [s.lane for s in studies]),
+        effects=effects_within(history, every),
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))

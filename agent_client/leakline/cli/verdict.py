@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..analysis.results import SEVERITY
-from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import count_of
 from ..report.facts import finding_facts, forecast, interval
 from ..report.markdown import RunTold, run_markdown
@@ -120,7 +120,13 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def promised(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What the fixes of a verdict, or of the run after in a comparison, promised; nothing without a fix."""
+    """What the fixes of a verdict, or of the run after in a comparison, have done and promised, if there are any."""
+    # That of an older server tells no effects.
+    effects = answer.get("effects")
+    if effects:
+        yield ""
+        yield "what each fix has done:"
+        yield from (f"   {line}" for line in effect_lines(effects))
     # A verdict of a server before promises were checked has none.
     fixes = answer.get("fixes")
     if fixes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.summary import promise_lines
+from ..analysis.summary import effect_lines, promise_lines
 from ..analysis.wording import format_count
 from .facts import (
     change_interval,
@@ -62,6 +62,7 @@ def comparison_markdown(told: ComparisonTold) -> str:
         table(heads, _changes(told, unit)),
         [_support(found, unit), "", *_survival(found)],
         _findings(found["findings"]),
+        titled("What each fix has done", bullets(effect_lines(found.get("effects") or ()))),
         titled("What the fix promised", bullets(promise_lines(found.get("fixes") or ()))),
         titled("By phase", _phases(found["by_phase"], unit)),
         titled("By type", _types(found["by_type"], unit)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..analysis.ladder import GROWING
-from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from .facts import finding_facts, forecast, interval, leading_finding
 from .markup import NOTHING, bullets, code, escape, headline, table
@@ -240,6 +240,7 @@ def _rate(each: Json) -> str:
 def _checked(verdict: Json, unit: str) -> Iterator[str]:
     """The plan, what fixes promised, the checklist and the course. A verdict of an older server lacks some."""
     for title, lines in (
+        ("What each fix has done", effect_lines(verdict.get("effects") or ())),
         ("What the fix promised", promise_lines(verdict.get("fixes") or ())),
         ("Plan and budgets",
          plan_lines(verdict.get("bands") or (), verdict.get("budgets") or (), unit)),

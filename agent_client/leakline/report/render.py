@@ -8,7 +8,7 @@ from typing import Final
 
 from ..analysis.plan import plain_number
 from ..analysis.results import to_json
-from ..analysis.summary import check_lines, course_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
@@ -72,6 +72,7 @@ def render(report: Report) -> str:
     lines += _large(report.large_objects)
     lines += _endings(report)
     lines += _verdict(report)
+    lines += _effects(report)
     lines += _promises(report)
     lines += _checklist(report)
     lines += _plan(report)
@@ -243,6 +244,12 @@ def _verdict(report: Report) -> Iterator[str]:
 def _checklist(report: Report) -> Iterator[str]:
     yield from _banner("CHECKLIST")
     yield from check_lines(to_json(report.verdict.checklist))
+
+
+def _effects(report: Report) -> Iterator[str]:
+    if report.verdict.effects:
+        yield from _banner("WHAT EACH FIX HAS DONE")
+        yield from effect_lines(to_json(report.verdict.effects))
 
 
 def _promises(report: Report) -> Iterator[str]:

@@ -149,6 +149,13 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     return wanted
 
 
+def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The newest run of the same project that is tagged ``baseline`` and began before this one."""
+    tagged = list_runs(engine, RunFilter(project=run["project"], tag="baseline", limit=MAX_PAGE))
+    earlier = [each for each in tagged["items"] if each["started_at"] < run["started_at"]]
+    return max(earlier, key=lambda each: each["started_at"], default=None)
+
+
 def projects(engine: Engine) -> list[str]:
     with engine.connect() as connection:
         return list(connection.scalars(select(runs.c.project).distinct().order_by(runs.c.project)))

@@ -10,12 +10,12 @@ from typing import Any, Final
 from leakline.analysis.history import RunHistory
 from leakline.analysis.promises import GROWTH
 from leakline.analysis.summary import PROMISE_WORDS
-from leakline.analysis.trend import floor_slope
 
 from ..alerts.events import FIRED, OOM_RISK
-from ..chart_parts import Axis, Mark, Points
+from ..chart_parts import Axis, Mark
 from ..store.runs import unix
 from . import formats
+from .effects_view import effect_line
 from .inventory import Effects, alert_words, cleanup_words
 from .notes_view import Note
 
@@ -26,8 +26,6 @@ MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
 # The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
 TOLD: Final = (FIRED, OOM_RISK)
-# Readings on each side of a fix from which a growth can be told.
-MIN_READINGS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +111,14 @@ def marks(
 
 
 def fix_effects(
-    run: Json, events: Sequence[Json], verdict: Json | None, ends: Points | None, axis: Axis, clock: Clock
-) -> Effects:  # fmt: skip
+    events: Sequence[Json], verdict: Json | None, effects: Sequence[Json], unit: str
+) -> Effects:
     """Of each fix that is an event, for its mark and for those who cannot point at one.
 
-    ``ends``: private memory at generation ends, from which growth is told.
+    ``effects`` as `told_effects` gives them.
     """
-    place = place_on(axis, clock, unix(run["started_at"]))
     return {
-        (event["name"], event["time"]): _effect(
-            event["name"], place(event["time"], event["generation"]), ends, verdict, run["unit"]
-        )
+        (event["name"], event["time"]): _effect(event, verdict, effects, unit)
         for event in events
         if event["kind"] == "fix"
     }
@@ -136,16 +131,15 @@ def _newest(
     return sorted(placed, key=lambda mark: mark[0])[-most:]
 
 
-def _effect(
-    name: str, x: float | None, ends: Points | None, verdict: Json | None, unit: str
-) -> list[str]:
-    """Growth on both sides of the fix, and what it promised beside what the analysis has measured since."""
-    lines = []
-    if x is not None and ends is not None:
-        sides = [_growth(ends, lambda at: at < x), _growth(ends, lambda at: at >= x)]
-        if any(sides):
-            before, after = (side or "not known" for side in sides)
-            lines.append(f"growth per {unit}: before {before}, after {after}")
+def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
+    """What a fix has done, and what it promised beside what the analysis has measured since."""
+    name = event["name"]
+    # In another form than the one that is judged, it was another fix.
+    lines = [
+        effect_line(each, unit)
+        for each in effects
+        if each["fix"] == name and event["time"] >= each["since"]
+    ]
     for check in (verdict or {}).get("fixes") or ():
         if check["fix"] == name and check["claim"] == GROWTH:
             word = PROMISE_WORDS[check["outcome"]]
@@ -155,14 +149,6 @@ def _effect(
                 said = f"measured {formats.change(measured['estimate'])}"
             lines.append(f"promised {formats.size(check['promised'])} per {unit}, {said}: {word}")
     return lines
-
-
-def _growth(ends: Points, belongs: Callable[[float], bool]) -> str | None:
-    found = [(x, y) for x, y in zip(ends.x, ends.y, strict=True) if y is not None and belongs(x)]
-    if len(found) < MIN_READINGS:
-        return None
-    slope = floor_slope([x for x, _ in found], [y for _, y in found])
-    return formats.change(slope.estimate)
 
 
 def _wrapped(text: str) -> str:

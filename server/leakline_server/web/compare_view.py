@@ -18,6 +18,7 @@ from .. import charts
 from ..chart_parts import Axis, Chart, Line, Palette, Points
 from . import formats
 from .contexts import Figure, FindingView, Section, Status
+from .effects_view import effects
 from .promises import promises
 from .run_charts import in_phase_order, palette_of
 from .run_view import progress
@@ -101,7 +102,7 @@ def compare_page(
         sentence=comparison["summary"],
         support=_support(comparison, unit),
         changes=_changes(comparison, unit),
-        sections=tuple(_sections(axis, comparison, trends, unit, process)),
+        sections=tuple(_sections(axis, comparison, trends, unit, process, after["environment"])),
         books=_books(axis, (before, after), books, unit),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
@@ -195,9 +196,12 @@ def _sections(
     trends: Sequence[Points | None],
     unit: str,
     process: str | None,
+    environment: Json,
 ) -> list[Section]:
+    """``environment``: of the run after, whose fixes they are."""
     found = [
         _overlay(axis, trends, unit, process),
+        effects(comparison["effects"], unit, environment),
         promises(comparison["fixes"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),

@@ -97,6 +97,7 @@ class Derivations:
         self._engine, self._beside, self._priorities = engine, beside, priorities
         self._runs: _Newest[str, _Of] = _Newest(MAX_RUNS)
         self._comparisons: _Newest[tuple[Version, Version], Comparison] = _Newest(MAX_COMPARISONS)
+        self._lately: _Newest[tuple[str, str], tuple[float, Comparison]] = _Newest(MAX_COMPARISONS)
         self._lock = threading.Lock()
         self._renewing: set[str] = set()
 
@@ -114,13 +115,18 @@ class Derivations:
             self._renew(run_id)
         return known.derived
 
-    def compare(self, before: str, after: str) -> Comparison:
+    def compare(self, before: str, after: str, *, at_once: bool = False) -> Comparison:
+        """Of both runs as they are; ``at_once``: or as they were up to STALE_SECONDS ago."""
+        lately = self._lately.get((before, after)) if at_once else None
+        if lately is not None and time.monotonic() - lately[0] <= STALE_SECONDS:
+            return lately[1]
         found = self._comparisons.get((self._version(before), self._version(after)))
         if found is None:
             both = history.load_to_compare(self._engine, before, after)
             (older, older_revision), (newer, newer_revision) = both
             key = ((before, older_revision), (after, newer_revision))
             found = self._comparisons.put(key, analysis.compare(older, newer, self._priorities))
+        self._lately.put((before, after), (time.monotonic(), found))
         return found
 
     def _derive(self, run_id: str) -> _Of:

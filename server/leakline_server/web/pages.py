@@ -25,10 +25,13 @@ from ..store import (
     snapshots,
     told_processes,
 )
+from ..store.codec import CorruptChunk
+from ..store.history import NoSuchRun
 from .annotations import MAX_MARKS
 from .compare_view import ComparePage, axis_of, compare_page, compared_lines
 from .contexts import ErrorPage, PickPage, RunChoice, RunPage
 from .deletion_pages import deleted_run
+from .effects_view import told_effects
 from .json_response import json_response
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
@@ -91,6 +94,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
     return replace(
         data,
         events=details.list_events(use.engine, run_id),
+        effects=_effects(use, data.run, data.verdict),
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
@@ -101,6 +105,25 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
         end_bytes=_end_bytes(use, data.run, chosen_generation(data.books, viewed.get("g", ""))),
     )  # fmt: skip
+
+
+def _effects(
+    use: Services, run: Mapping[str, Any], verdict: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """What each fix has done, where the run cannot tell it by the comparison with the baseline of its project."""
+    within = (verdict or {}).get("effects") or ()
+    if all(each["outcome"] != "undecided" for each in within):
+        return told_effects(within, (), None)
+    before = runs.baseline_of(use.engine, run)
+    if before is None:
+        return told_effects(within, (), None)
+    live = run["state"] == "running"
+    try:
+        compared = to_json(use.derived.compare(before["id"], run["id"], at_once=live))
+    except (NoSuchRun, CorruptChunk):
+        # Another run that is gone or damaged takes no page from this one.
+        return told_effects(within, (), None)
+    return told_effects(within, compared["effects"], {**before, "after": run["id"]})
 
 
 def _chart_data(

@@ -61,7 +61,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
     private = _lines(data, PRIVATE) or _lines(data, JS_PRIVATE)
     rss = _lines(data, ("process.rss_bytes",))
-    effects = _effects(data, private or rss)
+    effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
     devices = data.read_ends(charts.GPU_SERIES)
     titles = sections.type_lines(data.types)
     found = RunCharts(
@@ -105,11 +105,6 @@ def palette_of(run: Json, books: Books) -> Palette:
     """Declared phases first: their colours do not depend on what happens to run."""
     booked = (line.name for line in books.lines if line.name not in NO_PHASE)
     return Palette.of([*run["phases"], *run["phases_seen"], *booked])
-
-
-def _effects(data: RunData, lines: Sequence[Points]) -> Effects:
-    ends = next((points for points in lines if points.phase is None), None)
-    return fix_effects(data.run, data.events, data.verdict, ends, data.axis, data.clock)
 
 
 def _trend(

@@ -44,6 +44,8 @@ class RunData:
     alerts: Sequence[Json] = ()
     census: Json | None = None
     clock: Clock = NO_CLOCK
+    # Of fixes, each with the run that it was compared with.
+    effects: Sequence[Json] = ()
     # What the address of the page asks for, by parameter.
     asked: Mapping[str, str] = field(default_factory=dict)
     # Private memory of all processes at the end of the generation that the books are shown of as one sum.

@@ -17,6 +17,7 @@ from .accounted import SOURCES, accounted
 from .calculator import calculator
 from .checklist import ticks
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
+from .effects_view import effects
 from .expectations_view import expectations
 from .forecasts_view import past_forecasts
 from .links import commit_link
@@ -161,6 +162,7 @@ def _sections(data: RunData) -> list[Section | None]:
     return [
         sections.trend(found.trend, unit, trend_note(data)),
         ending_view.end(run, data.snapshots),
+        effects(data.effects, unit, run["environment"]),
         promises((data.verdict or {}).get("fixes", ()), unit),
         planned(data.verdict, unit),
         past_forecasts((data.verdict or {}).get("forecast_score"), unit),
