@@ -7,6 +7,7 @@ streams to end, so that nothing is left to wait for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -32,7 +33,7 @@ from .config import Config, is_loopback, misspelt
 from .connections import KEPT_FILES, Connection
 from .limits import MAX_CONNECTIONS
 from .store import disk, logins
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, is_out_of_space, open_engine
 from .store.migrate import NewerDatabase
 from .store.rules import TooManyRules
 from .store.serving import AlreadyServed, alone_on
@@ -46,6 +47,8 @@ OPEN: Final = (65_536, 10_240)
 # A backstop: nothing should need it.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 SWITCH_SECONDS: Final = 0.001
+# Said by the system itself: no room, and no more of what this user may have.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # Of ten thousand runs a million objects are remembered. Going through them all stops every answer for a fifth of a
 # second, and is rarely worth it: what is garbage is young. All of them once in 800,000, where a quarter more has lasted
 # since: what did not stay young is bounded by that.
@@ -106,7 +109,16 @@ def _open(config: Config, held: contextlib.ExitStack) -> FastAPI:
     except (AlreadyServed, BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
+        raise CannotServe(_cannot_open(error)) from error
+
+
+def _cannot_open(error: Exception) -> str:
+    if is_out_of_space(error) or getattr(error, "errno", None) in FULL:
+        return (
+            "cannot open the database: its disk is full, and opening it takes a little room (32 KiB, and what a new "
+            "version or another password writes); make room there, then start again"
+        )
+    return f"cannot open the database: {_reason(error)}"
 
 
 def _reason(error: Exception) -> str:
@@ -207,7 +219,7 @@ def _can_sign_in(config: Config) -> bool:
     except BadDatabaseUrl as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
+        raise CannotServe(_cannot_open(error)) from error
 
 
 def _bind(config: Config) -> socket.socket:

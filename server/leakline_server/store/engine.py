@@ -180,12 +180,11 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         pool_use_lifo=True,
         hide_parameters=True,
     )
+    event.listen(engine, "connect", _able_to_shrink)
     _on_connect(
         engine,
         [
             f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}",
-            # Before anything is in the file: later it has no effect (`disk.py`).
-            "PRAGMA auto_vacuum=INCREMENTAL",
             "PRAGMA journal_mode=WAL",
             f"PRAGMA synchronous={synchronous.upper()}",
             "PRAGMA foreign_keys=ON",
@@ -195,6 +194,16 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
     event.listen(engine, "begin", _begin_sqlite)
     _write_locks[engine] = threading.RLock()
     return engine
+
+
+def _able_to_shrink(connection: Any, _record: Any) -> None:
+    """A file in which there is nothing yet keeps the map that lets it shrink. Later that has no effect (`disk.py`), and
+    is a write all the same: on a full disk no connection could be opened, not even to read.
+    """
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if pages == 0:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
 
 
 def _begin_sqlite(connection: Connection) -> None:
