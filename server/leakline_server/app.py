@@ -21,9 +21,9 @@ from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk, logins
+from .store import disk, full_disk, logins
 from .store.columns import Key
-from .store.engine import Engine, open_engine
+from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.migrate import upgrade
 from .store.rules import take_file
 from .web import (
@@ -99,7 +99,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     advice = disk.prepare(engine)
     if advice is not None:
         log.warning(advice)
-    take_file(engine, config.rules, time.time())
+    _take_rules(engine, config)
     logins.take_password(engine, config.admin_password, hash_password, is_password)
     rooms = _Rooms(config, engine, looks_apart)
     app = _Application(
@@ -175,6 +175,16 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.hot = Hot(rooms.services, app.state.metrics, Guard(app, config), Door(app, *door))
     app.told = logs.Told(app.answer) if logs.tells_requests() else app.answer
     return app
+
+
+def _take_rules(engine: Engine, config: Config) -> None:
+    """A disk that is full ends no reading: the rules are then those of the last start that found room."""
+    try:
+        take_file(engine, config.rules, time.time())
+    except DATABASE_ERRORS as error:
+        if not full_disk.is_told(engine, error):
+            raise
+        log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
 
 
 class _Application(FastAPI):

@@ -7,6 +7,7 @@ streams to end, so that nothing is left to wait for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -32,7 +33,14 @@ from .config import Config, is_loopback, misspelt
 from .connections import KEPT_FILES, Connection
 from .limits import MAX_CONNECTIONS
 from .store import disk, logins
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
+from .store.engine import (
+    DATABASE_ERRORS,
+    BadDatabaseUrl,
+    is_out_of_space,
+    may_answer_soon,
+    open_engine,
+    ping,
+)
 from .store.migrate import NewerDatabase
 from .store.rules import TooManyRules
 from .store.serving import AlreadyServed, alone_on
@@ -45,7 +53,13 @@ KEEP_ALIVE_SECONDS: Final = 75
 OPEN: Final = (65_536, 10_240)
 # A backstop: nothing should need it.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
+# Waited for at a start, and at an end: on Postgres nothing is lost that was acknowledged, whenever we go.
+POSTGRES_SECONDS: Final = 30.0
+POSTGRES_PAUSE_SECONDS: Final = 1.0
+SILENT_END_SECONDS: Final = 5.0
 SWITCH_SECONDS: Final = 0.001
+# Said by the system itself: no room, and no more of what this user may have.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # Of ten thousand runs a million objects are remembered. Going through them all stops every answer for a fifth of a
 # second, and is rarely worth it: what is garbage is young. All of them once in 800,000, where a quarter more has lasted
 # since: what did not stay young is bounded by that.
@@ -63,8 +77,8 @@ class CannotServe(LeaklineError):
 
 def serve(config: Config, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. ``started`` gets the address once requests are answered."""
-    refuse_without_a_login(config)
     logs.configure(config.log_format, config.log_level)
+    refuse_without_a_login(config)
     for sentence in misspelt():
         log.warning(sentence)
     # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
@@ -100,13 +114,53 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 def _open(config: Config, held: contextlib.ExitStack) -> FastAPI:
     """The application on its database, which stays ours until ``held`` ends."""
+    _await_postgres(config.database_url)
     try:
         held.enter_context(alone_on(config.database_url))
         return create_app(config, looks_apart=True)
     except (AlreadyServed, BadDatabaseUrl, NewerDatabase, TooManyRules) as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
+        raise CannotServe(_cannot_open(error)) from error
+
+
+def _await_postgres(url: str) -> None:
+    """Until it answers: what starts it and us at a time starts us first, and it may be initialising. Raises CannotServe
+    with what it said last. What else is wrong is found by whoever opens it.
+    """
+    if disk.file_of(url) is not None:
+        return
+    try:
+        engine = open_engine(url)
+    except BadDatabaseUrl as error:
+        raise CannotServe(str(error)) from error
+    until, told = time.monotonic() + POSTGRES_SECONDS, False
+    try:
+        while True:
+            try:
+                ping(engine)
+                return
+            except DATABASE_ERRORS as error:
+                if not may_answer_soon(error) or time.monotonic() > until:
+                    raise CannotServe(_cannot_open(error)) from error
+                if not told:
+                    log.warning(
+                        "%s does not answer; trying again for up to %.0f seconds",
+                        " ".join(disk.called(engine)), POSTGRES_SECONDS,
+                    )  # fmt: skip
+                told = True
+                time.sleep(POSTGRES_PAUSE_SECONDS)
+    finally:
+        engine.dispose()
+
+
+def _cannot_open(error: Exception) -> str:
+    if is_out_of_space(error) or getattr(error, "errno", None) in FULL:
+        return (
+            "cannot open the database: its disk is full, and opening it takes a little room (32 KiB, and what a new "
+            "version or another password writes); make room there, then start again"
+        )
+    return f"cannot open the database: {_reason(error)}"
 
 
 def _reason(error: Exception) -> str:
@@ -174,7 +228,21 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._services.live.close()
+        if self._services.engine.dialect.name == "postgresql":
+            _end_without_it(130 if sig == signal.SIGINT else 0)
         super().handle_exit(sig, frame)
+
+
+def _end_without_it(status: int) -> None:
+    """A backstop: whatever waits for a Postgres that says nothing cannot be told to stop waiting."""
+
+    def end() -> None:
+        log.warning("the database does not answer; ended without waiting for it")
+        os._exit(status)
+
+    timer = threading.Timer(SILENT_END_SECONDS, end)
+    timer.daemon = True
+    timer.start()
 
 
 def refuse_without_a_login(config: Config) -> None:
@@ -198,6 +266,7 @@ def _can_sign_in(config: Config) -> bool:
     """Whether the database has one. Raises CannotServe."""
     if disk.missing_file(config.database_url) is not None:
         return False
+    _await_postgres(config.database_url)
     try:
         engine = open_engine(config.database_url)
         try:
@@ -207,7 +276,7 @@ def _can_sign_in(config: Config) -> bool:
     except BadDatabaseUrl as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise CannotServe(f"cannot open the database: {_reason(error)}") from error
+        raise CannotServe(_cannot_open(error)) from error
 
 
 def _bind(config: Config) -> socket.socket:

@@ -11,7 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,106 @@ def needs_mounts() -> None:
 SMALL_DISK = """
 mount -t tmpfs -o size=6m leakline "$1" && head -c 2m /dev/zero > "$1/ballast" && shift && exec "$@"
 """
+# As long as it stands: others enter its mounts.
+HELD_DISK = 'mount -t tmpfs -o size=6m leakline "$1" && echo there && exec sleep 600'
+
+
+class Disk(contextlib.AbstractContextManager["Disk"]):
+    """A small one of its own, on which programs start and end."""
+
+    def __init__(self, folder: Path) -> None:
+        needs_mounts()
+        self.folder = folder / "disk"
+        self.folder.mkdir()
+        self._holder = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", HELD_DISK, "sh", str(self.folder)], stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+        assert self._holder.stdout is not None and self._holder.stdout.readline() == "there\n"
+        self.inside = Path(f"/proc/{self._holder.pid}/root{self.folder}")
+        self.url = f"sqlite:///{self.folder}/leakline.db"
+
+    def start(self, *command: str, **pipes: Any) -> subprocess.Popen[str]:
+        entered = ["nsenter", "-m", "-t", str(self._holder.pid), sys.executable, "-m", "leakline"]
+        return subprocess.Popen(
+            [*entered, *command, "--database-url", self.url], text=True, **pipes
+        )
+
+    def fill(self) -> None:
+        """To its last byte: a file that takes what is left."""
+        with (self.inside / "junk").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4_096))
+
+    def __exit__(self, *_: object) -> None:
+        self._holder.kill()
+        self._holder.communicate()
+
+
+@contextlib.contextmanager
+def served(disk: Disk, log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on the disk, and its address."""
+    with log.open("w") as errors:
+        process = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=errors)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "http://" in line, log.read_text()
+        yield process, "http://" + line.split("http://")[1].split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_at_once(address: str, readers: int = 30) -> list[int]:
+    """The statuses of what so many ask for at a time: more than a pool has open by itself."""
+    paths = ["/api/v1/runs/r1", "/runs/r1", "/api/v1/runs", "/api/v1/runs/r1/export.csv"]
+
+    def read(number: int) -> list[int]:
+        with Api(address) as api:
+            return [api.get(paths[(number + i) % len(paths)]).status_code for i in range(4)]
+
+    with ThreadPoolExecutor(readers) as pool:
+        return [status for found in pool.map(read, range(readers)) for status in found]
+
+
+@pytest.mark.flow
+def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
+    tmp_path: Path, make_run: Any
+) -> None:
+    with Disk(tmp_path) as disk:
+        run = wide(make_run)
+        with served(disk, tmp_path / "log") as (process, address):
+            with Api(address) as api:
+                run.create(api)
+                run.send(api, 0, 200, 50)
+            disk.fill()
+            with Api(address) as api:
+                until_refused(
+                    lambda i: api.post("/api/v1/runs/r1/batches", json=run.wire(200 + i, 50))
+                )
+            assert set(read_at_once(address)) == {200}
+            # Killed, so that what SQLite keeps beside the file is still there and is read as it is.
+            process.kill()
+            process.wait(10)
+        disk.fill()
+        with served(disk, tmp_path / "again") as (_, address):
+            assert set(read_at_once(address)) == {200}
+            with Api(address) as api:
+                assert count(api) >= 200
+        file = tmp_path / "r1.csv"
+        wanted = ("db", "export", "r1", "--format", "csv", "--out", str(file))
+        export = disk.start(*wanted, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said, _ = export.communicate(timeout=60)
+        assert export.returncode == 0, said
+        assert len(file.read_text().splitlines()) > 200
+        # Ended in order nothing is beside the file, and SQLite must make it again.
+        for beside in disk.inside.glob("leakline.db-shm"):
+            beside.unlink()
+        disk.fill()
+        refused = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        _, told = refused.communicate(timeout=60)
+        assert refused.returncode == 1
+        assert "its disk is full" in told and len(told.splitlines()) == 1, told
 
 
 @pytest.mark.flow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Delete, Engine, Insert, Update, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.sql.compiler import Compiled, SQLCompiler
 
 Synchronous = Literal["full", "normal"]
@@ -26,7 +27,19 @@ Synchronous = Literal["full", "normal"]
 DATABASE_ERRORS: Final = (SQLAlchemyError,)
 BUSY_TIMEOUT_MILLISECONDS: Final = 30_000
 WAL_LIMIT_BYTES: Final = 16 * 2**20
+# With a Postgres that says nothing, where its address does not say otherwise: by themselves 130 s for a connection, and
+# two hours until one is given up whose other end has gone. What a statement may take is not bounded: an export of a
+# long run and a new version take their time.
+PATIENCE: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 
+_pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
+_pings_lock = threading.Lock()
 _write_locks: WeakKeyDictionary[Engine, threading.RLock] = WeakKeyDictionary()
 
 # SQLITE_FULL, and what a file says that must not grow: IOERR_WRITE (over a quota), IOERR_FSYNC, IOERR_SHMSIZE.
@@ -41,8 +54,10 @@ __all__ = [
     "check_that_it_writes",
     "check_url",
     "is_out_of_space",
+    "may_answer_soon",
     "open_engine",
     "ping",
+    "pinging",
     "writing",
 ]
 
@@ -61,7 +76,8 @@ def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
         return _open_sqlite(url, str(parsed.database), synchronous)
     engine = create_engine(
         # What is stored is not for logs, where errors go.
-        url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True
+        url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True,
+        connect_args={name: value for name, value in PATIENCE.items() if name not in parsed.query},
     )  # fmt: skip
     if synchronous == "normal":
         _on_connect(engine, ["SET synchronous_commit = off"])
@@ -101,6 +117,42 @@ def ping(engine: Engine) -> None:
     """Raises one of DATABASE_ERRORS when the database does not answer."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
+
+
+def pinging(engine: Engine) -> Future[None]:
+    """A `ping` that is under way, on a thread of its own that nobody waits for at the end. One at a time, however many
+    ask: a database that says nothing would hold a thread for each.
+    """
+    with _pings_lock:
+        found = _pings.get(engine)
+        if found is None or found.done():
+            found = _pings[engine] = Future()
+            found.set_running_or_notify_cancel()
+            threading.Thread(
+                target=_ping_into, args=(engine, found), name="leakline-ping", daemon=True
+            ).start()
+        return found
+
+
+def _ping_into(engine: Engine, answer: Future[None]) -> None:
+    try:
+        ping(engine)
+    except Exception as error:  # noqa: BLE001 - for whoever asked
+        answer.set_exception(error)
+    else:
+        answer.set_result(None)
+
+
+def may_answer_soon(error: BaseException) -> bool:
+    """Whether a Postgres that could not be reached is perhaps only beginning: nobody listens, nothing is said, or it
+    says that it starts. One that refuses us refuses us again.
+    """
+    reason = getattr(error, "orig", None)
+    text = str(reason)
+    is_connecting = type(reason).__module__.startswith("psycopg") and isinstance(
+        error, OperationalError
+    )
+    return is_connecting and ("FATAL" not in text or "the database system is" in text)
 
 
 def check_that_it_writes(engine: Engine) -> None:
@@ -180,12 +232,11 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         pool_use_lifo=True,
         hide_parameters=True,
     )
+    event.listen(engine, "connect", _able_to_shrink)
     _on_connect(
         engine,
         [
             f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}",
-            # Before anything is in the file: later it has no effect (`disk.py`).
-            "PRAGMA auto_vacuum=INCREMENTAL",
             "PRAGMA journal_mode=WAL",
             f"PRAGMA synchronous={synchronous.upper()}",
             "PRAGMA foreign_keys=ON",
@@ -195,6 +246,16 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
     event.listen(engine, "begin", _begin_sqlite)
     _write_locks[engine] = threading.RLock()
     return engine
+
+
+def _able_to_shrink(connection: Any, _record: Any) -> None:
+    """A file in which there is nothing yet keeps the map that lets it shrink. Later that has no effect (`disk.py`), and
+    is a write all the same: on a full disk no connection could be opened, not even to read.
+    """
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if pages == 0:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -43,11 +43,16 @@ def alone_on(url: str) -> Iterator[None]:
                 f"another server (process {file.read(20).strip() or 'unknown'}) already serves {path}; use that one, "
                 "name another file with --database-url, or run several servers on Postgres"
             ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        _sign(file.fileno())
         # The lock ends with the process, however that ends.
         yield
+
+
+def _sign(descriptor: int) -> None:
+    """Who it is, for the sentence of another. On a full disk nobody is named: the lock holds all the same."""
+    os.ftruncate(descriptor, 0)
+    with contextlib.suppress(OSError):
+        os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def _file_of(url: str) -> Path | None:

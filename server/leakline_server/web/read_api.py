@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from typing import Annotated, Any, Final
@@ -37,6 +38,8 @@ from .services import Services, Use, address_of
 
 router = APIRouter(prefix="/api/v1")
 health = APIRouter(tags=["health"])
+# Who asks whether we are ready waits little longer.
+READY_SECONDS: Final = 2.0
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": schemas.Error, "description": "no such run"},
@@ -317,7 +320,8 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(schemas.Health, {}))
-def healthz() -> Response:
+async def healthz() -> Response:
+    """Without a thread of the pool: all of them may wait for a database that says nothing."""
     return json_response({"status": "ok"})
 
 
@@ -327,8 +331,17 @@ def healthz() -> Response:
     summary="The database answers and batches are written",
     **_answer(schemas.Health, {503: {"model": schemas.Error}}),
 )
-def readyz(use: Use) -> Response:
-    engine.ping(use.engine)
+async def readyz(request: Request) -> Response:
+    # Not as `Use`, which is made on a thread of the pool.
+    use: Services = request.app.state.services
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)
+    except TimeoutError as error:
+        raise Unavailable(
+            "database_silent",
+            f"the database has not answered within {READY_SECONDS:.0f} seconds",
+            retry_after_seconds=2,
+        ) from error
     if not use.writer.alive:
         raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
     if use.writer.figures.refused:
