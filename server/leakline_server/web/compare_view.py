@@ -34,7 +34,10 @@ Json = Mapping[str, Any]
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
 # Beneath the sentence that names both units.
-_APART: Final = "Nothing was compared per unit; the highest memory is that of each whole run, and no finding can be called gone."
+_APART: Final = (
+    "Nothing was compared per unit; the highest memory is that of each whole run, and no finding "
+    "can be called gone."
+)
 SIDES: Final = ("before", "after")
 
 

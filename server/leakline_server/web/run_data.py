@@ -42,6 +42,7 @@ class RunData:
     incidents: Sequence[Json] = ()
     # {event, created_at in Unix seconds, payload}, the newest first.
     alerts: Sequence[Json] = ()
+    any_webhook: bool = True
     census: Json | None = None
     clock: Clock = NO_CLOCK
     # What the address of the page asks for, by parameter.
