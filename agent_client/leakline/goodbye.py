@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,12 @@ def verdict_of_server(
             return one_line(f"{outcome.body.get('status')}: {summary}", LINE_LIMIT)
         time.sleep(ASK_AGAIN_SECONDS)
     return None
+
+
+def not_ready(project: str, name: str, url: str) -> str:
+    """``; in a few seconds: leakline verdict mine/before, or http://...``"""
+    command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
+    return f"; in a few seconds: {command}{url}"
 
 
 def verdict_within(path: Path, seconds: float) -> str | None:

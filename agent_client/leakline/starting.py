@@ -16,7 +16,7 @@ from .cleanups import Cleanups
 from .delivery import Delivery
 from .environment import read_environment
 from .family import identity
-from .goodbye import verdict_of_server, verdict_within
+from .goodbye import not_ready, verdict_of_server, verdict_within
 from .guard import logger
 from .loop import Loop
 from .names import readable_name
@@ -232,12 +232,15 @@ class Chain:
     def say_goodbye(self) -> None:
         if self._is_told_of or self.spool_path is None:
             return
-        until, where = self._exit_until, f"leakline report {self.spool_path.parent}"
+        until, where = self._exit_until, f": leakline report {self.spool_path.parent}"
         if self._arrived:
             # The server has it as well, and nobody waits for what is to be seen there.
-            until, where = self._goodbye_until, self._settings.url
+            until, where = (
+                self._goodbye_until,
+                not_ready(self._settings.project, self.header.name, self._settings.url),
+            )
         verdict = self._verdict or verdict_within(self.spool_path, until - time.monotonic())
-        self._notices.say(verdict or f"the verdict takes longer than an exit may; see {where}")
+        self._notices.say(verdict or f"the verdict is not ready yet{where}")
 
     def _say_hello(self) -> None:
         settings = self._settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakline.analysis import examine
+from leakline.analysis import compare, examine
 from leakline.analysis.history import RunHistory, history_from_batches
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 
@@ -76,3 +76,19 @@ def test_a_run_that_is_counted_by_the_minute_is_the_same_object() -> None:
     from leakline.analysis.units import in_its_unit
 
     assert in_its_unit(read) is read
+
+
+def test_seconds_and_generations_have_nothing_in_common() -> None:
+    """Per second anything grows by less than per generation, which is no merit of a change."""
+    by_generation = history("generation", batch(range(20), grows=8 * MIB, generations=True))
+    by_second = history("second", batch(range(120), grows=MIB))
+    for before, after in ((by_generation, by_second), (by_second, by_generation)):
+        result = compare(before, after)
+        assert result.outcome == "undecided"
+        told = f"one run counts {before.unit}s, the other {after.unit}s; record both alike"
+        assert told in result.summary
+        assert (result.generations_compared, result.by_phase, result.by_type) == (0, (), ())
+        growth = result.growth_bytes_per_generation
+        assert (growth.before, growth.after, growth.change_percent) == (None, None, None)
+        assert result.peak_bytes.before is not None
+        assert not result.findings.gone

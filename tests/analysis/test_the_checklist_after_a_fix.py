@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leakline.analysis import RunHistory, examine, history_from_batches, verdict_json
 from leakline.analysis.results import CheckItem
-from leakline.analysis.summary import CHECK_QUESTIONS, CHECK_WORDS, check_lines
+from leakline.analysis.summary import CHECK_QUESTIONS, CHECK_WORDS, check_lines, check_question
 from leakline.snapshot import Batch, Event, Snapshot
 
 
@@ -244,6 +244,14 @@ def test_the_list_is_told_in_lines_with_marks() -> None:
     assert [set(item) for item in items] == [{"check", "outcome", "sentence"}] * 4
     lines = list(check_lines(items))
     assert lines[0] == "[-] GPU memory stays within its pattern: not measured"
-    assert lines[4] == "[x] The run passes the point where it died before: done"
+    assert lines[4] == "[x] Every planned generation has run: done"
     assert set(CHECK_QUESTIONS) == {item["check"] for item in items}
     assert set(CHECK_WORDS) == {"done", "failed", "not_yet", "not_measured"}
+
+
+def test_what_was_only_planned_is_not_called_a_death() -> None:
+    """A first run has died nowhere; one with an earlier attempt, or a promise, is asked for where that died."""
+    (_, _, passed, _) = verdict_json(examine(Training(total=40).history()))["checklist"]
+    assert check_question(passed) == "Every planned generation has run"
+    (_, _, passed, _) = verdict_json(examine(Training().history()))["checklist"]
+    assert check_question(passed) == "The run passes the point where it died before"

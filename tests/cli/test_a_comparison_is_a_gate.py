@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.request import urlopen
 
 from tests.cli.conftest import MIB, STARTED, by_the_minute, post_run
 
@@ -64,3 +65,30 @@ def test_runs_by_the_minute_are_compared_by_the_minute(leakline: Any, server: st
     assert "growth per minute" in output
     assert "difference: -20.00 MiB per minute (" in output
     assert "per generation" not in output
+
+
+def test_minutes_are_not_held_against_generations(leakline: Any, server: str) -> None:
+    """A run by the minute grows by less per minute than by generation, and none of that is a fix."""
+    header = RunHeader("minutes-alone", "by-time", "alone", "minute", None, STARTED)
+    post_run(server, header, 0, by_the_minute)
+    pair = ("app/leaking", "by-time/alone", "--server", server)
+    said = leakline("compare", *pair, "--fail-on=undecided,worse")
+    assert said.status == 3
+    assert "failed on: undecided" in said.output
+    assert (
+        "Undecided: one run counts generations, the other minutes; record both alike" in said.output
+    )
+    assert "difference:" not in said.output
+    assert "\ngone:" not in said.output
+    page = _page(f"{server}/compare?before=run1&after=minutes-alone")
+    assert "one axis would lay a second over a generation" in page
+    assert "Nothing was compared per unit" in page
+    assert "0 generations that both runs have" not in page
+    assert 'id="books-before"' not in page
+    lines = _page(f"{server}/compare/lines?before=run1&after=minutes-alone&x=0..5")
+    assert json.loads(lines)["lines"] == {}
+
+
+def _page(address: str) -> str:
+    with urlopen(address, timeout=30) as answer:
+        return str(answer.read().decode())

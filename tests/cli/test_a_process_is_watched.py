@@ -154,3 +154,22 @@ def test_who_stops_watching_leaves_the_process_alone(
     ]
     # Of minutes it has no generations, which is not none.
     assert re.search(r" killed {2,}[\d.]+ [KMG]iB ", listed)
+
+
+def test_growth_seen_from_outside_is_not_called_memory_outside_python(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It keeps bytearrays: nobody outside can tell those from what a C extension keeps."""
+    process = start(GROWS, "9")
+    watch = watching(tmp_path, process.pid, "--per", "second")
+    first_line(tmp_path, watch)
+    watch.communicate(timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "leakline", "report", ".leakline"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = done.stdout.partition("VERDICT")[2]
+    assert re.search(r"Memory grows by \S+ MiB per second.*; from outside nobody can tell", told)
+    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in told
+    assert "C extensions" not in told
+    assert "no counted Python object" not in told

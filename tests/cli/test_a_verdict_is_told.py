@@ -66,7 +66,7 @@ def test_the_checklist_is_told_with_a_mark_for_each_question(leakline: Any, serv
     output = leakline("verdict", "app/leaking", "--server", server).output
     told = output[output.index("checklist:") :].splitlines()
     assert told[1] == "   [-] GPU memory stays within its pattern: not measured"
-    assert told[3] == "   [!] Memory follows a consistent pattern: failed"
+    assert told[3] == "   [!] Memory does not keep growing: failed"
     assert "Environment" in told[4]
     assert told[5] == "   [x] The run passes the point where it died before: done"
     assert told[6].strip() == "14 generations complete, held against the 14 that the fix promised."

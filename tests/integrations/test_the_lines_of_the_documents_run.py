@@ -47,3 +47,20 @@ def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: 
     assert ended.errors.count("leakline: run ") == 1
     assert ended.told()["state"] == "finished"
     assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)
+
+
+def test_the_first_lines_of_find_a_leak_end_as_printed(
+    run_program: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """A stranger's first run, with nothing that leaks: no finding, none of our own objects, no time of 0 s."""
+    page = (DOCUMENTS.parent / "find-a-leak.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)[:1]
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)[:1]
+    (tmp_path / "train.py").write_text(code)
+    ended = run_program(["train.py"], "find-a-leak")
+    assert ended.status == 0, ended.errors
+    report, sentence = ended.output, shown.partition("+")[0]
+    assert sentence in report, report.partition("VERDICT")[2]
+    assert "about 0 s" not in report
+    assert "leakline." not in report.partition("Objects:")[2].partition("VERDICT")[0]
+    assert "[watch]" not in report

@@ -55,7 +55,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
     ]
     assert (
         "12 generations complete, held against the 25"
-        in found["The run passes the point where it died before"][2]
+        in found["Every planned generation has run"][2]
     )
     assert (
         "agent&lt;b&gt; ran once and freed nothing." in found["Cleanups run and free something"][2]

@@ -23,6 +23,10 @@ from .study import Assessed
 from .wording import short_name
 
 MAX_LINES: Final = 6
+# Where no object was ever counted, memory outside Python is a guess like any other.
+_FROM_OUTSIDE: Final = (
+    "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
+)
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
 
@@ -210,7 +214,7 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 )  # fmt: skip
 
 
-def advice_for(a: Assessed, holder: str | None) -> tuple[str, ...]:
+def advice_for(a: Assessed, holder: str | None, from_outside: bool = False) -> tuple[str, ...]:
     """Lines in order of how exactly they name the cause, at most MAX_LINES."""
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -228,7 +232,8 @@ def advice_for(a: Assessed, holder: str | None) -> tuple[str, ...]:
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
         lines += _bounds(a)
-    lines.extend(_BY_KIND.get(cause.kind, ()))
+    from_here = from_outside and cause.kind == "native"
+    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
 

@@ -52,12 +52,17 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
     """Compare ``after`` with ``before`` over the generations both have.
 
-    Growth is private memory without what declared containers gained, after the first generations.
+    Growth is private memory without what declared containers gained, after the first generations. Runs that are
+    counted in different units have nothing in common: the tenth second is no tenth generation.
     """
-    shared = _shared_generations(before, after)
+    alike = before.unit == after.unit
+    shared = _shared_generations(before, after) if alike else []
     a, b = _Side(before, shared, priorities), _Side(after, shared, priorities)
     changes = _finding_changes(a.verdict.findings, b.verdict.findings)
-    both = _both_have(before, after, shared)
+    if not alike:
+        # A place that one of them cannot name has not become clean.
+        changes = replace(changes, gone=())
+    both = _both_have(before, after, shared) if alike else 0
     outcome = _outcome(a, b, changes, both)
     return Comparison(
         before=before.run,
@@ -71,14 +76,17 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         peak_bytes=Change(a.peak, b.peak, percent_of(a.peak, b.peak)),
         seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
-        by_type=_by_type(_upto(before, shared), _upto(after, shared)),
+        by_type=_by_type(_upto(before, shared), _upto(after, shared)) if alike else (),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         fixes=b.verdict.fixes,
         by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
         effects=effects_of_comparison(before, after, a.stretch, b.stretch),
         survival=survival_change(
-            survival_of(before, a.verdict), survival_of(after, b.verdict), after.unit
+            survival_of(before, a.verdict),
+            survival_of(after, b.verdict),
+            before.unit,
+            after.unit,
         ),
     )
 
@@ -218,6 +226,11 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
     unit = b.history.unit
+    if a.history.unit != unit:
+        return (
+            f"Undecided: one run counts {a.history.unit}s, the other {unit}s; record both alike "
+            "(both by leakline run, or both with generations)"
+        )
     if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
         return f"Undecided: only {generations} {unit}{'s' if generations != 1 else ''} to compare"
     was, now = a.growth.estimate, b.growth.estimate

@@ -73,11 +73,16 @@ def stands_for(declared: str, name: str) -> bool:
 
 
 def types_of(lane: Lane) -> set[str]:
-    return {
-        name[len("type.") : -len(".count")]
-        for name in lane.series
-        if name.startswith("type.") and name.endswith(".count")
-    }
+    return {name for series in lane.series if (name := counted_type(series)) is not None}
+
+
+def counted_type(series: str) -> str | None:
+    """The type whose instances a series counts. None of ours: what a census finds of them follows what it watches, and
+    our cost has a line of its own."""
+    if not (series.startswith("type.") and series.endswith(".count")):
+        return None
+    name = series[len("type.") : -len(".count")]
+    return None if name.startswith("leakline.") else name
 
 
 def applicable_readings(lane: Lane, expectations: Iterable[Expectation]) -> tuple[Readings, ...]:

@@ -27,6 +27,9 @@ def duration_of(history: RunHistory, lanes: Sequence[Lane]) -> RunDuration | Non
     each = [found for lane in lanes if (found := _of_lane(lane, history.total)) is not None]
     if not each:
         return None
+    if max(whole.estimate for _, _, whole in each) < 1:
+        # "All 8 take about 0 s" tells nobody anything.
+        return None
     of_one, left, whole = max(each, key=lambda found: found[2].estimate)
     return RunDuration(of_one, left, whole, _told(left, whole, history))
 

@@ -37,6 +37,10 @@ _COLLECTIONS_PASSED: Final = 2
 # Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
 _STALE: Final = 4
 _GOES_ON: Final = 0.25
+# Of series that only a client within the program reads, or a log of its objects.
+_FROM_INSIDE: Final = (
+    "type.", "python.", "phase.", "container.", "tracked.", "tensors.", "arrays.", "figures.", "js.", "tfjs.",
+)  # fmt: skip
 # As what is known of a lane.
 GROWTHS: Final = "growths"
 # Of a search, a path with this share of what the best one holds may be the culprit too.
@@ -107,11 +111,15 @@ class Facts:
         return [sum(size[i] for size in sizes) for i in range(len(self.lane))] if sizes else []
 
     @cached_property
+    def from_outside(self) -> bool:
+        """Whether all that was read are figures of the process: no object was ever counted, of Python or a page."""
+        return not any(name.startswith(_FROM_INSIDE) for name in self.lane.series)
+
+    @cached_property
     def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
         """(series, name, role) of everything whose count can be a witness."""
         lane = self.lane
-        # What a census finds of our own objects follows what it watches; our cost has a line of its own.
-        types = {name for name in types_of(lane) if not name.startswith("leakline.")}
+        types = types_of(lane)
         found: list[tuple[str, str, Literal["type", "container"]]] = []
         if lane.has("figures.open"):
             # What pyplot has open is exact and often read, and goes before the class of the same name.

@@ -19,9 +19,18 @@ from .results import SEVERITY, Finding, Interval, Status, Suspect
 from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
-from .wording import format_bytes, format_change, format_count, ordinal, short_name
+from .wording import (
+    SEEN_FROM_OUTSIDE,
+    format_bytes,
+    format_change,
+    format_count,
+    ordinal,
+    short_name,
+)
 
 _MAX_SUSPECTS: Final = 8
+# Families of types that no program has written.
+_IDLE: Final = ("plain", "library")
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -50,7 +59,7 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing),
-        advice=advice_for(a, holder) if standing.status != "ok" else (),
+        advice=advice_for(a, holder, study.facts.from_outside) if standing.status != "ok" else (),
         phase_path=cause.place.path,
         priority=priority(cause.rate.estimate, limits),
         process=a.process if several else None,
@@ -134,7 +143,7 @@ def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     if a.waiting is not None:
         lines.append(a.waiting.told(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
-    lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(a, unit)]
+    lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
     lines.extend(_phase_lines(a))
     if _is_upper_bound(study, a):
         lines.append(
@@ -215,14 +224,19 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     spread = f"{format_bytes(rate.low)} to {format_bytes(rate.high)}"
     found = [f"Memory grows by {format_change(rate.estimate)} per {unit} ({spread}, 90 %)."]
     if a.rise.window:
-        times = "once" if in_a_row == 1 else f"{in_a_row} times in a row"
-        found.append(f"The rise holds over {a.rise.generations} {unit}s, seen {times}.")
+        times = ", seen once" if in_a_row == 1 else f", seen {in_a_row} times in a row"
+        # One that only just began to be watched has not been seen again.
+        found.append(
+            f"The rise holds over {a.rise.generations} {unit}s{times if in_a_row else ''}."
+        )
     return found
 
 
-def _explained_lines(a: Assessed, unit: str) -> list[str]:
+def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
+        if study.facts.from_outside:
+            return [SEEN_FROM_OUTSIDE]
         return ["No Python object that was counted explains it."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with it: they grow larger."]
@@ -265,9 +279,13 @@ def _harmless(a: Assessed, unit: str) -> str:
 
 
 def worth_telling(standing: Standing) -> bool:
-    """Growth that does not matter is told when it is a container or class of the program, and measured, or tensors of
+    """Plain types and those of libraries come and go by the hundred: without a byte of growth they tell of nothing.
+
+    Growth that does not matter is told when it is a container or class of the program, and measured, or tensors of
     TensorFlow.js.
     """
+    if standing.status == "watch" and _is_idle(standing.assessed):
+        return False
     if standing.status != "ok":
         return True
     owner = standing.assessed.cause.owner
@@ -277,6 +295,20 @@ def worth_telling(standing: Standing) -> bool:
     if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
         return False
     return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
+
+
+def _is_idle(a: Assessed) -> bool:
+    """Counts alone, of types that are neither the program's nor declared, and memory does not follow."""
+    members = a.cause.members
+    return (
+        bool(members)
+        and a.garbage is None
+        and round(a.cause.rate.estimate) <= 0
+        and all(
+            m.role == "type" and m.family in _IDLE and not m.declared and m.violation is None
+            for m in members
+        )
+    )
 
 
 def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:

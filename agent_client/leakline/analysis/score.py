@@ -147,6 +147,6 @@ def _told(past: Sequence[PastForecast], error: float, within: int, unit: str) ->
             f"{one.generation}, was off by {size}, {inside} its interval."
         )
     return (
-        f"Forecasts of this run were off by {size} of the memory that came in the median, {len(past)} of them; "
-        f"{within} came within their interval."
+        f"{len(past)} forecasts could be checked: typically off by {size} of the memory that came; "
+        f"{'all ' if within == len(past) else ''}{within} within their interval"
     )

@@ -12,8 +12,10 @@ def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
     return Survival(max(known, default=None), history.ended, verdict.oom.generation)
 
 
-def survival_change(before: Survival, after: Survival, unit: str) -> SurvivalChange:
-    told = f"Before: {_told(before, unit)}. After: {_told(after, unit)}."
+def survival_change(
+    before: Survival, after: Survival, unit: str, unit_after: str
+) -> SurvivalChange:
+    told = f"Before: {_told(before, unit)}. After: {_told(after, unit_after)}."
     return SurvivalChange(before, after, told)
 
 

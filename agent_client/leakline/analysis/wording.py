@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ..sizes import format_bytes as format_bytes
 
+# Evidence of growth where no object was ever counted: of a process that is watched, of a log that was imported.
+SEEN_FROM_OUTSIDE = "No Python object was counted: from outside nobody can tell what it is."
+
 
 def format_change(value: float) -> str:
     """As format_bytes, with a sign in front of growth too."""

@@ -132,5 +132,10 @@ def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
     for name, (old, new) in comparison["environment_changes"].items():
         # Two runs always differ in it, and it is longer than all else; --json has it.
         if name != "command_line":
-            yield f"environment: {name} {old} -> {new}"
+            yield f"environment: {name} {_had(old)} -> {_had(new)}"
     yield from promised(comparison)
+
+
+def _had(value: object) -> object:
+    """A package or a setting that one side does not have."""
+    return "not installed" if value is None else value

@@ -156,7 +156,7 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
         _settle_all(settings, program.pid, end)
         has_answered = settings.mode == "online" and _send_what_is_left(settings)
         if has_answered:
-            words = f"the verdict takes longer than an exit may; see {settings.url}"
+            words = f"the verdict is not ready yet; in a few seconds: {settings.url}"
         if not (settings.quiet or settings.rank > 0):
             words = closing_words(settings, asks=has_answered)
     return words

@@ -12,6 +12,7 @@ import argparse
 import os
 
 from ..errors import LeaklineError
+from ..settings import DEFAULT_SERVER
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,5 +36,13 @@ def main(options: argparse.Namespace) -> int:
             f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
         ) from error
     config = from_arguments(os.environ, options.host, options.port, options.database_url)
-    serve(config, lambda address: print(f"Leakline serves {address}  (Ctrl-C ends it)", flush=True))
+    serve(config, _say_where)
     return 0
+
+
+def _say_where(address: str) -> None:
+    """A port of its own is found by nobody who is not told; both lines in one write, for who reads only the first."""
+    line = f"Leakline serves {address}  (Ctrl-C ends it)"
+    if address.rstrip("/") != DEFAULT_SERVER:
+        line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
+    print(line, flush=True)

@@ -69,7 +69,6 @@ def is_user_module(name: str | None) -> bool:
     return _belongs(name, file if type(file) is str else None, _main_package())
 
 
-@lru_cache(maxsize=16_384)
 def _belongs(name: str, file: str | None, main_package: str | None) -> bool:
     top = name.partition(".")[0]
     if top == "leakline":
@@ -77,10 +76,19 @@ def _belongs(name: str, file: str | None, main_package: str | None) -> bool:
     return name == "__main__" or top == main_package or (file is not None and is_user_file(file))
 
 
-@lru_cache(maxsize=16_384)
 def is_user_file(file: str) -> bool:
     """Whether a source file is neither of the standard library nor of an installed package, nor ours."""
-    return not file.startswith(("<", *_library_folders()))
+    known = _user_files.get(file)
+    if known is None:
+        if len(_user_files) >= _MAX_FILES:
+            _user_files.clear()
+        known = _user_files[file] = not file.startswith(("<", *_library_folders()))
+    return known
+
+
+# A plain dict: an lru_cache has an object for each entry, which the census counts as the program's.
+_user_files: dict[str, bool] = {}
+_MAX_FILES: Final = 16_384
 
 
 def all_classes() -> list[type]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..analysis.contracts import counted_type
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
 from ..analysis.thinning import generations_of
 from ..analysis.wording import count_of
@@ -265,9 +266,9 @@ def _objects(history: ProcessHistory, run: RunHistory, start: int) -> tuple[Obje
     known = {growth.name: growth for growth in type_growth(run)}
     rows = []
     for series, column in history.series.items():
-        name = series.removeprefix("type.").removesuffix(".count")
+        name = counted_type(series)
         seen = [int(value) for value in column[start:] if value is not None]
-        if not (series.startswith("type.") and series.endswith(".count") and seen):
+        if name is None or not seen:
             continue
         growth = known.get(name)
         rows.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from leakline.analysis.summary import CHECK_QUESTIONS, CHECK_WORDS
+from leakline.analysis.summary import CHECK_WORDS, check_question
 
 from .contexts import Tick
 
@@ -25,4 +25,4 @@ def ticks(verdict: Json | None) -> tuple[Tick, ...]:
 
 def _tick(item: Json) -> Tick:
     (_, word), (status, mark) = CHECK_WORDS[item["outcome"]], _LOOKS[item["outcome"]]
-    return Tick(CHECK_QUESTIONS[item["check"]], word, status, mark, item["sentence"])
+    return Tick(check_question(item), word, status, mark, item["sentence"])

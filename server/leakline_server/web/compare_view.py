@@ -34,6 +34,11 @@ Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
+# Beneath the sentence that names both units.
+_APART: Final = (
+    "Nothing was compared per unit; the highest memory is that of each whole run, and no finding "
+    "can be called gone."
+)
 SIDES: Final = ("before", "after")
 
 
@@ -92,6 +97,7 @@ def compare_page(
     """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends, of ``process`` where
     there are several."""
     unit, axis = before["unit"], axis_of(before)
+    alike = unit == after["unit"]
     books = [in_phase_order(run, each) for run, each in zip((before, after), books, strict=True)]
     return ComparePage(
         title=f"{before['name']} → {after['name']}",
@@ -100,10 +106,14 @@ def compare_page(
         swap_href=_address("/compare", after, before),
         outcome=outcome_of(comparison["outcome"]),
         sentence=comparison["summary"],
-        support=_support(comparison, unit),
+        support=_support(comparison, unit) if alike else _APART,
         changes=_changes(comparison, unit),
-        sections=tuple(_sections(axis, comparison, trends, unit, process, after["environment"])),
-        books=_books(axis, (before, after), books, unit),
+        sections=tuple(
+            _sections(
+                axis_of_both(before, after), comparison, trends, unit, process, after["environment"]
+            )
+        ),
+        books=_books(axis, (before, after), books, unit) if alike else (),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
         lines_href=_address("/compare/lines", before, after),
@@ -114,7 +124,9 @@ def compared_lines(
     before: Json, after: Json, trends: Sequence[Points | None], books: Sequence[Books], stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:  # fmt: skip
     """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
-    axis, ends = axis_of(before), (math.floor(stretch.first), math.ceil(stretch.last))
+    axis, ends = axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
+    if axis is None:
+        return {}
     found = [
         in_phase_order(run, charts.books_within(each, *ends))
         for run, each in zip((before, after), books, strict=True)
@@ -129,6 +141,12 @@ def axis_of(run: Json) -> Axis:
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
+
+
+def axis_of_both(before: Json, after: Json) -> Axis | None:
+    """None where they have none in common: a second is no generation, nor an epoch a step."""
+    axis = axis_of(before)
+    return axis if axis == axis_of(after) else None
 
 
 def _address(path: str, before: Json, after: Json) -> str:
@@ -191,7 +209,7 @@ def _estimate(value: Any) -> float | None:
 
 
 def _sections(
-    axis: Axis,
+    axis: Axis | None,
     comparison: Json,
     trends: Sequence[Points | None],
     unit: str,
@@ -213,8 +231,12 @@ def _sections(
 
 
 def _overlay(
-    axis: Axis, trends: Sequence[Points | None], unit: str, process: str | None
+    axis: Axis | None, trends: Sequence[Points | None], unit: str, process: str | None
 ) -> Section:
+    if axis is None:
+        how = "Private memory of both runs on one axis."
+        empty = "The runs are counted in different units: one axis would lay a second over a generation."
+        return Section("overlay", "Both runs", how, empty=empty)
     when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
     whose = f"of {process} " if process else ""
     how = (

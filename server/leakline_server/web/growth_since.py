@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.contracts import counted_type
+
 from . import formats
 from .contexts import Ask, AskField, Section
 from .tables import Field, code, table
@@ -69,9 +71,9 @@ def _growth(then: Json, now: Json) -> str:
 def _changes(then: Json, now: Json) -> list[list[Field]]:
     """Of types that both snapshots have counted, those that changed most."""
     pairs = [
-        (name.removeprefix("type.").removesuffix(".count"), then["samples"].get(name), count)
-        for name, count in now["samples"].items()
-        if name.startswith("type.") and name.endswith(".count") and count is not None
+        (name, then["samples"].get(series), count)
+        for series, count in now["samples"].items()
+        if count is not None and (name := counted_type(series)) is not None
     ]
     both = [(name, old, new) for name, old, new in pairs if old is not None]
     both.sort(key=lambda row: (-abs(row[2] - row[1]), row[0]))

@@ -192,11 +192,13 @@ def _number(data: Json, name: str) -> float | None:
     return value if isinstance(value, (int, float)) else None
 
 
-def alerts(found: Sequence[Json], unit: str) -> Section | None:
+def alerts(found: Sequence[Json], unit: str, any_webhook: bool = True) -> Section | None:
     """``found``: {event, created_at in Unix seconds, payload}, the newest first."""
     if not found:
         return None
     how = "What was told of this run, to every webhook there was, newest first. The page Alerts has the deliveries."
+    if not any_webhook:
+        how = "What would have been told; no webhook is set up: the page Alerts, /alerts, sets one up."
     rows: list[list[Field]] = [
         [
             place(each["payload"]["when"].get("generation")), at(each["created_at"]), each["event"],

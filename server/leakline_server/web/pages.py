@@ -24,6 +24,7 @@ from ..store import (
     runs,
     snapshots,
     told_processes,
+    webhooks,
 )
 from ..store.codec import CorruptChunk
 from ..store.history import NoSuchRun
@@ -101,6 +102,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         accepted=accepted_counts.of_project(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
         alerts=alerts.list_alerts(use.engine, run_id, MAX_MARKS),
+        any_webhook=bool(webhooks.list_webhooks(use.engine)),
         # Another rank holds other objects.
         census=details.newest_census(use.engine, run_id, instances=_instances(processes, data.process)),
         end_bytes=_end_bytes(use, data.run, chosen_generation(data.books, viewed.get("g", ""))),

@@ -42,6 +42,7 @@ class RunData:
     incidents: Sequence[Json] = ()
     # {event, created_at in Unix seconds, payload}, the newest first.
     alerts: Sequence[Json] = ()
+    any_webhook: bool = True
     census: Json | None = None
     clock: Clock = NO_CLOCK
     # Of fixes, each with the run that it was compared with.

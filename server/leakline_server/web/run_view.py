@@ -195,7 +195,7 @@ def _sections(data: RunData) -> list[Section | None]:
         expectations(run, data.expectations, data.steady, data.accepted),
         notes(notes_of(run, data.events), unit),
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
-        inventory.alerts(data.alerts, unit),
+        inventory.alerts(data.alerts, unit, data.any_webhook),
         sections.seconds(found.seconds, unit) if by_phase else None,
         inventory.processes(
             run["processes"],

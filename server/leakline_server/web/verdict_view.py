@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.analysis.wording import SEEN_FROM_OUTSIDE
 from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
@@ -46,6 +47,9 @@ KINDS: Final = {
     "count_contract": "declared count broken", "external": "outside the process",
 }  # fmt: skip
 
+_OUTSIDE: Final = (
+    "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
+)
 _ROLES: Final = {"allocation_site": "allocated at"}
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
@@ -78,6 +82,8 @@ def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
 
 def _support(verdict: Json, status: Status, over: bool) -> str:
     parts = [status.meaning.replace("generation", verdict["unit"])]
+    if _is_from_outside(leading_finding(verdict)):
+        parts = [_OUTSIDE]
     generations = verdict["generations"]
     if status.status == "learning":
         return _waited_for(verdict["unit"], MIN_GENERATIONS - generations, over)
@@ -87,6 +93,11 @@ def _support(verdict: Json, status: Status, over: bool) -> str:
             f"{formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
         )
     return " ".join(parts)
+
+
+def _is_from_outside(finding: Json | None) -> bool:
+    """Whether it is growth of which nothing was counted that could be named, or ruled out."""
+    return finding is not None and SEEN_FROM_OUTSIDE in finding["evidence"]
 
 
 def _waited_for(unit: str, missing: int, over: bool) -> str:
@@ -163,6 +174,8 @@ def _spread(unit: str) -> str:
 def _what(finding: Json, unit: str) -> Tile:
     suspects: Sequence[Json] = finding["suspects"]
     kind = KINDS[finding["kind"]]
+    if _is_from_outside(finding):
+        return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
     if not suspects:
         return Tile(
             "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
@@ -283,9 +296,13 @@ def _finding(finding: Json, unit: str) -> FindingView:
         for s in finding["suspects"]
     )
     return FindingView(
-        status_of(finding["status"]), where, KINDS[finding["kind"]], priority_of(finding), suspects, tuple(facts),
+        status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
         tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
     )  # fmt: skip
+
+
+def _kind(finding: Json) -> str:
+    return "unknown memory" if _is_from_outside(finding) else KINDS[finding["kind"]]
 
 
 def priority_of(finding: Json) -> str:
