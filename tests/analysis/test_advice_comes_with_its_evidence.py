@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import EPISODE, EVALUATE, MIB, Leak, Training, figures, kept_environments, loss_graph
+from builder import (
+    EPISODE,
+    EVALUATE,
+    EVOLVE,
+    GIB,
+    MIB,
+    Leak,
+    Training,
+    figures,
+    kept_environments,
+    loss_graph,
+)
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.advice import MAX_LINES, RULES, advice_for
@@ -230,6 +241,128 @@ def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
     ):  # fmt: skip
         (finding, *_) = examine(leaking(None, 0, *events)).findings
         assert any(words in line for line in finding.advice) is told
+
+
+def cleaned(
+    every: int, freed: float, *, lasts: bool = True, counts: Any = None, generations: int = 40
+) -> RunHistory:
+    """A run that gains 10 MiB in each generation and whose cleanup says that it freed so much in every n-th.
+
+    ``lasts``: it stays away, and is not taken again at once.
+    """
+    grows = Leak(EVALUATE, 10 * MIB, {"agents.DDPGAgent": 4})
+    ran = range(4, generations, every)
+    falls = Leak(EVOLVE, -freed, times=lambda g: float(lasts and g in ran))
+    history = Training(generations=generations, leaks=(grows, falls), noise=0.2 * MIB).history()
+    data = {
+        "freed_bytes": freed,
+        "because": "it was asked for",
+        **({"counts": counts} if counts else {}),
+    }
+    more = [Event(9, 5.0 + g, "cleanup", "agent", g, None, data) for g in ran]
+    return replace(history, events=(*history.events, *more))
+
+
+def told_by(history: RunHistory, words: str, kind: str | None = None) -> list[str]:
+    findings = [f for f in examine(history).findings if kind is None or f.kind == kind]
+    assert findings
+    assert findings[0].status in ("watch", "suspected", "confirmed")
+    return [line for line in findings[0].advice if words in line]
+
+
+def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
+    (line,) = told_by(cleaned(9, 60 * MIB), "Run the cleanup agent")
+    every = re.search(
+        r"every (\d+) generations: it ran 4 times in \d+ generations and took back about ([\d.]+) MiB",
+        line,
+    )
+    assert every is not None, line
+    # As often as the growth of so many generations comes to what one run takes.
+    assert int(every[1]) in (5, 6)
+    assert float(every[2]) == pytest.approx(60, abs=5)
+    (line,) = told_by(cleaned(4, 8 * MIB), "Run the cleanup agent")
+    assert "in each generation" in line
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(
+            lambda: cleaned(9, 60 * MIB, lasts=False), id="what it freed was taken again at once"
+        ),
+        pytest.param(lambda: cleaned(9, MIB), id="less than a generation gains"),
+        pytest.param(lambda: cleaned(40, 60 * MIB), id="it ran only once"),
+        pytest.param(
+            lambda: cleaned(9, 60 * MIB, counts={"agents.DDPGAgent": [40, 40]}),
+            id="what grows is left",
+        ),
+        pytest.param(lambda: cleaned(1, 3 * MIB), id="it runs in each generation"),
+        pytest.param(lambda: leaking(None, 0), id="no cleanup"),
+    ],
+)
+def test_a_cleanup_that_would_not_help_more_often_is_not_advised(history: Any) -> None:
+    assert told_by(history(), "Run the cleanup") == []
+
+
+def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> None:
+    words = "Nothing is watched that could tell: run.census() in evaluate_population"
+
+    def native(
+        watch: tuple[str, ...] = (), *, counted: bool = True, tracked: bool = False
+    ) -> RunHistory:
+        history = Training(
+            generations=40, leaks=(Leak(EVALUATE, 8 * MIB),), watch=watch, declare_buffer=tracked
+        ).history()
+        left_out = ("tracked.",) if counted else ("tracked.", "type.")
+        rows = tuple(
+            replace(p, series={n: column for n, column in p.series.items() if tracked or not n.startswith(left_out)})
+            for p in history.processes
+        )  # fmt: skip
+        return replace(history, processes=rows)
+
+    (line,) = told_by(native(), words, "native")
+    assert "leakline.init(watch=[…])" in line
+    assert "run.track(name, it)" in line
+    for history in (native(watch=("agents.Actor",)), native(tracked=True), native(counted=False)):
+        assert told_by(history, "Nothing is watched", "native") == []
+    # Where counts explain the growth, they have told already.
+    kept = Training(leaks=(kept_environments(),), watch=(), declare_buffer=False).history()
+    assert told_by(kept, "Nothing is watched") == []
+
+
+def on_device(
+    split: float | None, allocated: float = 4 * GIB, lost: float = 384 * MIB
+) -> RunHistory:
+    """A run whose allocator takes ever more of the device; ``split``: that share of it cannot be given back."""
+    history = Training(generations=40).history()
+
+    def device(g: int) -> dict[str, float]:
+        spare = GIB + lost * (g + 1)
+        told = {
+            "cuda.1.allocated_bytes": allocated, "cuda.1.reserved_bytes": allocated + spare,
+            "gpu.1.total_bytes": 80 * GIB,
+        }  # fmt: skip
+        return told if split is None else {**told, "cuda.1.inactive_split_bytes": split * spare}
+
+    (process,) = history.processes
+    rows = [device(-1 if g is None else g) for g in process.generation]
+    series = {name: [row[name] for row in rows] for name in rows[0]}
+    return replace(history, processes=(replace(process, series={**process.series, **series}),))
+
+
+def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_are_not() -> None:
+    (line,) = told_by(on_device(0.1), "empty_cache", "gpu_fragmentation")
+    # The least of the newest four generation ends: (1 + 37 * 0.375) GiB without a tenth.
+    assert line == (
+        "torch keeps at least 13.39 GiB of cuda.1 that no tensor uses: torch.cuda.empty_cache() once a generation "
+        "gives it back."
+    )
+    (line,) = told_by(on_device(None), "empty_cache", "gpu_fragmentation")
+    assert line.endswith("gives back what of it is not split.")
+    for history in (on_device(0.9), on_device(0.1, allocated=40 * GIB)):
+        assert told_by(history, "empty_cache", "gpu_fragmentation") == []
+        assert told_by(history, "expandable_segments", "gpu_fragmentation") != []
+    assert told_by(leaking(), "empty_cache") == []
 
 
 def test_what_has_recovered_or_does_not_matter_is_not_advised_on_by_counters() -> None:

@@ -12,15 +12,17 @@ from typing import Final
 
 from ..snapshot import CYCLIC_GARBAGE
 from .attribution import holds
+from .bounds import tracked_names
 from .candidates import Family
-from .cleanups import vain_cleanup
+from .channels import idle_in_cache
+from .cleanups import rare_cleanup, vain_cleanup
 from .counts import LOOK_BACK, count_growth
 from .facts import FIGURE
 from .history import RunHistory
 from .results import Finding, Kind
 from .series import Lane
 from .study import Assessed
-from .wording import short_name
+from .wording import format_bytes, short_name
 
 MAX_LINES: Final = 6
 # Where no object was ever counted, memory outside Python is a guess like any other.
@@ -29,6 +31,8 @@ _FROM_OUTSIDE: Final = (
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
+# With these a program says what is to be counted.
+_DECLARES: Final = ("watch", "track", "expect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +218,10 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 )  # fmt: skip
 
 
-def advice_for(a: Assessed, holder: str | None, from_outside: bool = False) -> tuple[str, ...]:
-    """Lines in order of how exactly they name the cause, at most MAX_LINES."""
+def advice_for(
+    a: Assessed, holder: str | None, lane: Lane | None = None, from_outside: bool = False
+) -> tuple[str, ...]:
+    """Lines in order of how exactly they name the cause, at most MAX_LINES. ``lane``: what else was read of it."""
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
     told = [(rule, text) for rule in RULES if (text := _applied(rule, a, paths)) is not None]
@@ -232,8 +238,10 @@ def advice_for(a: Assessed, holder: str | None, from_outside: bool = False) -> t
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
         lines += _bounds(a)
-    from_here = from_outside and cause.kind == "native"
-    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
+        if lane is not None and cause.kind == "gpu_fragmentation":
+            lines += _for_a_cache(lane, a.channel)
+        from_here = from_outside and cause.kind == "native"
+        lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
 
@@ -306,6 +314,16 @@ def _bounds(a: Assessed) -> list[str]:
     return lines
 
 
+def _for_a_cache(lane: Lane, series: str) -> list[str]:
+    """Of this kind alone: where tensors grow, torch uses its cache before it asks the driver for more."""
+    idle = idle_in_cache(lane, series)
+    if idle is None:
+        return []
+    kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
+    gives = "gives it back" if idle.whole else "gives back what of it is not split"
+    return [f"{kept}: torch.cuda.empty_cache() once a generation {gives}."]
+
+
 def _where(a: Assessed) -> str:
     return "time " + a.cause.place.phase + " ends" if a.cause.place.phase else "generation"
 
@@ -327,12 +345,28 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
     ]
     vain = vain_cleanup(finding, history.events_of("cleanup"))
     more += [vain.told] if vain is not None else []
+    rare = rare_cleanup(finding, history.events_of("cleanup"), lane)
+    more += [rare.told(history.unit)] if rare is not None else []
+    more += _to_be_counted(finding, history, lane)
     known = finding.advice
     if finding.kind == "children" and _rises(lane, _CHILDREN):
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])
+
+
+def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[str]:
+    """Which calls would tell, where types were counted, none explains the growth, and nothing was declared."""
+    counted = any(name.startswith("type.") and name.endswith(".count") for name in lane.series)
+    declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
+    if finding.kind != "native" or not counted or declared or tracked_names(lane):
+        return []
+    where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
+    return [
+        f"Nothing is watched that could tell: run.census() {where} counts all types at the next phase end, "
+        "leakline.init(watch=[…]) a class at each, run.track(name, it) the items of a container or of a C object."
+    ]
 
 
 def _rises(lane: Lane, series: str) -> bool:

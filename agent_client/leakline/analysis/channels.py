@@ -24,6 +24,11 @@ _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 _CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 _SHARED: Final = "process.shared_bytes"
 _METAL: Final = "mps.allocated_bytes"
+# Generation ends at which the cache of a device is looked at, and the share of the tensors that is far more.
+_IDLE_AT_ENDS: Final = 4
+_FAR_ABOVE: Final = 0.5
+# Of what no tensor uses, the share that has to lie in pieces which can be given back.
+_MOSTLY_WHOLE: Final = 0.5
 # A longer gap is not bridged, unless one half as long was there before: whoever is not read any more may be gone.
 _LONGEST_GAP: Final = 32
 _LONGER: Final = 2
@@ -71,6 +76,18 @@ class Channel:
     def holds_tensors(self) -> bool:
         """Device memory that live tensors hold, so that tensors and graphs that grow explain it."""
         return self.kind == "gpu" and self.name.endswith(".allocated_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCache:
+    """``bytes`` of a device that torch kept for no tensor at each of the newest generation ends, at the least.
+
+    ``whole``: without the split pieces, which stay; else nobody told how much of it those are.
+    """
+
+    device: str
+    bytes: float
+    whole: bool
 
 
 def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
@@ -217,6 +234,33 @@ def _swing(lane: Lane, upto: int) -> float:
     recent = lane.private[max(0, upto - 16) : upto]
     falls = [a - b for a, b in pairwise(recent) if a > b]
     return median(falls) if len(falls) * 4 >= len(recent) else 0.0
+
+
+def idle_in_cache(lane: Lane, series: str) -> IdleCache | None:
+    """What torch keeps of a device beside its tensors, where that is far more than they leave by chance.
+
+    ``series`` is that of its reserved bytes. None where little of it can be given back, or too little was read.
+    """
+    kept, tensors, split = (
+        lane.readings(name) if lane.has(name) else ()
+        for name in (series, f"{_stem(series)}.allocated_bytes", f"{_stem(series)}.inactive_split_bytes")
+    )  # fmt: skip
+    if not series.startswith("cuda.") or not kept or not tensors:
+        return None
+    read = zip(kept, tensors, split or (None,) * len(kept), strict=True)
+    newest = [(a, b, c) for a, b, c in read if a is not None and b is not None][-_IDLE_AT_ENDS:]
+    far = all(a - b >= _FAR_ABOVE * b for a, b, _ in newest)
+    if len(newest) < _IDLE_AT_ENDS or not far:
+        return None
+    # Pieces of what tensors share with others cannot be given back; where nobody told of them, all may.
+    whole = all(c is not None for _, _, c in newest)
+    idle = [float(a - b - (c or 0 if whole else 0)) for a, b, c in newest]
+    mostly = all(i >= _MOSTLY_WHOLE * (a - b) for i, (a, b, _) in zip(idle, newest, strict=True))
+    return IdleCache(_stem(series), min(idle), whole) if mostly and min(idle) > 0 else None
+
+
+def _stem(series: str) -> str:
+    return series.rpartition(".")[0]
 
 
 def allocator_rate(lane: Lane, start: float, upto: int) -> float | None:

@@ -1,24 +1,31 @@
-"""What cleanups freed, and which ran while something grew and did not reach it. Pure.
+"""What cleanups freed, which ran while something grew and did not reach it, and which reach it too seldom. Pure.
 
-Such a leak lies deeper than the program's own means against it go: its priority is one class worse.
+A leak that none reaches lies deeper than the program's own means against it go: its priority is one class worse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from ..snapshot import Event
 from .history import amount_of, number_of
 from .priority import Priorities, one_worse, priority
 from .results import Finding
+from .series import Lane
 from .wording import format_bytes, short_name
 
 # Once may be too early.
 RUNS_AT_LEAST: Final = 2
 # Less than this part of what grows in a generation is chance: a collection always gives some pages back.
 _CHANCE: Final = 0.01
+# A cleanup that takes back less of what one generation gains is no means against it.
+_REACHES: Final = 0.3
+# Generations without a cleanup that tell what one gains.
+_STEPS_AT_LEAST: Final = 4
 # What a cleanup is held against is the process's own memory.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
@@ -106,6 +113,89 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
     ran = _runs_since(_beginning(finding), events).items()
     found = (_vain(name, runs, finding) for name, runs in ran if len(runs) >= RUNS_AT_LEAST)
     return next((each for each in found if each is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RareCleanup:
+    """One that takes back some of what grows, and runs too seldom for it.
+
+    ``times`` in the last ``window`` generations. ``bytes`` stayed away after it; ``every`` so many generations come to
+    as much.
+    """
+
+    name: str
+    times: int
+    window: int
+    bytes: float
+    every: int
+
+    def told(self, unit: str) -> str:
+        often = f"in each {unit}" if self.every == 1 else f"every {self.every} {unit}s"
+        return (
+            f"Run the cleanup {self.name} {often}: it ran {self.times} times in {self.window} {unit}s "
+            f"and took back about {format_bytes(self.bytes)} each time."
+        )
+
+
+def rare_cleanup(finding: Finding, events: Iterable[Event], lane: Lane) -> RareCleanup | None:
+    """The first after which private memory lay lower for good, while it grows on between the runs."""
+    if finding.kind in _ELSEWHERE or not lane.private:
+        return None
+    beginning = _beginning(finding)
+    ran = _generations_of(events, lane)
+    # What grows by itself is read where no cleanup of any name came between.
+    each = _growth_between(lane, {at for places in ran.values() for at in places})
+    if each is None or each <= 0:
+        return None
+    runs = _runs_since(beginning, events)
+    for name, places in ran.items():
+        since = [at for at in places if beginning is None or lane.generations[at] >= beginning]
+        if len(since) >= RUNS_AT_LEAST and _vain(name, runs[name], finding) is None:
+            found = _rare(name, since, lane, each, beginning)
+            if found is not None:
+                return found
+    return None
+
+
+def _rare(
+    name: str, places: Sequence[int], lane: Lane, each: float, beginning: float | None
+) -> RareCleanup | None:
+    """``places``: positions of the generations it ran in."""
+    private = lane.private
+    # Read before the generation of a run and after the next one: it runs before or after the reading at its end.
+    falls = [
+        private[at - 1] + 2 * each - private[at + 1]
+        for at in places
+        if 0 < at < len(private) - 1 and lane.generations[at + 1] - lane.generations[at - 1] == 2
+    ]
+    if len(falls) < RUNS_AT_LEAST or median(falls) < _REACHES * each:
+        return None
+    first = lane.generations[0] if beginning is None else beginning
+    window = round(lane.generations[-1] - first + 1)
+    every = max(1, int(median(falls) / each))
+    is_rare = every * len(places) < window
+    return RareCleanup(name, len(places), window, median(falls), every) if is_rare else None
+
+
+def _generations_of(events: Iterable[Event], lane: Lane) -> dict[str, list[int]]:
+    """Cleanup -> positions of the generations in which it ran and something was freed."""
+    found: dict[str, set[int]] = {}
+    for event in events:
+        at = None if event.generation is None else lane.position.get(event.generation)
+        if at is not None and not event.data.get("error") and (freed_by(event.data).host or 0) > 0:
+            found.setdefault(event.name, set()).add(at)
+    return {name: sorted(places) for name, places in found.items()}
+
+
+def _growth_between(lane: Lane, cleaned: set[int]) -> float | None:
+    """Bytes from one generation to the next where no cleanup ran in either; None where there are few such."""
+    axis = lane.generations
+    steps = [
+        b - a
+        for at, (a, b) in enumerate(pairwise(lane.private), 1)
+        if axis[at] - axis[at - 1] == 1 and not cleaned & {at - 1, at}
+    ]
+    return median(steps) if len(steps) >= _STEPS_AT_LEAST else None
 
 
 def deeper(finding: Finding, events: Iterable[Event]) -> Finding:

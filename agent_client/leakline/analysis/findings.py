@@ -59,7 +59,9 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing),
-        advice=advice_for(a, holder, study.facts.from_outside) if standing.status != "ok" else (),
+        advice=advice_for(a, holder, study.lane, study.facts.from_outside)
+        if standing.status != "ok"
+        else (),
         phase_path=cause.place.path,
         priority=priority(cause.rate.estimate, limits),
         process=a.process if several else None,
