@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from builder import (
     EPISODE,
@@ -26,6 +28,7 @@ from leakline.analysis.ladder import walk
 from leakline.analysis.results import SEVERITY, Verdict
 from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
+from leakline.analysis.wording import format_bytes
 
 SEEDS = range(5)
 
@@ -49,6 +52,39 @@ def test_no_leak_is_ok_or_filling(seed: int) -> None:
 def test_a_buffer_without_a_declared_bound_is_forgiven_once_it_is_full(seed: int) -> None:
     verdict = _examined(seed=seed, declare_buffer=False, generations=24)
     assert verdict.status in ("ok", "recovered"), verdict.summary
+
+
+def _pool(upto: int, seed: int, times: Callable[[int], float]) -> Verdict:
+    """A container that nobody declared, 6 MiB and 1,000 entries in a generation, ``times`` as often."""
+    counts = {"container.app.Pool.items.length": 1_000, "container.app.Pool.items.bytes": 6 * MIB}
+    leak = Leak(TRAIN, 6 * MIB, counts, times=times)
+    return _examined(leak, seed=seed, generations=upto, buffer_bytes=0, declare_buffer=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirmed(
+    seed: int,
+) -> None:
+    told = [_pool(upto, seed, lambda _: 1.0) for upto in (3, 6, 12, 25)]
+    assert [verdict.status for verdict in told] == [
+        "learning", "suspected", "suspected", "confirmed",
+    ]  # fmt: skip
+    finding = told[-1].findings[0]
+    assert (finding.kind, finding.suspects[0].name) == ("container", "app.Pool.items")
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "times", [lambda g: float(g < 8), lambda g: 0.6**g], ids=["full at once", "ever slower"]
+)
+def test_the_same_container_that_saturates_is_never_confirmed_and_forgiven(
+    times: Callable[[int], float], seed: int
+) -> None:
+    told = [_pool(upto, seed, times) for upto in range(2, 26)]
+    # Until it is full, nothing tells it from one that grows on; from then on nothing is said against it.
+    assert "confirmed" not in {verdict.status for verdict in told}
+    assert {verdict.status for verdict in told[-5:]} <= {"ok", "recovered"}, told[-1].summary
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -143,6 +179,25 @@ def test_two_leaks_are_two_findings_each_in_its_phase(seed: int) -> None:
     assert active[TRAIN].growth_bytes_per_generation.estimate == pytest.approx(9 * MIB, rel=0.25)
     sizes = [f.growth_bytes_per_generation.estimate for f in verdict.findings if f.status != "ok"]
     assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_sentence_counts_further_findings_and_each_has_its_range(seed: int) -> None:
+    planted = {EVOLVE: old_population(), TRAIN: loss_graph(), EVALUATE: kept_environments()}
+    verdict = _examined(*planted.values(), seed=seed)
+    active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert {f.phase for f in active} == set(planted)
+    assert verdict.summary.endswith("; and 2 more findings")
+    assert _examined(*list(planted.values())[:2], seed=seed).summary.endswith(
+        "; and 1 more finding"
+    )
+    for finding in active:
+        grown = finding.growth_bytes_per_generation
+        span = f"({format_bytes(grown.low)} to {format_bytes(grown.high)}, 90 %)."
+        (line,) = [line for line in finding.evidence if line.startswith("Memory grows by")]
+        assert line.endswith(span)
+        assert grown.low < grown.estimate < grown.high
+        assert grown.estimate == pytest.approx(planted[str(finding.phase)].bytes, rel=0.25)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
