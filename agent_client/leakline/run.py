@@ -175,10 +175,16 @@ class Run:
         """
         return Phase(self, name)
 
-    def snapshot(self, label: str) -> None:
-        """A snapshot now, with any label."""
+    def snapshot(self, label: str, *, show: bool = False) -> None:
+        """A snapshot now, with any label.
+
+        ``show``: print it at once to standard error, as a report begins: memory, GPU memory and counts. What this
+        snapshot has not measured is the newest known. A quiet run and all ranks but the first print nothing.
+        """
         if (loop := self._loop) is not None:
             with self._guard:
+                if show:
+                    self._chain.banner.ask()
                 loop.manual(_clean(label))
 
     def expect(

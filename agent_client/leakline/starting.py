@@ -104,6 +104,10 @@ class Chain:
                 self.loop.note, lambda: self.verdicts.status, note_cpu=governor.note_thread
             )
             self.loop.listeners.append(self._traced.see)
+        from .banner import SnapshotBanner
+
+        self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
+        self.loop.listeners.append(self.banner.see)
         if settings.log_every:
             from .status_line import StatusLine
 

@@ -634,6 +634,55 @@ def test_a_snapshot_can_be_taken_at_any_point_with_any_label(
     assert recorded()[0].kind == "baseline"
 
 
+SHOWN = """
+import sys, leakline
+class TradingEnvironment:
+    pass
+class DDPGAgent:
+    pass
+run = leakline.init(mode="offline", quiet="quiet" in sys.argv, watch=[TradingEnvironment, DDPGAgent])
+run.expect(TradingEnvironment, 2)
+run.expect(DDPGAgent, (16, 17), after="evolve_population")
+kept = [TradingEnvironment() for _ in range(3)], [DDPGAgent() for _ in range(16)]
+run.generation(1)
+with run.phase("evaluate_population"):
+    kept += (bytearray(30 << 20),)
+run.snapshot("not to be seen")
+run.snapshot("Gen 1: After evaluate_population", show=True)
+print(run.report())
+run.snapshot("nor this")
+print("the end", file=sys.stderr)
+"""
+RULER = "=" * 78
+
+
+def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report(
+    spool_directory: Path,
+) -> None:
+    where = {"LEAKLINE_DIR": str(spool_directory), "LEAKLINE_SAMPLE_SECONDS": "0"}
+    done = run_program(SHOWN, **where)
+    title = "MEMORY SNAPSHOT: Gen 1: After evaluate_population"
+    _, head, shown, rest = done.stderr.split(f"{RULER}\n")
+    # At once: before the program goes on.
+    assert head == f"{title}\n"
+    assert "the end\n" in rest
+    in_report = done.stdout.partition(f"{title}\n{RULER}\n")[2]
+    told = in_report.partition("MEMORY TREND")[0].splitlines()
+    assert shown.splitlines() == [line for line in told if line and not line.startswith("=")]
+    assert re.search(r"RSS \(actual RAM\): +\d+\.\d\d GiB\n", shown)
+    assert re.search(r"TradingEnvironment: +3   <- should be 2\n", shown)
+    assert re.search(r"DDPGAgent: +16   <- should be 16 to 17 after evolve_population\n", shown)
+    assert shown.isascii()
+    assert "not to be seen" not in done.stderr
+    assert "nor this" not in done.stderr
+
+
+def test_a_quiet_run_shows_no_snapshot(spool_directory: Path) -> None:
+    done = run_program(SHOWN, "quiet", LEAKLINE_DIR=str(spool_directory))
+    assert "MEMORY SNAPSHOT: Gen 1" in done.stdout
+    assert done.stderr == "the end\n"
+
+
 @pytest.mark.parametrize(
     ("start", "now", "growth"),
     [(4.23, 11.12, "+6.89 GiB (+162.9 %)"), (4.23, 32.45, "+28.22 GiB (+667.1 %)"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -10,46 +9,14 @@ from ..analysis.plan import plain_number
 from ..analysis.results import to_json
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes
+from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
 
-WIDTH: Final = 78
 TREND_ROWS: Final = 60
-OBJECT_ROWS: Final = 24
 PEAK_ROWS: Final = 16
 EXACT_PEAKS: Final = "exact: the kernel's mark was reset at each snapshot"
 SEEN_PEAKS: Final = "as seen by background readings and new highs; exact_peaks=True sees all"
-_MEMORY_ROWS: Final = (
-    ("RSS (actual RAM)", "process.rss_bytes"), ("anonymous", "process.anon_bytes"),
-    ("file-backed", "process.file_bytes"), ("shared", "process.shared_bytes"),
-    ("swapped out", "process.swap_bytes"), ("VMS (virtual)", "process.vms_bytes"),
-    ("peak", "process.peak_bytes"), ("container in use", "cgroup.used_bytes"),
-    ("container limit", "cgroup.limit_bytes"), ("system available", "system.available_bytes"),
-)  # fmt: skip
-_COUNT_ROWS: Final = (
-    ("tensors", "tensors.count"), ("tensors with a graph", "tensors.graph_count"), ("arrays", "arrays.count"),
-    ("open figures", "figures.open"), ("Python objects", "python.objects"),
-)  # fmt: skip
-
-_DEVICE: Final = re.compile(r"(?:cuda|gpu)\.(\d+)\.")
-_DEVICE_ROWS: Final = (
-    ("allocated, live tensors", "cuda.{}.allocated_bytes"),
-    ("active, streams included", "cuda.{}.active_bytes"),
-    ("reserved by torch", "cuda.{}.reserved_bytes"),
-    ("split and idle", "cuda.{}.inactive_split_bytes"),
-    ("this process, driver", "gpu.{}.process_bytes"),
-    ("outside torch", "gpu.{}.outside_bytes"),
-    ("in use by all, driver", "gpu.{}.used_bytes"), ("whole device", "gpu.{}.total_bytes"),
-    ("allocation retries", "cuda.{}.retries"), ("out of memory", "cuda.{}.ooms"),
-)  # fmt: skip
-_METAL_ROWS: Final = (
-    ("allocated, live tensors", "mps.allocated_bytes"),
-    ("this process, driver", "mps.driver_bytes"), ("recommended limit", "mps.limit_bytes"),
-)  # fmt: skip
-
-
-def gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 def signed_gib(size: float | None) -> str:
@@ -79,25 +46,9 @@ def render(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _banner(title: str) -> list[str]:
-    return ["", "=" * WIDTH, title, "=" * WIDTH]
-
-
 def _snapshot(process: ProcessReport) -> Iterator[str]:
-    yield from _banner(f"MEMORY SNAPSHOT: {process.label}")
-    values = process.snapshot
-    yield "Process memory:"
-    for title, series in _MEMORY_ROWS:
-        if series in values:
-            yield f"   {title + ':':<24}{gib(values[series]):>14}"
-    yield from _gpus(process)
-    yield "Objects:"
-    for title, series in _COUNT_ROWS:
-        if series in values:
-            yield f"   {title + ':':<40}{values[series]:>10,.0f}"
-    for row in process.objects[:OBJECT_ROWS]:
-        note = "" if row.expected is None else f"   <- should be {row.expected}"
-        yield f"   {row.name + ':':<40}{row.last:>10,}{note}"
+    counts = [ObjectCount(row.name, row.last, row.expected) for row in process.objects]
+    yield from snapshot_lines(process.label, process.snapshot, counts)
 
 
 def _containers(values: Mapping[str, float]) -> Iterator[str]:
@@ -129,32 +80,8 @@ def _gauges(process: ProcessReport, unit: str) -> Iterator[str]:
         yield f"Time per {unit}: {values[SECONDS]:,.2f} s, {mean:,.2f} s on average"
 
 
-def _gpus(process: ProcessReport) -> Iterator[str]:
-    values = process.snapshot
-    devices = {int(found[1]) for found in map(_DEVICE.match, values) if found}
-    rows = [
-        (f"GPU {device} {title}", series.format(device))
-        for device in sorted(devices)
-        for title, series in _DEVICE_ROWS
-    ]
-    rows += [(f"Metal {title}", series) for title, series in _METAL_ROWS]
-    told = (_gpu_row(title, series, values[series]) for title, series in rows if series in values)
-    shown = [row for row in told if row]
-    if shown:
-        yield "GPU memory:"
-        yield from shown
-        yield "   (torch sees only what its allocator took; the driver sees all, but not what of it is in use)"
-
-
-def _gpu_row(title: str, series: str, value: float) -> str:
-    """Empty for a count of failures that did not happen."""
-    if series.endswith("_bytes"):
-        return f"   {title + ':':<36}{gib(value):>14}"
-    return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
-
-
 def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
-    yield from _banner("MEMORY TREND")
+    yield from banner("MEMORY TREND")
     yield f"{'':<44}{'RAM':>10} {'change':>11} {'same phase':>11}"
     for row in _ends(rows):
         if row is None:
@@ -178,7 +105,7 @@ def _growth(process: ProcessReport) -> Iterator[str]:
     first, last = process.first, process.last
     if first is None or last is None:
         return
-    yield from _banner("MEMORY GROWTH")
+    yield from banner("MEMORY GROWTH")
     grown = last.memory_bytes - first.memory_bytes
     share = 100 * grown / max(1, first.memory_bytes)
     yield f"   from:    {gib(first.memory_bytes):>12}   {first.label}"
@@ -194,7 +121,7 @@ def _growth(process: ProcessReport) -> Iterator[str]:
 def _peaks(process: ProcessReport, *, exact: bool) -> Iterator[str]:
     if not process.peaks:
         return
-    yield from _banner("PEAK MEMORY BY PHASE")
+    yield from banner("PEAK MEMORY BY PHASE")
     yield f"   {EXACT_PEAKS if exact else SEEN_PEAKS}"
     for phase, size in process.peaks[:PEAK_ROWS]:
         yield f"   {phase if len(phase) <= 48 else phase[:45] + '...':<48}{gib(size):>14}"
@@ -210,7 +137,7 @@ def _object_line(row: ObjectChange) -> str:
 def _large(objects: tuple[LargeObject, ...]) -> Iterator[str]:
     if not objects:
         return
-    yield from _banner("LARGE OBJECTS")
+    yield from banner("LARGE OBJECTS")
     for thing in objects:
         where = f"   {thing.holder}" if thing.holder else ""
         yield f"   {thing.bytes / 2**20:>12,.2f} MiB   {thing.type} {thing.detail}{where}".rstrip()
@@ -218,7 +145,7 @@ def _large(objects: tuple[LargeObject, ...]) -> Iterator[str]:
 
 def _endings(report: Report) -> Iterator[str]:
     if report.endings:
-        yield from _banner("HOW IT ENDED")
+        yield from banner("HOW IT ENDED")
     for ending in report.endings:
         yield f"{ending.who}: {ending.how}"
         if ending.lines:
@@ -228,7 +155,7 @@ def _endings(report: Report) -> Iterator[str]:
 
 def _verdict(report: Report) -> Iterator[str]:
     verdict = report.verdict
-    yield from _banner("VERDICT")
+    yield from banner("VERDICT")
     yield f"{verdict.status}: {verdict.summary}"
     for finding in verdict.findings:
         yield f"   [{finding.status}] {finding.kind} in {finding.phase or 'several phases'}"
@@ -242,24 +169,24 @@ def _verdict(report: Report) -> Iterator[str]:
 
 
 def _checklist(report: Report) -> Iterator[str]:
-    yield from _banner("CHECKLIST")
+    yield from banner("CHECKLIST")
     yield from check_lines(to_json(report.verdict.checklist))
 
 
 def _effects(report: Report) -> Iterator[str]:
     if report.verdict.effects:
-        yield from _banner("WHAT EACH FIX HAS DONE")
+        yield from banner("WHAT EACH FIX HAS DONE")
         yield from effect_lines(to_json(report.verdict.effects))
 
 
 def _promises(report: Report) -> Iterator[str]:
     if report.verdict.fixes:
-        yield from _banner("WHAT THE FIX PROMISED")
+        yield from banner("WHAT THE FIX PROMISED")
         yield from promise_lines(to_json(report.verdict.fixes))
 
 
 def _plan(report: Report) -> Iterator[str]:
     verdict = report.verdict
     if verdict.bands or verdict.budgets:
-        yield from _banner("PLAN AND BUDGETS")
+        yield from banner("PLAN AND BUDGETS")
         yield from plan_lines(to_json(verdict.bands), to_json(verdict.budgets), verdict.unit)
