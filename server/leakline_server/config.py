@@ -100,7 +100,18 @@ class Config:
     @property
     def asks_who_it_is(self) -> bool:
         """Whether a request must show a token, or be of somebody who is signed in."""
-        return not self.insecure and (self.login or not is_loopback(self.host))
+        wanted = self.login or self.admin_password is not None
+        return not self.insecure and (wanted or not is_loopback(self.host))
+
+    @property
+    def asks_nobody_of_the_public(self) -> bool:
+        """People are told an address beyond this machine, while it takes whoever comes for somebody on this machine."""
+        host = urlsplit(self.public_url or "").hostname
+        return (
+            host is not None
+            and not is_loopback(host)
+            and not (self.asks_who_it_is or self.insecure)
+        )
 
     @property
     def address(self) -> str:
@@ -153,8 +164,14 @@ def from_environment(
         problems.append(
             "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
         )
+    if found.get("insecure") and found.get("admin_password") is not None:
+        problems.append(
+            "environment LEAKLINE_ADMIN_PASSWORD is what people sign in with and LEAKLINE_INSECURE asks nobody: set "
+            "one of them"
+        )
     if problems:
-        raise WrongSettings(problems)
+        # What looks unset may be misspelt: both are mended at once.
+        raise WrongSettings(problems + misspelt(environment))
     return Config(**found, sources=dict.fromkeys(found, "environment"))
 
 

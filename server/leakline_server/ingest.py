@@ -98,10 +98,15 @@ def _gunzip(body: bytes) -> Iterator[bytes]:
         body = inflater.unconsumed_tail
     if not inflater.eof:
         raise EOFError("it ends too early")
+    if inflater.unused_data:
+        # A second member, which would else be dropped with the answer that all is stored.
+        raise EOFError("something follows its end; send one member")
 
 
 def _unzstd(body: bytes) -> Iterator[bytes]:
-    with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(body) as reader:
+    with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(
+        body, read_across_frames=True
+    ) as reader:
         while piece := reader.read(PIECE_BYTES):
             yield piece
 

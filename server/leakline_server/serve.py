@@ -81,6 +81,11 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     refuse_without_a_login(config)
     for sentence in misspelt():
         log.warning(sentence)
+    if config.asks_nobody_of_the_public:
+        log.warning(
+            "LEAKLINE_PUBLIC_URL leads here from beyond this machine and nobody is asked who they are: set "
+            "LEAKLINE_LOGIN=1, unless what stands in front of it asks"
+        )
     # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)

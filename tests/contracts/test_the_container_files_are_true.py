@@ -88,6 +88,7 @@ def test_every_name_of_a_service_leads_to_something(name: str) -> None:
     known = {
         "build", "image", "depends_on", "environment", "read_only", "tmpfs", "cap_drop", "security_opt", "networks",
         "stop_grace_period", "restart", "user", "volumes", "ports", "healthcheck",
+        "mem_limit", "pids_limit", "logging",
     }  # fmt: skip
     assert set(service) <= known, "a slip of the pen, or teach this test"
 
@@ -100,6 +101,14 @@ def test_nothing_runs_as_root_or_may_become_it(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_goes_wrong_in_one_does_not_take_the_machine_with_it(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"\d+g", service["mem_limit"]) and service["pids_limit"] > 0
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+    assert all("size=" in place for place in service.get("tmpfs", []))
 
 
 def test_every_image_is_pinned() -> None:
@@ -156,7 +165,7 @@ def test_every_part_says_how_it_is(name: str) -> None:
     if name == "postgres":
         environment = service["environment"]
         assert command == [
-            f"pg_isready -U {environment['POSTGRES_USER']} -d {environment['POSTGRES_DB']}"
+            f"pg_isready -h 127.0.0.1 -U {environment['POSTGRES_USER']} -d {environment['POSTGRES_DB']}"
         ]
 
 

@@ -287,6 +287,19 @@ def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stor
     refused(api, answer, 400, answer.json()["error"]["code"])
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_what_follows_a_compressed_body_is_never_dropped(
+    encoding: str, api: TestClient, stored: Any
+) -> None:
+    raw = json.dumps(stored.wire(10, 3)).encode()
+    packed = (gzip if encoding == "gzip" else zstandard).compress
+    headers = {"content-encoding": encoding}
+    for more in (packed(b" x"), b"\x1frest"):
+        answer = api.post(BATCHES, content=packed(raw) + more, headers=headers)
+        assert answer.status_code == 400, answer.text
+        refused(api, answer, 400, answer.json()["error"]["code"])
+
+
 @pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "x" * 1000])
 def test_an_encoding_we_do_not_read_is_named(encoding: str, api: TestClient, stored: Any) -> None:
     body = zlib.compress(b"{}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,6 +177,66 @@ def test_loopback_needs_no_login(host: str) -> None:
 def test_a_server_asks_everybody_or_nobody() -> None:
     with pytest.raises(WrongSettings, match=r"LEAKLINE_LOGIN.*LEAKLINE_INSECURE"):
         from_environment({"LEAKLINE_LOGIN": "1", "LEAKLINE_INSECURE": "1"})
+
+
+def test_a_password_is_for_signing_in_on_loopback_too() -> None:
+    given = {"LEAKLINE_ADMIN_PASSWORD": "correct horse"}
+    assert from_environment(given).asks_who_it_is
+    assert not from_environment({}).asks_who_it_is
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_ADMIN_PASSWORD.*LEAKLINE_INSECURE"):
+        from_environment(given | {"LEAKLINE_INSECURE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("url", "also", "told"),
+    [
+        ("https://leakline.example", {}, True),
+        ("http://127.0.0.1:80", {}, False),
+        ("https://leakline.example", {"LEAKLINE_LOGIN": "1"}, False),
+        ("https://leakline.example", {"LEAKLINE_INSECURE": "1"}, False),
+        ("https://leakline.example", {"LEAKLINE_HOST": "0.0.0.0"}, False),
+    ],
+)
+def test_a_public_address_without_a_login_is_known(
+    url: str, also: dict[str, str], told: bool
+) -> None:
+    config = from_environment({"LEAKLINE_PUBLIC_URL": url} | also)
+    assert config.asks_nobody_of_the_public is told
+
+
+def test_a_slip_in_a_name_is_told_with_the_values_that_are_wrong() -> None:
+    with pytest.raises(WrongSettings, match=r"LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
+        from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
+
+
+@pytest.mark.parametrize("password", ["p@geheim", "p@geheim/x", "p@geheim:1", "@geheim"])
+def test_an_address_that_a_password_breaks_is_refused_and_no_part_of_it_repeated(
+    password: str,
+) -> None:
+    url = f"postgresql+psycopg://leakline:{password}@postgres:5432/leakline"
+    with pytest.raises(BadDatabaseUrl) as caught:
+        open_engine(url)
+    with pytest.raises(WrongSettings) as told:
+        from_environment({"LEAKLINE_DATABASE_URL": url})
+    assert "geheim" not in str(caught.value) + str(told.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights are those of POSIX")
+def test_a_new_database_is_for_its_owner_alone_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    def rights(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    old = tmp_path / "old.db"
+    old.touch(0o644)
+    new = tmp_path / "folder" / "new.db"
+    for path in (old, new):
+        engine = open_engine(f"sqlite:///{path}")
+        with engine.connect() as connection:
+            connection.exec_driver_sql("CREATE TABLE x (y)")
+            wal = path.with_name(path.name + "-wal")
+            assert rights(wal) == rights(path)
+        engine.dispose()
+    assert [rights(p) for p in (old, new, new.parent)] == [0o644, 0o600, 0o700]
 
 
 @pytest.mark.parametrize("password", ["short", "a" * 1_001, "leakline_admin_of_somebody"])

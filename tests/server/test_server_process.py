@@ -45,6 +45,18 @@ def test_listening_beyond_this_machine_is_refused(tmp_path: Path) -> None:
     said_in_one_line(start(tmp_path, "--host", "0.0.0.0"), 2, "0.0.0.0", "LEAKLINE_INSECURE")
 
 
+def test_a_public_address_where_nobody_is_asked_is_told_at_the_start(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "LEAKLINE_PUBLIC_URL": "https://leakline.example"},
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline()
+    process.terminate()
+    _, told = process.communicate(timeout=20)
+    assert len(told.splitlines()) == 1 and "set LEAKLINE_LOGIN=1" in told
+
+
 def test_a_wrong_port_is_one_line(tmp_path: Path) -> None:
     said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
 

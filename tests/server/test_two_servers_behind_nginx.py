@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -212,8 +213,7 @@ def signed_in(port: int, secret: str, viewer: str = "127.0.0.1") -> tuple[int, A
 
 @pytest.fixture
 def with_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docker-compose.yml has it; there it is the address that makes the servers ask."""
-    monkeypatch.setenv("LEAKLINE_LOGIN", "1")
+    """As docker-compose.yml has it: the password alone makes servers on loopback ask, too."""
     monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", PASSWORD)
 
 
@@ -269,6 +269,53 @@ def test_the_proxy_passes_on_what_the_servers_say_and_keeps_their_figures_to_its
     told = [json.loads(line) for line in site.proxy.access_log.splitlines()]
     assert not [line for line in told if line["message"].endswith(" 200")]
     assert all(len(line["request"]) == 32 for line in told)
+
+
+HELD = {"content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"}
+
+
+def test_what_the_proxy_answers_itself_is_in_the_form_of_the_servers_and_nothing_is_said_twice(
+    site: Site,
+) -> None:
+    def check(status: int, headers: Any, text: str, code: str) -> None:
+        assert json.loads(text)["error"]["code"] == code, (status, text)
+        assert headers["content-type"] == "application/json"
+        assert all(len(headers.get_all(name, [])) == 1 for name in HELD), headers.items()
+
+    port = site.port
+    # Of the servers, then of the proxy.
+    status, headers, _ = asked(port, "GET", "/")
+    assert status == 200 and all(len(headers.get_all(name)) == 1 for name in HELD)
+    status, *said = asked(port, "GET", "/metrics")
+    assert status == 404
+    check(status, *said, "not_found")
+    for path, size in (("/api/v1/runs", 600_000), ("/api/v1/runs/r/batches", 3_200_000)):
+        status, *said = asked(port, "POST", path, "x" * size)
+        assert status == 413
+        check(status, *said, "body_too_large")
+    for server in site.servers:
+        server.kill()
+    status, headers, text = asked(port, "GET", "/api/v1/runs")
+    assert status == 502 and int(headers["retry-after"]) >= 1
+    check(status, headers, text, "server_unreachable")
+
+
+def test_one_address_has_so_many_requests_under_way_and_others_go_on(site: Site) -> None:
+    def trickles() -> socket.socket:
+        held = socket.create_connection(("127.0.0.1", site.port), 20)
+        held.sendall(
+            b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9000\r\n\r\nx"
+        )
+        return held
+
+    with contextlib.ExitStack() as held:
+        for _ in range(256):
+            held.enter_context(trickles())
+        time.sleep(1)
+        status, headers, text = asked(site.port, "GET", "/healthz")
+        assert (status, json.loads(text)["error"]["code"]) == (429, "too_busy"), text
+        assert int(headers["retry-after"]) >= 1
+        assert asked(site.port, "GET", "/healthz", viewer="127.0.0.2")[0] == 200
 
 
 def test_with_both_servers_gone_a_training_is_told_to_come_back(site: Site, make_run: Any) -> None:

@@ -7,6 +7,7 @@ of ours is prompt and fair, while SQLite's own waiting sleeps and may starve.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -54,6 +55,7 @@ __all__ = [
     "check_that_it_writes",
     "check_url",
     "is_out_of_space",
+    "make_folder",
     "may_answer_soon",
     "open_engine",
     "ping",
@@ -98,6 +100,11 @@ def check_url(url: str) -> URL:
     elif parsed.drivername != "postgresql+psycopg":
         raise BadDatabaseUrl(
             f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
+        )
+    elif any("@" in (part or "") for part in (parsed.host, parsed.database)):
+        # What it took for a host is the rest of the password: not repeated, and nobody is asked for it.
+        raise BadDatabaseUrl(
+            "has an @ too many; in a user or a password write %40 for it (and %2F for /, %3A for :, %25 for %)"
         )
     elif find_spec("psycopg") is None:
         raise BadDatabaseUrl("Postgres needs a driver: pip install 'leakline[postgres]'")
@@ -220,7 +227,7 @@ def _not_waiting_for_the_disk(connection: Connection) -> Iterator[None]:
 
 
 def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
-    Path(database).parent.mkdir(parents=True, exist_ok=True)
+    make_folder(Path(database).parent)
     engine = create_engine(
         url,
         # Our own BEGIN, below, decides when a transaction starts.
@@ -232,6 +239,7 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         pool_use_lifo=True,
         hide_parameters=True,
     )
+    event.listen(engine, "do_connect", lambda *_: _make_file(database))
     event.listen(engine, "connect", _able_to_shrink)
     _on_connect(
         engine,
@@ -246,6 +254,18 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
     event.listen(engine, "begin", _begin_sqlite)
     _write_locks[engine] = threading.RLock()
     return engine
+
+
+def make_folder(folder: Path) -> None:
+    """Of the database, for us alone; one that is there stays as it is."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _make_file(database: str) -> None:
+    """For us alone, whatever the umask: what SQLite puts beside it gets the same rights. One that is there stays."""
+    if not database.startswith("file:"):
+        with contextlib.suppress(OSError):
+            os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _able_to_shrink(connection: Any, _record: Any) -> None:

@@ -15,6 +15,8 @@ from typing import Final
 
 from sqlalchemy.engine import make_url
 
+from .engine import make_folder
+
 # Beside the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
 SUFFIX: Final = "-served"
 
@@ -32,7 +34,7 @@ def alone_on(url: str) -> Iterator[None]:
         return
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # Never deleted: who deletes one that another has just opened leaves two of them.
     with path.with_name(path.name + SUFFIX).open("a+") as file:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from ..config import Config, is_loopback
 from ..figures import RetainerFigures, WriterFigures
@@ -195,9 +194,7 @@ def _reach(config: Config) -> Tick:
         )
         return _tick(question, "other machines", "suspected", said)
     said = f"It listens on {config.host} alone, without a login: programs on this machine reach it."
-    if config.public_url is not None and not is_loopback(
-        urlsplit(config.public_url).hostname or ""
-    ):
+    if config.asks_nobody_of_the_public:
         said += (
             " People reach it as LEAKLINE_PUBLIC_URL says, so what stands in front of it must ask who they are; "
             "LEAKLINE_LOGIN=1 makes this server ask."
