@@ -89,6 +89,26 @@ def test_minutes_are_not_held_against_generations(leakline: Any, server: str) ->
     assert json.loads(lines)["lines"] == {}
 
 
+def test_a_package_that_one_side_lacks_is_called_not_installed(leakline: Any, server: str) -> None:
+    for name, environment in (
+        ("without", {"packages": {}}),
+        ("with", {"packages": {"iniconfig": "2.3.1"}, "commit": "abc"}),
+    ):
+        header = RunHeader(
+            f"packages-{name}",
+            "packages",
+            name,
+            "generation",
+            None,
+            STARTED,
+            environment=environment,
+        )
+        post_run(server, header, 0)
+    output = leakline("compare", "packages/without", "packages/with", "--server", server).output
+    assert "environment: iniconfig not installed -> 2.3.1" in output
+    assert "environment: commit not recorded -> abc" in output
+
+
 def _page(address: str) -> str:
     with urlopen(address, timeout=30) as answer:
         return str(answer.read().decode())

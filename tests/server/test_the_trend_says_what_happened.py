@@ -245,3 +245,15 @@ def test_a_plan_that_was_left_behind_is_no_progress() -> None:
     promised = {**bands, "fixes": [{"claim": "generations", "promised": 25.0}]}
     assert progress(run, promised) == "12 of 25 epochs"
     assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"
+
+
+def test_what_nobody_was_told_is_not_said_to_be_told() -> None:
+    payload = {"summary": "Leaking: soon", "when": {"generation": 3}}
+    row = {"event": "risk", "created_at": 1e9, "payload": payload}
+    told, not_told = (
+        inventory.alerts([row], "generation", any_webhook=each) for each in (True, False)
+    )
+    assert told is not None and told.how.startswith("What was told of this run, to every webhook")
+    assert not_told is not None and not_told.how.startswith(
+        "What would have been told; no webhook is set up"
+    )

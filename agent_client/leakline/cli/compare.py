@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 from urllib.parse import quote
@@ -132,10 +133,13 @@ def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
     for name, (old, new) in comparison["environment_changes"].items():
         # Two runs always differ in it, and it is longer than all else; --json has it.
         if name != "command_line":
-            yield f"environment: {name} {_had(old)} -> {_had(new)}"
+            yield f"environment: {name} {_had(old, name, new)} -> {_had(new, name, old)}"
     yield from promised(comparison)
 
 
-def _had(value: object) -> object:
-    """A package or a setting that one side does not have."""
-    return "not installed" if value is None else value
+def _had(value: object, name: str, other: object) -> object:
+    """A version that one side lacks is that of a package; of anything else nothing was recorded."""
+    if value is not None:
+        return value
+    is_package = name != "python" and re.match(r"\d+\.\d", str(other)) is not None
+    return "not installed" if is_package else "not recorded"
