@@ -119,8 +119,8 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
 class RareCleanup:
     """One that takes back some of what grows, and runs too seldom for it.
 
-    ``times`` in the last ``window`` generations. ``bytes`` stayed away after it; ``every`` so many generations come to
-    as much.
+    ``times`` in the ``window`` generations since the first of them. ``bytes`` stayed away after it; ``every`` so many
+    generations come to as much.
     """
 
     name: str
@@ -151,15 +151,13 @@ def rare_cleanup(finding: Finding, events: Iterable[Event], lane: Lane) -> RareC
     for name, places in ran.items():
         since = [at for at in places if beginning is None or lane.generations[at] >= beginning]
         if len(since) >= RUNS_AT_LEAST and _vain(name, runs[name], finding) is None:
-            found = _rare(name, since, lane, each, beginning)
+            found = _rare(name, since, lane, each)
             if found is not None:
                 return found
     return None
 
 
-def _rare(
-    name: str, places: Sequence[int], lane: Lane, each: float, beginning: float | None
-) -> RareCleanup | None:
+def _rare(name: str, places: Sequence[int], lane: Lane, each: float) -> RareCleanup | None:
     """``places``: positions of the generations it ran in."""
     private = lane.private
     # Read before the generation of a run and after the next one: it runs before or after the reading at its end.
@@ -170,8 +168,7 @@ def _rare(
     ]
     if len(falls) < RUNS_AT_LEAST or median(falls) < _REACHES * each:
         return None
-    first = lane.generations[0] if beginning is None else beginning
-    window = round(lane.generations[-1] - first + 1)
+    window = lane.generations[-1] - lane.generations[places[0]] + 1
     every = max(1, int(median(falls) / each))
     is_rare = every * len(places) < window
     return RareCleanup(name, len(places), window, median(falls), every) if is_rare else None
