@@ -231,7 +231,7 @@ def _location(location: object) -> str | None:
 
 def _promised(claim: object, value: object) -> int:
     # Loaded by who declares a fix, and by nobody else.
-    from .analysis.promises import COUNT, GENERATIONS, NAMES, SIZES
+    from .analysis.promises import COUNT, NAMES, NUMBERS, SIZES
 
     name = f"promises[{claim!r}]"
     if claim in SIZES:
@@ -239,7 +239,7 @@ def _promised(claim: object, value: object) -> int:
     counted = isinstance(claim, str) and claim.startswith(COUNT)
     if counted:
         checked_type(str(claim).removeprefix(COUNT), name)
-    elif claim != GENERATIONS:
+    elif claim not in NUMBERS:
         known = ", ".join((*NAMES, f"{COUNT}package.Class"))
         raise BadArgument(name, value, f"is no promise that can be checked; use one of {known}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

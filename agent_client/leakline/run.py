@@ -305,7 +305,8 @@ class Run:
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
         ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
-        complete; ``count:package.Class``, the most instances alive at the end of a generation.
+        complete; ``possible_generations``, as many as memory has room for; ``count:package.Class``, the most
+        instances alive at the end of a generation.
         """
         if (loop := self._loop) is not None:
             data = declarations.fix_data(phase, location, promises, rejected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -241,6 +242,97 @@ def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> No
     assert (found["generations"].outcome, found["generations"].measured) == (
         "held", Interval(100, 100, 100),
     )  # fmt: skip
+
+
+POSSIBLE = "possible_generations"
+
+
+def _possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> PromiseCheck:
+    """What comes of the promise in a run of 300 MiB; ``limit``: bytes it may have."""
+    run = Training(leaks=leaks, limit_bytes=None if limit is None else round(limit), **options)
+    return checked(with_fix(run.history(), {POSSIBLE: promised}))[POSSIBLE]
+
+
+# Report 002: "more than 100 possible".
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("limit", "outcome"), [(1_000, "refuted"), (1_600, "held")])
+def test_generations_that_memory_allows_are_held_and_refuted(
+    limit: int, outcome: str, seed: int
+) -> None:
+    check = _possible(100, limit * MIB, kept_environments(9 * MIB), seed=seed)
+    assert check.outcome == outcome, check.sentence
+    assert check.measured is not None
+    assert check.measured.low <= check.measured.estimate <= check.measured.high
+    # Of 300 MiB resident 90 are files; then what warms up and the buffer.
+    room = limit - (300 - 90) - (30 + 8 + 3) - 24
+    assert check.measured.estimate == pytest.approx(room / 9, rel=0.05)
+    assert "which leaves room for" in check.sentence
+    assert check.sentence.endswith("100 were promised.")
+
+
+def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
+    told = _possible(100, 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
+    assert told.measured is not None
+    between = round((told.measured.low + told.measured.high) / 2)
+    check = _possible(between, 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
+    assert (check.outcome, check.measured) == ("undecided", told.measured)
+    assert "too wide to tell" in check.sentence
+    # Both ends count as promised and kept, or not.
+    for promised, outcome in ((told.measured.low, "held"), (told.measured.high + 1, "refuted")):
+        check = _possible(round(promised), 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
+        assert check.outcome == outcome, check.sentence
+
+
+def test_without_a_limit_only_generations_that_are_complete_tell_what_is_possible() -> None:
+    check = _possible(100, None, kept_environments(9 * MIB))
+    assert (check.outcome, check.measured) == ("undecided", None)
+    assert check.sentence.startswith("No limit of memory is known")
+    assert _possible(16, None, kept_environments(9 * MIB)).outcome == "held"
+    early = _possible(100, GIB, kept_environments(9 * MIB), generations=4)
+    assert (early.outcome, early.measured) == ("undecided", None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_never_runs_out_has_no_number_and_the_verdict_is_json(seed: int) -> None:
+    history = with_fix(Training(limit_bytes=2 * GIB, seed=seed).history(), {POSSIBLE: 100})
+    check = checked(history)[POSSIBLE]
+    assert (check.outcome, check.measured) == ("held", None), check.sentence
+    (row,) = json.loads(json.dumps(verdict_json(examine(history)), allow_nan=False))["fixes"]
+    assert (row["claim"], row["measured"]) == (POSSIBLE, None)
+
+
+def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
+    filling = {"buffer_bytes": 400 * MIB, "buffer_full_after": 100, "generations": 12}
+    room = _possible(100, 900 * MIB, kept_environments(3 * MIB), generations=12).measured
+    less = _possible(100, 900 * MIB, kept_environments(3 * MIB), **filling).measured
+    assert room is not None and less is not None
+    assert less.high < room.low
+    history = Training(limit_bytes=2 * GIB).history()
+    (process,) = history.processes
+    grown = [None if g is None else 50 * MIB * (g + 1) for g in process.generation]
+    series = {**process.series, "children.uss_bytes": grown}
+    history = replace(history, processes=(replace(process, series=series),))
+    check = checked(with_fix(history, {POSSIBLE: 100}))[POSSIBLE]
+    assert check.outcome == "refuted", check.sentence
+    assert check.measured is not None
+    assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
+
+
+def test_steps_of_a_thousand_are_each_one_that_memory_allows() -> None:
+    steps, ones = _numbered(lambda g: 1000 * g), _numbered(lambda g: g)
+    (a, b) = (
+        checked(with_fix(replace(run, limit_bytes=2 * GIB), {POSSIBLE: 100}))[POSSIBLE].measured
+        for run in (steps, ones)
+    )
+    assert a is not None and b is not None
+    assert a.estimate == pytest.approx(b.estimate, abs=1)
+
+
+def test_a_fix_that_came_with_a_resume_allows_what_its_own_growth_does() -> None:
+    resumed = min(_resumed().processes[1].time)
+    history = replace(_resumed(), limit_bytes=2 * GIB)
+    with_it = checked(with_fix(history, {POSSIBLE: 100}, at=resumed))[POSSIBLE]
+    assert with_it.outcome == "held", with_it.sentence
 
 
 def test_the_rise_over_a_lost_generation_is_no_jump() -> None:

@@ -28,6 +28,7 @@ class Environment:
         (GROWTH, "a lot"), (GROWTH, -1), (GROWTH, None), (GROWTH, True), (GROWTH, float("nan")),
         ("peak_bytes", float("inf")), ("peak_bytes", [40]), ("peak_bytes", 2**60),
         ("generations", "25"), ("generations", 2.5), ("generations", True), ("generations", -1),
+        ("possible_generations", "100"), ("possible_generations", 100.5), ("possible_generations", -1),
         ("count:app.Agent", "17"), ("count:app.Agent", -1), ("count:app.Agent", None),
     ],
 )  # fmt: skip
@@ -76,7 +77,13 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     offline: leakline.Run, recorded: Recorded
 ) -> None:
     count = f"count:{Environment.__module__}.Environment"
-    promises = {GROWTH: "500 MiB", "peak_bytes": "40 GB", "generations": 3, count: 1}
+    promises = {
+        GROWTH: "500 MiB",
+        "peak_bytes": "40 GB",
+        "generations": 3,
+        "possible_generations": 100,
+        count: 1,
+    }
     offline.fix("close them", phase="train", location="trainer.py:281", promises=promises)
     kept = []
     for generation in range(3):
@@ -88,7 +95,8 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     assert told.name == "close them"
     assert told.data == {
         "phase": "train", "location": "trainer.py:281",
-        "promises": {GROWTH: 500 * 2**20, "peak_bytes": 40 * 10**9, "generations": 3, count: 1},
+        "promises": {GROWTH: 500 * 2**20, "peak_bytes": 40 * 10**9, "generations": 3,
+                     "possible_generations": 100, count: 1},
     }  # fmt: skip
     # And the report of this very run says what came of it.
     assert "WHAT THE FIX PROMISED" in text

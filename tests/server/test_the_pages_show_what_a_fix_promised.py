@@ -16,7 +16,7 @@ from leakline_server.web.promises import promises
 MIB = 2**20
 PROMISES = {
     "growth_bytes_per_generation": MIB, "peak_bytes": 2**34, "count:app.Env": 2, "gpu_peak_bytes": 2**30,
-    "generations": 25,
+    "generations": 25, "possible_generations": 12,
 }  # fmt: skip
 Send = Callable[..., None]
 
@@ -73,6 +73,9 @@ def test_the_page_of_a_run_tells_promise_by_promise(
     assert rows["Env alive"][:3] == ["refuted", "2", "178"]
     assert rows["peak GPU memory"][2] == "not measured"
     assert rows["generations to complete"][:3] == ["not yet testable", "25", "12"]
+    outcome, promised, _, sentence = rows["generations that memory allows"]
+    assert (outcome, promised) == ("held", "12")
+    assert sentence.endswith("12 were promised.")
 
 
 def test_the_end_of_the_run_decides_what_was_open(
@@ -143,7 +146,7 @@ def test_the_note_counts_the_outcomes(api: TestClient, send: Send, eventually: A
     send()
     eventually(lambda: verdict_of(api).get("fixes"))
     page = api.get("/runs/r1").text
-    assert "let them go (evolve&lt;b&gt;, app.py:7): 2 refuted, 1 held, 3 not yet testable." in page
+    assert "let them go (evolve&lt;b&gt;, app.py:7): 2 refuted, 2 held, 3 not yet testable." in page
     # After what was found, and before the evidence for it.
     assert page.index('id="findings"') < page.index('id="promises"') < page.index('id="books"')
 

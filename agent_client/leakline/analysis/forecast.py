@@ -25,6 +25,9 @@ _NEAR: Final = 3.0
 # A nominal 90 % interval covered 82 to 87 % in back tests: widen it.
 _WIDEN: Final = 1.2
 
+# Generations left as expected, at the soonest and at the latest; None where that is never.
+Ends = tuple[float | None, float | None, float | None]
+
 
 def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: bool) -> OomForecast:
     """The forecast of a run; processes under one limit are added up.
@@ -41,21 +44,40 @@ def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: b
     quiet = OomForecast("none", int(limit.bytes), limit.source)
     if max(m.upto for _, m in known) < _MIN_GENERATIONS and not growing:
         return quiet
+    rising = growing or any(m.rise.window or m.rise.visible for _, m in known)
+    leak = _sum([outlook_of(s, m.upto) for s, m in known]) if rising else Outlook()
+    left, soonest, latest = _ends(known, limit, leak.rate, leak.gains)
+    if left is None:
+        return quiet
+    return _told(known, quiet, left, left if soonest is None else soonest, latest)
+
+
+def memory_lasts(known: Sequence[tuple[LaneStudy, Moment]], growth: Interval) -> Ends | None:
+    """Where memory ends if it goes on to grow so, however far ahead that is; None without a limit.
+
+    Growth that speeds up brings the soonest end nearer.
+    """
+    limit = known[0][0].limit if known else None
+    if limit is None:
+        return None
+    return _ends(known, limit, growth, sum(outlook_of(s, m.upto).gains for s, m in known))
+
+
+def _ends(
+    known: Sequence[tuple[LaneStudy, Moment]], limit: Limit, rate: Slope | Interval, gains: float
+) -> Ends:
     outlooks = [outlook_of(s, m.upto) for s, m in known]
     headroom = _headroom(known, limit) - sum(o.over for o in outlooks)
     scatter = Z_90 * sum(o.spread for o in outlooks)
-    rising = growing or any(m.rise.window or m.rise.visible for _, m in known)
-    leak = _sum(outlooks) if rising else Outlook()
     filling = [
         (b.remaining_bytes(m.upto), b.fill_rate(m.upto)) for s, m in known for b in s.facts.bounded
     ]
-    low, high = widened(leak.rate)
-    left = generations_left(headroom, leak.rate.estimate, filling, leak.gains)
-    if left is None:
-        return quiet
-    soonest = generations_left(headroom - scatter, high, filling, leak.gains)
-    latest = generations_left(headroom + scatter, low, filling)
-    return _told(known, quiet, left, left if soonest is None else soonest, latest)
+    low, high = widened(rate)
+    return (
+        generations_left(headroom, rate.estimate, filling, gains),
+        generations_left(headroom - scatter, high, filling, gains),
+        generations_left(headroom + scatter, low, filling),
+    )
 
 
 def _told(
@@ -118,7 +140,7 @@ def _sum(outlooks: Sequence[Outlook]) -> Outlook:
     return Outlook(rate, sum(o.gains for o in outlooks))
 
 
-def widened(rate: Slope) -> tuple[float, float]:
+def widened(rate: Slope | Interval) -> tuple[float, float]:
     """(low, high) of a rate as they are believed."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)

@@ -43,7 +43,7 @@ class Outlook:
 def level_of(study: LaneStudy, upto: int) -> float:
     """Bytes under the limit at this moment: private memory and children."""
     private = study.lane.private[upto - 1] - study.lane.left_behind(upto)
-    return private + sum(c.values[upto - 1] for c in _beside(study))
+    return private + sum(c.values[upto - 1] for c in beside_private(study))
 
 
 def outlook_of(study: LaneStudy, upto: int) -> Outlook:
@@ -53,7 +53,7 @@ def outlook_of(study: LaneStudy, upto: int) -> Outlook:
 
 def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     x = [float(g) for g in study.lane.generations[:upto]]
-    y, beside = study.residual(upto), _beside(study)
+    y, beside = study.residual(upto), beside_private(study)
     for channel in beside:
         y = [a + b for a, b in zip(y, channel.values, strict=False)]
     bend = bend_of(study.lane, y, upto) if beside else study.bend(upto)
@@ -62,7 +62,8 @@ def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     return _of_growth(x[first:], y[first:])
 
 
-def _beside(study: LaneStudy) -> list[Channel]:
+def beside_private(study: LaneStudy) -> list[Channel]:
+    """What counts under the same limit as private memory does."""
     return [c for c in study.channels if c.kind in _UNDER_LIMIT]
 
 

@@ -18,10 +18,13 @@ PEAK: Final = "peak_bytes"
 GPU_PEAK: Final = "gpu_peak_bytes"
 JUMP: Final = "max_jump_bytes_per_generation"
 GENERATIONS: Final = "generations"
+# As many in all as memory has room for, those that are complete among them.
+POSSIBLE: Final = "possible_generations"
 # With the name of a class behind it: instances alive at the end of a generation, in any one process.
 COUNT: Final = "count:"
 SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
-NAMES: Final = (*SIZES, GENERATIONS)
+NUMBERS: Final = (GENERATIONS, POSSIBLE)
+NAMES: Final = (*SIZES, *NUMBERS)
 
 # "About 500 MiB" is kept by 520: no promise is made to the last twentieth.
 _ABOUT: Final = 0.05
@@ -236,10 +239,49 @@ def _generations(seen: Since, promised: float) -> Answer:
     return exact, "undecided", f"{count_of(done, seen.unit)} complete so far; {wanted}"
 
 
+def _possible(seen: Since, promised: float) -> Answer:
+    """Held where memory lasts so long even at the high end of its growth, refuted where not even at the low end."""
+    growth = seen.growth_under_limit()
+    ends = None if growth is None else seen.memory_lasts(growth)
+    if growth is None or ends is None:
+        return _room_unknown(seen, promised, has_growth=growth is not None)
+    expected, low, high = (_in_all(seen, end) for end in ends)
+    what = "Memory grows by" if growth.estimate > 0 else "Memory does not grow:"
+    said, word = f"{what} {format_bytes(growth.estimate)} per {seen.unit}", format_count(promised)
+    if low is None:
+        return None, "held", f"{said} and does not run out; {word} were promised."
+    measured, room = None, f"at least {count_of(low, seen.unit)}"
+    # JSON has no number for an end that never comes.
+    if expected is not None and high is not None:
+        measured = Interval(expected, low, high)
+        span = f"{format_count(low)} to {format_count(high)}"
+        room = f"{count_of(expected, seen.unit)} in all ({span})"
+    said += f", which leaves room for {room}"
+    if low < promised and (high is None or high >= promised):
+        return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
+    return measured, "held" if low >= promised else "refuted", f"{said}; {word} were promised."
+
+
+def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
+    if seen.complete >= promised:
+        wanted = f"{format_count(promised)} were promised."
+        return None, "held", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
+    if not has_growth:
+        return _too_few(seen)
+    said = f"No limit of memory is known, so nothing tells how many {seen.unit}s it allows."
+    return None, "undecided", said
+
+
+def _in_all(seen: Since, left: float | None) -> float | None:
+    """Whole generations: one that is not finished does not count."""
+    return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
+
+
 def _at(seen: Since, generation: int | None) -> str:
     return "" if generation is None else f" in {seen.unit} {generation}"
 
 
 _CHECKS: Final[Mapping[str, Callable[[Since, float], Answer]]] = {
     GROWTH: _growth, PEAK: _peak, GPU_PEAK: _gpu_peak, JUMP: _jump, GENERATIONS: _generations,
+    POSSIBLE: _possible,
 }  # fmt: skip

@@ -12,7 +12,9 @@ from .books import LEAKLINE_LINE, phase_slopes, without_give_and_take
 from .bounds import without_bounded
 from .contracts import Readings, find_violation, matching_types
 from .evidence import MATERIAL
+from .forecast import Ends, memory_lasts
 from .history import Expectation, RunHistory
+from .outlook import beside_private
 from .results import Interval
 from .series import Lane, lies_within, top_level
 from .study import LaneStudy, Moment
@@ -52,6 +54,25 @@ class Since:
         """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
         slopes = [s for lane in self._lanes if (s := _growth(*lane)) is not None]
         return _added(slopes) if slopes and self.generations >= MIN_GENERATIONS else None
+
+    def growth_under_limit(self) -> Interval | None:
+        """Bytes per generation of private memory and of children."""
+        private = self.growth()
+        if private is None:
+            return None
+        return _added([private, *(s for lane in self._lanes for s in _growth_beside(*lane))])
+
+    def memory_lasts(self, growth: Interval) -> Ends | None:
+        """Generations left in front of the limit if memory under it grows so; None where there is no limit."""
+        known = [(s, m) for s, m, _ in self._lanes if m is not None and s.lane.private]
+        ends = memory_lasts(known, growth)
+        if ends is None:
+            return None
+        # Rates are by the numbers of generations; steps of a thousand are one generation each.
+        numbers = known[0][0].lane.generations
+        each = median([b - a for a, b in pairwise(numbers)]) if len(numbers) > 1 else 1
+        expected, soonest, latest = (None if end is None else end / each for end in ends)
+        return expected, soonest, latest
 
     def growth_that_matters(self) -> float:
         """Bytes per generation below which the verdict does not mind."""
@@ -142,7 +163,7 @@ def _complete(generations: Sequence[int]) -> int:
     return done
 
 
-def _added(slopes: Sequence[Slope]) -> Interval:
+def _added(slopes: Sequence[Slope | Interval]) -> Interval:
     return Interval(
         sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
     )
@@ -155,10 +176,24 @@ def _growth(study: LaneStudy, moment: Moment | None, first: int) -> Slope | None
     slope = moment.growth
     if first > 0:
         # The first generations of a process that resumes are warm-up again.
-        begin = first + min(4, (len(lane) - first) // 4)
+        begin = first + _warm_up(lane, first)
         x = [float(g) for g in lane.generations[begin:]]
         slope = floor_slope(x, study.residual(len(lane))[begin:])
     return slope if slope.points >= _MIN_READINGS else None
+
+
+def _growth_beside(study: LaneStudy, moment: Moment | None, first: int) -> list[Slope]:
+    """Of each channel that counts under the limit of private memory."""
+    if moment is None:
+        return []
+    begin = first + _warm_up(study.lane, first)
+    x = [float(g) for g in study.lane.generations[begin:]]
+    return [floor_slope(x, list(c.values[begin:])) for c in beside_private(study)]
+
+
+def _warm_up(lane: Lane, first: int) -> int:
+    """Generations from ``first`` on that tell nothing of how memory grows."""
+    return min(4, (len(lane) - first) // 4)
 
 
 def _ran(lane: Lane, phase: str, first: int) -> list[int]:

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.promises import COUNT, GENERATIONS, GPU_PEAK, GROWTH, JUMP, PEAK, SIZES
+from leakline.analysis.promises import (
+    COUNT,
+    GENERATIONS,
+    GPU_PEAK,
+    GROWTH,
+    JUMP,
+    PEAK,
+    POSSIBLE,
+    SIZES,
+)
 from leakline.analysis.summary import PROMISE_WORDS
 
 from . import formats
@@ -64,6 +73,7 @@ def _claim(check: Json, unit: str) -> str:
     words = {
         GROWTH: f"growth per {unit}", PEAK: "peak memory", GPU_PEAK: "peak GPU memory",
         JUMP: f"largest jump between {unit}s", GENERATIONS: f"{unit}s to complete",
+        POSSIBLE: f"{unit}s that memory allows",
     }  # fmt: skip
     return words.get(claim) or (f"growth in {check['phase']}" if claim in SIZES else claim)
 
