@@ -61,6 +61,8 @@ class VerdictWatch:
         self._follows = self._is_over = False
         self._beside = VerdictThread(header, process)
         self.status = "learning"
+        # The newest that was found.
+        self.newest: Verdict | None = None
 
     @property
     def follows(self) -> bool:
@@ -92,6 +94,7 @@ class VerdictWatch:
         self._callbacks.clear()
         self._due.clear()
         self._snapshots.clear()
+        self.newest = None
         self._beside.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
@@ -140,6 +143,7 @@ class VerdictWatch:
         if look.verdict is None:
             return
         verdict, before, self.status = look.verdict, self.status, look.verdict.status
+        self.newest = verdict
         self._due.extend(
             (callback, verdict)
             for event, callback in self._callbacks

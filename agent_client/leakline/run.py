@@ -50,9 +50,9 @@ def init(
     ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
     process after each reading, so that no peak is too short to be seen. ``log_lines``: the newest 50 lines that this
     process prints and logs go with its snapshots, for when it dies. ``log_every``: after every so many generations a
-    line on stderr with memory and the counts of ``watch``. ``allocations``: once a leak is suspected, the lines that
-    allocate what is kept are traced for a generation, which slows the program meanwhile. Arguments win over
-    ``LEAKLINE_*`` variables.
+    line on stderr with memory, the counts of ``watch``, growth and the newest verdict. ``allocations``: once a leak is
+    suspected, the lines that allocate what is kept are traced for a generation, which slows the program meanwhile.
+    Arguments win over ``LEAKLINE_*`` variables.
 
     Raises BadArgument, with the name, the value and where it came from; after init only calls that declare
     something raise it.

@@ -108,10 +108,14 @@ class Chain:
 
         self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
         self.loop.listeners.append(self.banner.see)
-        if settings.log_every:
+        # Whoever says nothing works out nothing for it.
+        self._says_lines = settings.log_every > 0 and not self._quiet
+        if self._says_lines:
             from .status_line import StatusLine
 
-            line = StatusLine(self._notices, settings.log_every, settings.watch)
+            line = StatusLine(
+                self._notices, settings.log_every, settings.watch, lambda: self.verdicts.newest
+            )
             self.loop.listeners.append(line.see)
         self.output = OutputTail() if settings.log_lines else None
         self.loop.output = self.output
@@ -128,7 +132,7 @@ class Chain:
             self._say_hello()
         if self.output is not None:
             self.output.start()
-        if self._traced is not None:
+        if self._traced is not None or self._says_lines:
             self.verdicts.follow()
         self.loop.sampler.start()
         self.recorder.start()

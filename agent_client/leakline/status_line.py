@@ -1,31 +1,74 @@
-"""A line on stderr after every so many generations: memory, and the counts of the watched classes."""
+"""A line on stderr after every so many generations: memory, counts of the watched classes, growth and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from .notices import Notices
 from .sizes import format_bytes
 from .snapshot import Number, Snapshot
 
+if TYPE_CHECKING:
+    from .analysis.results import Verdict
+
 NOT_MEASURED: Final = "not measured"
+NO_VERDICT: Final = "no verdict yet"
+_RESIDENT: Final = "process.rss_bytes"
 _GPU: Final = ".allocated_bytes"
 
 
 class StatusLine:
     """Told of every snapshot; speaks at generation ends. A quiet run and all ranks but the first say nothing."""
 
-    def __init__(self, notices: Notices, every: int, watch: Sequence[str]) -> None:
+    def __init__(
+        self,
+        notices: Notices,
+        every: int,
+        watch: Sequence[str],
+        verdict: Callable[[], Verdict | None] = lambda: None,
+    ) -> None:
+        """``verdict``: the newest there is. Nothing is worked out for a line."""
         self._notices, self._every, self._watch = notices, every, tuple(watch)
+        self._verdict = verdict
         self._ended = 0
+        # The first snapshot, and the newest generation end.
+        self._first: Snapshot | None = None
+        self._before: Snapshot | None = None
 
     def see(self, snapshot: Snapshot) -> None:
+        if snapshot.kind == "baseline":
+            self._first = self._before = snapshot
         if snapshot.kind != "generation_end":
             return
         self._ended += 1
         if self._ended % self._every == 0:
-            self._notices.say(status_line(snapshot, self._watch))
+            parts = (status_line(snapshot, self._watch), self._growth(snapshot), self._judged())
+            self._notices.say("; ".join(parts))
+        self._before = snapshot
+
+    def _growth(self, snapshot: Snapshot) -> str:
+        """``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``. Ends that were left out are seen by it."""
+        since = [self._before, self._first] if self._before is not self._first else [self._first]
+        return ", ".join(_grown(before, snapshot) for before in since if before is not None)
+
+    def _judged(self) -> str:
+        verdict = self._verdict()
+        if verdict is None:
+            return NO_VERDICT
+        # Loaded by whoever has worked it out.
+        from .analysis.wording import count_of
+
+        seen = count_of(verdict.generations, verdict.unit)
+        return f"after {seen} {verdict.status}: {verdict.summary}"
+
+
+def _grown(before: Snapshot, now: Snapshot) -> str:
+    then, held = before.samples.get(_RESIDENT), now.samples.get(_RESIDENT)
+    if then is None or held is None:
+        return f"growth since {before.label} {NOT_MEASURED}"
+    sign = "+" if held >= then else ""
+    return f"{sign}{format_bytes(held - then)} since {before.label}"
 
 
 def status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
@@ -34,7 +77,7 @@ def status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
 
 
 def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]:
-    resident = samples.get("process.rss_bytes")
+    resident = samples.get(_RESIDENT)
     yield f"RSS {NOT_MEASURED if resident is None else format_bytes(resident)}"
     for name in sorted(samples):
         if name.startswith("cuda.") and name.endswith(_GPU):

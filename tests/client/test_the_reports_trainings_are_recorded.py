@@ -366,7 +366,55 @@ def test_a_line_is_said_every_so_many_generations(capsys: pytest.CaptureFixture[
         "leakline: generation 4", "leakline: generation 9",
     ]  # fmt: skip
     endings = tuple(f"{unit}, TradingEnvironment {len(kept)}" for unit in ("MiB", "GiB"))
-    assert all(line.endswith(endings) for line in said)
+    parts = [line.split("; ") for line in said]
+    assert all(measured.endswith(endings) for measured, *_ in parts)
+    assert [re.findall(r"[+-][\d.,]+ [KM]?i?B since ([^,]+)", growth) for _, growth, *_ in parts] == [
+        ["generation 3: end", "baseline"], ["generation 8: end", "baseline"],
+    ]  # fmt: skip
+
+
+GROWS = """
+import threading, time, leakline
+from leakline import analysis
+run, kept, threads = leakline.init(mode="offline"), [], set()
+examine = analysis.examine
+def seen(*given):
+    threads.add(threading.current_thread().name)
+    return examine(*given)
+analysis.examine = seen
+for generation in range(24):
+    with run.generation(generation):
+        with run.phase("train"):
+            kept.append(bytearray(b"1") * (20 << 20))
+        time.sleep(0.25)
+print(threading.current_thread().name in threads, len(threads))
+"""
+
+
+def test_growth_and_the_newest_verdict_are_said_after_each_generation(
+    spool_directory: Path,
+) -> None:
+    done = run_program(
+        GROWS,
+        LEAKLINE_DIR=str(spool_directory),
+        LEAKLINE_LOG_EVERY="1",
+        LEAKLINE_MAX_OVERHEAD="0.5",
+    )
+    lines = [line.split("; ", 2) for line in done.stderr.splitlines() if ": end: RSS " in line]
+    assert len(lines) >= 20
+    # Nothing is worked out for a line, and what is not there yet is not told as "ok".
+    assert lines[0][2] == "no verdict yet"
+    assert " since generation" not in lines[0][1]
+    grown = [float(growth.split(" MiB since generation ")[0]) for _, growth, _ in lines[5:]]
+    assert all(15 < size < 30 for size in grown), grown
+    whole = re.search(r", \+([\d.]+) MiB since baseline$", lines[-1][1])
+    assert whole is not None
+    assert 400 < float(whole[1]) < 600
+    assert re.match(r"after \d+ generations (suspected|confirmed): .*train", lines[-1][2]), lines[
+        -1
+    ]
+    # Not on the training thread, but it was worked out.
+    assert re.fullmatch(r"False [1-9]\d*\n", done.stdout)
 
 
 @pytest.mark.parametrize("how", [{}, {"log_every": 5, "quiet": True}])
