@@ -106,6 +106,8 @@ export class Run {
     this._events = /** @type {Told[]} */ ([]);
     this._band = /** @type {Band} */ ("normal");
     this._warned = new Map(); // band -> when
+    this._above = 0; // steps above the high limit since a band was told
+    this._unreliable = /** @type {boolean | undefined} */ (undefined); // as TensorFlow.js says of its bytes
     this._cleanups = new Map();
     this._asked = /** @type {{id: string, kind: string, type?: string}[]} */ ([]);
     this._known = new Set(); // ids of requests
@@ -154,7 +156,7 @@ export class Run {
   /** After a training step: well under 0.1 ms. Warns when the count of tensors has come into a worse band. @returns {Reading | null} */
   check() {
     return this._safely(() => {
-      const reading = this._look();
+      const reading = this._look(1);
       this._runDue(reading);
       return reading;
     }) ?? null;
@@ -240,6 +242,7 @@ export class Run {
     if (this._busy.size) await within(FINISH_SECONDS, Promise.all([...this._busy]));
     this._safely(() => {
       this._close();
+      this._tellSteps();
       this._take("finish", "finish");
     });
     this._on = false;
@@ -309,7 +312,7 @@ export class Run {
   _read() {
     const began = this._now();
     const series = /** @type {Record<string, number>} */ ({});
-    for (const probe of [() => tensorMemory(this._settings.tf), processMemory, heapMemory, () => this._frames?.(), () => this._page?.()]) {
+    for (const probe of [() => tensorMemory(this._memory()), processMemory, heapMemory, () => this._frames?.(), () => this._page?.()]) {
       try {
         Object.assign(series, probe());
       } catch {
@@ -337,13 +340,26 @@ export class Run {
     this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
   }
 
+  /** What TensorFlow.js says. Whether it vouches for it is told when that changes, as with another backend. @returns {any} */
+  _memory() {
+    const memory = this._settings.tf.memory();
+    const unreliable = memory.unreliable === true;
+    if (unreliable !== (this._unreliable ?? unreliable)) {
+      const text = unreliable ? "TensorFlow.js calls its bytes an upper bound from here on" : "TensorFlow.js vouches for its bytes again";
+      this._tell("mark", `tfjs bytes ${unreliable ? "unreliable" : "reliable"}`, { text, tfjs_memory_unreliable: unreliable });
+    }
+    this._unreliable = unreliable;
+    return memory;
+  }
+
   _bandOf(/** @type {number} */ tensors) { return this._settings.bands ? bandOf(tensors, this._settings.bands) : "normal"; }
 
-  /** Read the tensors, and tell of a band that was not there before. @returns {Reading} */
-  _look() {
+  /** Read the tensors, and tell of a band that was not there before. @param {number} steps of the training that this ends @returns {Reading} */
+  _look(steps = 0) {
     const began = this._now();
-    const { numTensors: tensors, numBytes: bytes } = this._settings.tf.memory();
+    const { numTensors: tensors, numBytes: bytes } = this._memory();
     const band = this._bandOf(tensors);
+    if (this._settings.bands && tensors > this._settings.bands.high) this._above += steps;
     this._cost += this._now() - began;
     if (band !== this._band) {
       const worse = Object.keys(ADVICE).indexOf(band) > Object.keys(ADVICE).indexOf(this._band);
@@ -361,12 +377,24 @@ export class Run {
     const bands = /** @type {Bands} */ (this._settings.bands);
     const times = Math.floor(tensors / (bands.elevated + 1));
     const often = times >= 2 ? `, ${times} times as many as normal` : "";
-    const told = `${tensors} tensors (${mebibytes(bytes)})${often}`;
+    const steps = this._above;
+    this._above = 0;
+    // One is the step that came into this band.
+    const long = steps > 1 ? `, ${steps} steps above ${bands.high} since a band was told last` : "";
+    const told = `${tensors} tensors (${mebibytes(bytes)})${often}${long}`;
     const above = band === "normal" ? null : bands[band];
     const text = worse && band !== "normal" ? `${told}: ${ADVICE[band]}` : told;
-    this._tell(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above });
+    this._tell(worse ? "warning" : "mark", `tensors ${band}`, { text, tensors, bytes, above, steps_above_high: steps });
     this._take("sample", `tensors ${band}`);
     if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}`, "warn", false);
+  }
+
+  /** Steps above the limit that no band's event has told: the count has stayed there to the end. */
+  _tellSteps() {
+    if (!this._above || !this._settings.bands) return;
+    const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was told last`;
+    this._tell("mark", "tensors at the end", { text, steps_above_high: this._above });
+    this._above = 0;
   }
 
   /** Registered cleanups that are due, on the training's own turn: it is between two of its steps. */
@@ -810,9 +838,8 @@ export function toWire(rows, first, process, lost) {
   };
 }
 
-/** @param {any} tf @returns {Record<string, number>} */
-function tensorMemory(tf) {
-  const memory = tf.memory();
+/** @param {any} memory @returns {Record<string, number>} */
+function tensorMemory(memory) {
   const named = { "tfjs.tensors": memory.numTensors, "tfjs.buffers": memory.numDataBuffers, "tfjs.bytes": memory.numBytes, "tfjs.gpu_bytes": memory.numBytesInGPU };
   return measured(named);
 }

@@ -156,6 +156,20 @@ def test_bytes_that_the_collector_may_have_freed_are_told_as_an_upper_bound() ->
     assert any("upper bound" in line for line in finding.evidence)
 
 
+@pytest.mark.parametrize("unreliable", [True, False])
+def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_told_so(unreliable: bool) -> None:
+    history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
+    # One that it is reliable again means that it was not before, whatever the header said when it was made.
+    data = {"tfjs_memory_unreliable": unreliable}
+    changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
+    (finding,) = examine(replace(history, events=(*history.events, changed))).findings
+    (line,) = [line for line in finding.evidence if "upper bound" in line]
+    assert line.startswith("In a part of this run ")
+    nothing = replace(changed, data={"tfjs_memory_unreliable": "yes"})
+    (finding,) = examine(replace(history, events=(*history.events, nothing))).findings
+    assert not any("upper bound" in line for line in finding.evidence)
+
+
 @pytest.mark.parametrize("node", [False, True], ids=["page", "node"])
 def test_the_fix_is_told_with_its_percentage(node: bool) -> None:
     compared = compare(leaking(node=node, run="before"), made(node=node, run="after"))

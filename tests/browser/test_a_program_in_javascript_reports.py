@@ -164,6 +164,33 @@ def test_a_program_in_node_reports_and_ends_by_itself(server: str, tmp_path: Pat
     assert names == ["tensors high", "tensors critical"]
 
 
+def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the_page(
+    server: str, tmp_path: Path
+) -> None:
+    changes = "unreliable: this.many > 600,"
+    (tmp_path / "training.mjs").write_text(TRAINING.replace("return {", f"return {{ {changes}", 1))
+    program = tmp_path / "program.mjs"
+    program.write_text(
+        f'import * as leakline from "{CLIENT.as_uri()}";\nimport {{ training }} from "./training.mjs";\n'
+        f'await training(leakline, {{ server: "{server}", runId: "changes" }}, 16, 158);\n'
+    )
+    done = subprocess.run([node(), str(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = [each for each in ask(server, "/runs/changes/events")["items"] if each["kind"] == "mark"]
+    names = [(each["name"], each["generation"]) for each in told]
+    assert names == [("tfjs bytes unreliable", 3), ("tensors at the end", None)]
+    assert told[0]["data"]["tfjs_memory_unreliable"] is True
+    # All 16 steps are above it: one was told with the band high, two with critical.
+    assert told[1]["data"]["steps_above_high"] == 13
+    (finding,) = verdict_of(server, "changes")["findings"]
+    assert any(
+        line.startswith("In a part of this run TensorFlow.js") for line in finding["evidence"]
+    )
+    with urllib.request.urlopen(f"{server}/runs/changes", timeout=20) as answer:
+        page = answer.read().decode()
+    assert "13 steps above 200 tensors since a band was told last" in page
+
+
 def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     tab: Page, elsewhere: str, allowing: str
 ) -> None:

@@ -282,7 +282,7 @@ test("a worse band is told once, with how many times normal it is", async () => 
     await run.finish();
   });
   const told = server.events().map(({ kind, name, data }) => [kind, name, data.text, data.above]);
-  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal: dispose of what the loop makes, clipped gradients too, or register a cleanup", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB)", null]]);
+  assert.deepEqual(told, [["warning", "tensors critical", "4038 tensors (3.85 MiB), 40 times as many as normal: dispose of what the loop makes, clipped gradients too, or register a cleanup", 500], ["mark", "tensors normal", "87 tensors (0.08 MiB), 2 steps above 200 since a band was told last", null]]);
   assert.equal(said.filter((line) => line.includes("4038")).length, 1);
 });
 
@@ -320,6 +320,60 @@ test("what report 003 measured is shown to the tensor and, in its own unit, to t
   } finally {
     useDecimal(false);
   }
+});
+
+test("each step above the limit is counted in the next event of a band, and the last of them at the end", async () => {
+  const server = fakeServer(), tf = fakeTf(87);
+  let now = 0;
+  const run = begin(server, { tf, intervalSeconds: 10, clock: () => now });
+  // The second time comes too early to be told; its step is counted all the same.
+  for (const [second, tensors] of [[0, 250], [1, 250], [2, 87], [3, 250], [4, 150], [20, 250], [21, 250], [22, 250]]) {
+    now = second;
+    tf.tensors = tensors;
+    run.check();
+  }
+  run.generation(1);
+  await run.finish();
+  const told = server.events().map(({ kind, name, data }) => [kind, name, data.steps_above_high]);
+  assert.deepEqual(told, [
+    ["warning", "tensors high", 1], ["mark", "tensors normal", 1], ["mark", "tensors elevated", 1], ["warning", "tensors high", 1],
+    ["mark", "tensors at the end", 2],
+  ]);
+  assert.equal(server.events().at(-1).data.text, "2 steps above 200 tensors since a band was told last");
+});
+
+test("without bands no step is above a limit", async () => {
+  const server = fakeServer(), tf = fakeTf(4038);
+  const run = begin(server, { tf, bands: false });
+  run.check();
+  await run.finish();
+  assert.deepEqual(server.events(), []);
+});
+
+test("buffers are sent with each snapshot", async () => {
+  const server = fakeServer();
+  const tf = { buffers: 4, memory() { return { numTensors: 9, numDataBuffers: this.buffers, numBytes: 900 }; } };
+  const run = begin(server, { tf });
+  tf.buffers = 7;
+  run.snapshot();
+  await run.finish();
+  assert.deepEqual(server.batches().flatMap((batch) => batch.columns.series["tfjs.buffers"]), [4, 7, 7]);
+});
+
+test("bytes that become unreliable in generation 3 are told with its next snapshot, once, and when they are reliable again", async () => {
+  const server = fakeServer();
+  const tf = { unreliable: undefined, memory() { return { numTensors: 9, numDataBuffers: 9, numBytes: 900, unreliable: this.unreliable }; } };
+  const run = begin(server, { tf });
+  await run.flush();
+  for (let generation = 0; generation < 7; generation += 1) {
+    run.generation(generation);
+    tf.unreliable = generation >= 3 && generation < 5 ? true : undefined;
+    run.phase("train", () => run.check());
+  }
+  await run.finish();
+  assert.equal(server.asked[0].json.environment.tfjs_memory_unreliable, false);
+  const told = server.events().map(({ kind, name, generation, phase, data, sequence }) => [kind, name, generation, phase, data.tfjs_memory_unreliable, server.rows()[sequence].generation]);
+  assert.deepEqual(told, [["mark", "tfjs bytes unreliable", 3, "train", true, 3], ["mark", "tfjs bytes reliable", 5, "train", false, 5]]);
 });
 
 test("a count that goes back and forth over a limit is not told at each step", async () => {

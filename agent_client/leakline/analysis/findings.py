@@ -147,10 +147,7 @@ def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
     lines.extend(_phase_lines(a))
-    if _is_upper_bound(study, a):
-        lines.append(
-            "On this backend TensorFlow.js calls its bytes an upper bound: the collector may have freed some already."
-        )
+    lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:
         lines.append(_harmless(a, unit))
     if standing.status == "recovered":
@@ -158,10 +155,23 @@ def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _is_upper_bound(study: LaneStudy, a: Assessed) -> bool:
+def _upper_bound_lines(study: LaneStudy, a: Assessed) -> list[str]:
     owner = a.cause.owner
-    ours = owner is not None and owner.name == TENSOR
-    return ours and study.history.environment.get(UNRELIABLE) is True
+    if owner is None or owner.name != TENSOR:
+        return []
+    # Told only where it changes: a change in either direction leaves a part of the run unreliable.
+    changes = [
+        e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
+    ]
+    if changes:
+        when = "In a part of this run"
+    elif study.history.environment.get(UNRELIABLE) is True:
+        when = "On this backend"
+    else:
+        return []
+    return [
+        f"{when} TensorFlow.js calls its bytes an upper bound: the collector may have freed some already."
+    ]
 
 
 def _contract_lines(a: Assessed) -> list[str]:

@@ -21,7 +21,8 @@ RESIDENT_BYTES: Final = "process.rss_bytes"
 KEPT: Final = "js.kept"
 # The name of their tensors, as a program writes it.
 TENSOR: Final = "tf.Tensor"
-# Of the environment: whether TensorFlow.js itself says that its bytes may be freed already.
+# Of the environment, and of a mark where it has changed since: whether TensorFlow.js itself says that its bytes may be
+# freed already.
 UNRELIABLE: Final = "tfjs_memory_unreliable"
 
 
