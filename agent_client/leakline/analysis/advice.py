@@ -238,10 +238,10 @@ def advice_for(
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
         lines += _bounds(a)
-        if lane is not None and cause.kind == "gpu_fragmentation":
-            lines += _for_a_cache(lane, a.channel)
-        from_here = from_outside and cause.kind == "native"
-        lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
+    if lane is not None and cause.kind == "gpu_fragmentation":
+        lines += _for_a_cache(lane, a.channel)
+    from_here = from_outside and cause.kind == "native"
+    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
 
