@@ -68,8 +68,6 @@ def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "not.db").write_text("this is no database" * 100)
     url = f"sqlite:///{tmp_path}/not.db"
     said_in_one_line(start(tmp_path, "--port", "0", "--database-url", url), 1, "database")
-    url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
-    said_in_one_line(start(tmp_path, "--port", "0", "--database-url", url), 1, "database")
 
 
 def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -> None:
