@@ -13,6 +13,7 @@ import os
 
 from ..errors import LeaklineError
 from ..settings import DEFAULT_SERVER
+from .printing import plainly
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +42,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _say_where(address: str) -> None:
-    """A port of its own is found by nobody who is not told; both lines in one write, for who reads only the first."""
+    """A port of its own is found by nobody who is not told. Whoever reads no further ends no server."""
     line = f"Leakline serves {address}  (Ctrl-C ends it)"
     if address.rstrip("/") != DEFAULT_SERVER:
         line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
-    print(line, flush=True)
+    with plainly():
+        print(line, flush=True)
