@@ -222,8 +222,10 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     training = train("over", 3)
     page = open_page("/runs/over", expect_failed_requests=True)
     expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
-    page.keyboard.press("l")  # a paused page keeps its buttons
+    page.keyboard.press("l")
     expect(page.locator("#live")).to_have_attribute("data-live", "paused")
+    # Once it hears of the end, a paused page draws that as well, and its buttons are gone.
+    page.route("**/fragments*", lambda route: route.abort())
     training.finish()
     press(page, "census")
     refusal = "Not asked: run over is finished: no process is there to ask."
