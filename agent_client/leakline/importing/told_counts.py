@@ -16,7 +16,7 @@ from typing import Final
 
 from .log import Slip
 
-_WORDS: Final = [
+_WORDS: Final = (
     "two",
     "three",
     "four",
@@ -28,7 +28,7 @@ _WORDS: Final = [
     "ten",
     "eleven",
     "twelve",
-]
+)
 _NUMBERS: Final = {word: number for number, word in enumerate(_WORDS, 2)}
 # "7 distinct memory leaks", and not "7 GB of leaks".
 _TOLD: Final = re.compile(
