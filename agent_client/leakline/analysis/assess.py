@@ -11,7 +11,7 @@ from typing import Final
 
 from .attribution import Cause, find_causes
 from .budgets import with_budgets
-from .candidates import Candidate, find_candidates
+from .candidates import OF_OTHERS, Candidate, find_candidates
 from .counts import WINDOW, come_together
 from .early import exploded, with_surplus
 from .evidence import Rise, Scale
@@ -84,7 +84,7 @@ def _start(
     upto: int,
 ) -> Start | None:
     """(estimate, low, high) of the first leaking generation, by counts where they grow, else by memory."""
-    owners = [c for c in candidates if c.family not in ("plain", "library")] or list(candidates)
+    owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
     sized = [c for c in owners if c.bytes_rate]
     best = max(
         sized or owners, key=lambda c: (c.bytes_rate or 0.0, c.growth.slope, c.name), default=None

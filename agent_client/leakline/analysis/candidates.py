@@ -20,6 +20,8 @@ from .trend import floor_slope
 from .wording import short_name
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
+# Types that the program has not written: they say little of what it keeps.
+OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
 
 _TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter", JS_TENSOR)
 _LIBRARIES: Final = frozenset(

@@ -12,7 +12,7 @@ from . import gauges
 from .books import NO_PHASE
 from .differences import SAME, change_of, percent_of
 from .effects import effects_of_comparison
-from .evidence import MATERIAL
+from .evidence import MATERIAL, Scale
 from .growth import type_growth
 from .history import ProcessHistory, RunHistory
 from .javascript import TENSOR_BYTES, is_page
@@ -152,7 +152,7 @@ class _Side:
         return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
 
     def matters(self, rate: float, generations: int) -> bool:
-        return rate * min(100, 2 * max(1, generations)) >= MATERIAL * max(self.baseline, 1.0)
+        return Scale(self.baseline).is_material(rate, generations)
 
 
 def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:

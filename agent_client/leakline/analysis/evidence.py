@@ -47,8 +47,11 @@ class Scale:
 
     def share(self, rate: float, window: float) -> float:
         """Growth within the horizon (twice the window, at most 100 generations) as a share of the baseline."""
-        horizon = min(_MAX_HORIZON, 2 * max(window, 1.0))
-        return rate * horizon / max(self.baseline_bytes, 1.0)
+        return rate * _horizon(window) / max(self.baseline_bytes, 1.0)
+
+    def material_rate(self, window: float) -> float:
+        """Bytes per generation from which on that share matters."""
+        return MATERIAL * max(self.baseline_bytes, 1.0) / _horizon(window)
 
     def ends_near_limit(self, rate: float) -> bool:
         if self.limit_bytes is None or self.remaining_generations is None or rate <= 0:
@@ -61,6 +64,10 @@ class Scale:
 
     def is_trivial(self, rate: float, window: float) -> bool:
         return self.share(rate, window) < TRIVIAL and not self.ends_near_limit(rate)
+
+
+def _horizon(window: float) -> float:
+    return min(_MAX_HORIZON, 2 * max(window, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 from .advice import advice_for
 from .attribution import Cause, holds
 from .books import executions_each
-from .candidates import Candidate
+from .candidates import OF_OTHERS, Candidate
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
@@ -29,8 +29,6 @@ from .wording import (
 )
 
 _MAX_SUSPECTS: Final = 8
-# Families of types that no program has written.
-_IDLE: Final = ("plain", "library")
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -317,7 +315,7 @@ def _is_idle(a: Assessed) -> bool:
         and a.garbage is None
         and round(a.cause.rate.estimate) <= 0
         and all(
-            m.role == "type" and m.family in _IDLE and not m.declared and m.violation is None
+            m.role == "type" and m.family in OF_OTHERS and not m.declared and m.violation is None
             for m in members
         )
     )

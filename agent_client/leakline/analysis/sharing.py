@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .attribution import EXPLAINS, SMALL, Cause, Memory, is_like
-from .candidates import NOWHERE
+from .candidates import NOWHERE, OF_OTHERS
 from .trend import Slope
 
 # One object of a class nobody declared is hardly larger than this.
@@ -72,7 +72,7 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     kept = any(m.role == "container" and is_like(m, owner) for m in cause.members[1:])
     if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
         return each <= _PLAUSIBLE_LARGE_BYTES
-    if owner.place == NOWHERE or owner.family in ("library", "plain"):
+    if owner.place == NOWHERE or owner.family in OF_OTHERS:
         return False
     return each <= _PLAUSIBLE_BYTES
 

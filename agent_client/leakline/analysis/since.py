@@ -11,9 +11,10 @@ from typing import Final
 from .books import LEAKLINE_LINE, phase_slopes, without_give_and_take
 from .bounds import without_bounded
 from .contracts import Readings, find_violation, matching_types
-from .evidence import MATERIAL
+from .evidence import Scale
 from .forecast import Ends, memory_lasts
 from .history import Expectation, RunHistory
+from .onset import WARM_UP
 from .outlook import beside_private
 from .results import Interval
 from .series import Lane, lies_within, top_level
@@ -53,14 +54,14 @@ class Since:
     def growth(self) -> Interval | None:
         """Bytes per generation as the verdict tells it; of a run that goes on from before, since then."""
         slopes = [s for lane in self._lanes if (s := _growth(*lane)) is not None]
-        return _added(slopes) if slopes and self.generations >= MIN_GENERATIONS else None
+        return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
     def growth_under_limit(self) -> Interval | None:
         """Bytes per generation of private memory and of children."""
         private = self.growth()
         if private is None:
             return None
-        return _added([private, *(s for lane in self._lanes for s in _growth_beside(*lane))])
+        return added([private, *(s for lane in self._lanes for s in _growth_beside(*lane))])
 
     def memory_lasts(self, growth: Interval) -> Ends | None:
         """Generations left in front of the limit if memory under it grows so; None where there is no limit."""
@@ -77,7 +78,7 @@ class Since:
     def growth_that_matters(self) -> float:
         """Bytes per generation below which the verdict does not mind."""
         known = [study.scale(1).baseline_bytes for study, _, _ in self._lanes if len(study.lane)]
-        return MATERIAL * sum(known) / min(100, 2 * max(1, self.generations))
+        return Scale(sum(known)).material_rate(self.generations)
 
     def times_run(self, phase: str) -> int:
         """In how many generations a phase ran, in the process that ran it most."""
@@ -87,7 +88,7 @@ class Since:
         """Bytes per generation that a phase keeps; None where it ran too seldom to tell."""
         each = [_phase_growth(s, phase, _ran(s.lane, phase, first)) for s, _, first in self._lanes]
         slopes = [slope for slope in each if slope is not None]
-        return _added(slopes) if slopes else None
+        return added(slopes)
 
     def highest(self, names: Sequence[str]) -> list[Highest]:
         """The highest reading of any of these series in any kind of snapshot, for each process that has one."""
@@ -163,7 +164,10 @@ def _complete(generations: Sequence[int]) -> int:
     return done
 
 
-def _added(slopes: Sequence[Slope | Interval]) -> Interval:
+def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
+    """Of all processes together; None of none."""
+    if not slopes:
+        return None
     return Interval(
         sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
     )
@@ -193,7 +197,7 @@ def _growth_beside(study: LaneStudy, moment: Moment | None, first: int) -> list[
 
 def _warm_up(lane: Lane, first: int) -> int:
     """Generations from ``first`` on that tell nothing of how memory grows."""
-    return min(4, (len(lane) - first) // 4)
+    return min(WARM_UP, (len(lane) - first) // 4)
 
 
 def _ran(lane: Lane, phase: str, first: int) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Final
 
 from .books import LEAKLINE_LINE
 from .contracts import matching_types
-from .evidence import MATERIAL
+from .evidence import Scale
 from .results import Interval
 from .series import lies_within, top_level
-from .since import kept_per_generation
+from .since import added, kept_per_generation
 from .study import LaneStudy
 from .trend import Slope, floor_slope, theil_sen
 
@@ -33,7 +33,7 @@ class Stretch:
             if study.lane.private:
                 rest = study.residual(len(study.lane))
                 slopes.append(floor_slope(_generations(study, at), [rest[i] for i in at]))
-        return _added(slopes)
+        return added(slopes)
 
     def kept(self) -> dict[str, Interval]:
         """By top-level phase, and by what lies outside of all."""
@@ -44,18 +44,17 @@ class Stretch:
             for name in sorted({name for line in tops for name in line} - {LEAKLINE_LINE}):
                 amounts = [line.get(name, 0.0) for line in tops]
                 found.setdefault(name, []).append(kept_per_generation(x, amounts))
-        return {name: total for name, slopes in found.items() if (total := _added(slopes))}
+        return {name: total for name, slopes in found.items() if (total := added(slopes))}
 
     def kept_by(self, phase: str) -> Interval | None:
         """Of one phase, which may be a nested one; None where it never ran."""
-
         slopes = []
         for study, at, booked in self._booked():
             inside = [_within(line, phase) for line in booked]
             if any(amount is not None for amount in inside):
                 x = _generations(study, at)
                 slopes.append(kept_per_generation(x, [amount or 0.0 for amount in inside]))
-        return _added(slopes)
+        return added(slopes)
 
     def counted(self, declared: str) -> Interval | None:
         """Instances of a class by which there are more per generation; None where nobody counted it."""
@@ -66,7 +65,7 @@ class Stretch:
                 known = [(study.lane.generations[i], v) for i in at if (v := column[i]) is not None]
                 if len(known) >= 2:
                     slopes.append(theil_sen([float(x) for x, _ in known], [float(y) for _, y in known]))  # fmt: skip
-        return _added(slopes)
+        return added(slopes)
 
     @cached_property
     def baseline(self) -> float:
@@ -74,7 +73,7 @@ class Stretch:
 
     def growth_that_matters(self) -> float:
         """Bytes per generation below which the verdict does not mind."""
-        return MATERIAL * max(self.baseline, 1.0) / min(100, 2 * max(1, self.generations))
+        return Scale(self.baseline).material_rate(self.generations)
 
     def _booked(self) -> Iterator[tuple[LaneStudy, range, Sequence[Mapping[str, float]]]]:
         """(study, positions, their books): without a gap, because what is kept is a running total."""
@@ -99,12 +98,3 @@ def _within(line: Mapping[str, float], phase: str) -> float | None:
     """None where nothing is booked to the phase."""
     found = [amount for path, amount in line.items() if lies_within(path, phase)]
     return sum(found) if found else None
-
-
-def _added(slopes: Sequence[Slope]) -> Interval | None:
-    """None of none."""
-    if not slopes:
-        return None
-    return Interval(
-        sum(s.estimate for s in slopes), sum(s.low for s in slopes), sum(s.high for s in slopes)
-    )
