@@ -14,7 +14,7 @@ from leakline import analysis
 from leakline.analysis import comparison
 from leakline.analysis.results import to_json
 from leakline.analysis.thinning import WHOLE, rows_to_compare, rows_to_read
-from leakline_server.store import history
+from leakline_server.store import history, process_history
 from leakline_server.store.engine import Engine
 
 GENERATIONS = 2_000
@@ -86,7 +86,7 @@ def test_runs_that_are_not_very_long_are_compared_by_all_they_have(two: TestClie
 def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(two)
     whole = compared(engine)
-    monkeypatch.setattr(history, "COMPARED_WHOLE", 1_000)
+    monkeypatch.setattr(process_history, "COMPARED_WHOLE", 1_000)
     (before, _), (after, _) = history.load_to_compare(engine, "r0", "r1")
     assert sum(map(len, before.processes)) < 2 * GENERATIONS
     part = compared(engine)

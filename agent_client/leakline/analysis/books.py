@@ -4,7 +4,7 @@ in that time, or to ourselves.
 
 from __future__ import annotations
 
-from bisect import bisect, bisect_left
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
@@ -19,6 +19,7 @@ from .series import (
     top_level,
     with_its_generations,
 )
+from .spans import Spans, union
 from .trend import Slope, floor_slope
 
 BETWEEN_LINE: Final = "between"
@@ -129,9 +130,9 @@ def books(history: RunHistory) -> Books:
     that was not; here it stands with the next one that no process leaves out.
     """
     lanes = with_its_generations(lanes_of(history))
-    left_out = {g for lane in lanes for g in lane.left_out.generations}
-    seen = {g for lane in lanes for g in lane.generations} | left_out
-    generations = tuple(sorted(seen - left_out))
+    left_out = union(lane.left_out.generations for lane in lanes)
+    seen = {g for lane in lanes for g in lane.generations}
+    generations = tuple(sorted(g for g in seen if g not in left_out))
     at = {g: bisect_left(generations, g) for g in seen}
     amounts: dict[str, list[float]] = {}
     seconds: dict[str, list[Value]] = {}
@@ -156,14 +157,14 @@ def books(history: RunHistory) -> Books:
         for name in order
     )
     total = tuple(sum(line.bytes[i] for line in lines) for i in range(len(generations)))
-    return Books(generations, lines, total, _spans(generations, sorted(left_out)))
+    return Books(generations, lines, total, _spans(generations, left_out))
 
 
-def _spans(generations: Sequence[int], left_out: Sequence[int]) -> tuple[int, ...]:
+def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
     """How many generations each of these stands for: itself, and those left out before it."""
     if not left_out:
         return ()
-    upto = [bisect(left_out, generation) for generation in generations]
+    upto = [len(left_out.upto(generation)) for generation in generations]
     return tuple(1 + now - before for before, now in pairwise((0, *upto)))
 
 

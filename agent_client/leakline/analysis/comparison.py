@@ -33,6 +33,7 @@ from .results import (
     Verdict,
 )
 from .series import Lane, lanes_of
+from .spans import union
 from .stretch import Stretch
 from .study import LaneStudy
 from .survival import survival_change, survival_of
@@ -164,16 +165,11 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
     """How many generations both went through: of very long runs, more than were read of both."""
-    sides = [
-        frozenset().union(*(process.left_out.generations for process in history.processes))
-        for history in (before, after)
-    ]
-    if not any(sides):
+    lanes = [lanes_of(history) for history in (before, after)]
+    if not any(lane.left_out.generations for side in lanes for lane in side):
         return len(shared)
-    read = [
-        {g for lane in lanes_of(history) for g in lane.generations} for history in (before, after)
-    ]
-    return len((read[0] | sides[0]) & (read[1] | sides[1]))
+    sides = [union(lane.lived for lane in side) for side in lanes]
+    return sum(map(len, sides)) - len(union(sides))
 
 
 def _upto(history: RunHistory, shared: Sequence[int]) -> RunHistory:

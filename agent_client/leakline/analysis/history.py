@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..snapshot import Batch, Event, Holder, RunHeader, Snapshot
 from .said import Holders, Said, by_instance, of_kind
+from .spans import NO_SPANS, Spans
 
 Value = int | float | None
 # What every snapshot of a process has.
@@ -56,7 +57,7 @@ class Expectation:
 class LeftOut:
     """What is not read of a very long process: these generations, and the phases that ran in them."""
 
-    generations: frozenset[int] = frozenset()
+    generations: Spans = NO_SPANS
     phases: frozenset[str] = frozenset()
 
 

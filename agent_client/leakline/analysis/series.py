@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from .history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
 from .javascript import TENSOR_BYTES, is_javascript
 from .known import Known
+from .spans import Spans, union
 from .thinning import generations_of
 
 T = TypeVar("T")
@@ -71,9 +72,14 @@ class Lane:
         return len(self.generations)
 
     @cached_property
+    def lived(self) -> Spans:
+        """Its generations and those that are left out."""
+        return union((Spans.of(self.generations), self.left_out.generations))
+
+    @cached_property
     def whole_from(self) -> int:
         """The position from which on no generation is left out."""
-        newest = max(self.left_out.generations, default=None)
+        newest = self.left_out.generations.last
         return 0 if newest is None else bisect_left(self.generations, newest)
 
     def has(self, name: str) -> bool:
@@ -361,14 +367,15 @@ def _lane(name: str, attempts: Sequence[ProcessHistory]) -> Lane | None:
 
 def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
     """Of all attempts together; what a later one repeats is there."""
-    generations, phases, repeated = set[int](), set[str](), math.inf
+    parts, phases, repeated = list[Spans](), set[str](), math.inf
     for attempt in reversed(attempts):
-        generations |= {g for g in attempt.left_out.generations if g < repeated}
+        parts.append(attempt.left_out.generations.upto(repeated - 1))
         phases |= attempt.left_out.phases
         repeated = min(
             repeated, min((g for g in _generations(attempt) if g is not None), default=repeated)
         )
-    return LeftOut(frozenset(generations), frozenset(phases)) if generations else NOTHING_LEFT_OUT
+    generations = union(parts)
+    return LeftOut(generations, frozenset(phases)) if generations else NOTHING_LEFT_OUT
 
 
 def _generations(process: ProcessHistory) -> Sequence[int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Final
@@ -18,6 +18,7 @@ from .onset import WARM_UP
 from .outlook import beside_private
 from .results import Interval
 from .series import Lane, lies_within, top_level
+from .spans import NO_SPANS, Spans, union
 from .study import LaneStudy, Moment
 from .trend import Z_90, Slope, floor_slope, robust_spread
 
@@ -43,9 +44,8 @@ class Since:
         self._since = since
         # (study, its newest moment, position of the first generation that counts)
         self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
-        own = {g for s, _, first in self._lanes for g in _ended(s.lane, first)}
-        self.generations = len(own)
-        self.complete = _complete(sorted({g for s, _, _ in self._lanes for g in _ended(s.lane)}))
+        self.generations = len(union(_ended(s.lane, first) for s, _, first in self._lanes))
+        self.complete = _complete(union(_ended(s.lane) for s, _, _ in self._lanes))
 
     @property
     def long_enough(self) -> bool:
@@ -146,21 +146,22 @@ def _first_position(lane: Lane, since: float) -> int:
     return next((at for at, row in rows if lane.time[row] >= since), len(lane))
 
 
-def _ended(lane: Lane, first: int = 0) -> Iterator[int]:
+def _ended(lane: Lane, first: int = 0) -> Spans:
     """Generations from the one at a position on, also those that are not read."""
     read = lane.generations[first:]
-    yield from read
-    yield from (g for g in lane.left_out.generations if read and (g > read[0] or not first))
+    if not read:
+        return NO_SPANS
+    return lane.lived.above(read[0] - 1) if first else lane.lived
 
 
-def _complete(generations: Sequence[int]) -> int:
+def _complete(generations: Spans) -> int:
     """Generations the training has behind it: up to the newest, where hardly any was lost on the way.
 
     A run that begins far from the first carries on another one.
     """
-    done = len(generations)
-    if generations and generations[-1] - generations[0] + 1 - done <= _LOST * done:
-        return generations[-1] + 1
+    done, first, last = len(generations), generations.first, generations.last
+    if first is not None and last is not None and last - first + 1 - done <= _LOST * done:
+        return last + 1
     return done
 
 

@@ -6,12 +6,14 @@ never on when somebody looked, and changes only once in so many generations, so 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
 
 from .history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Value
+from .spans import Spans
 
 # What a program loads and builds up at first; baselines are taken from it.
 _FIRST: Final = 16
@@ -54,16 +56,22 @@ def rows_to_read(
         return None
     of_rows = generations_of(generation, monotonic, unit_seconds)
     generations = sorted({g for g in of_rows if g is not None})
-    if len(generations) <= WHOLE:
+    kept = positions_to_read(len(generations))
+    if kept is None:
         return None
-    newest = (len(generations) - _NEWEST) // _BLOCK * _BLOCK
+    return _thinned_to(of_rows, phase, generations, {generations[i] for i in kept})
+
+
+def positions_to_read(count: int) -> list[int] | None:
+    """Of so many generations of a process, ascending. None where all are."""
+    if count <= WHOLE:
+        return None
+    newest = (count - _NEWEST) // _BLOCK * _BLOCK
     step = 1
     while newest // step > _OLDER:
         step *= 2
-    out = {g for i, g in enumerate(generations[_FIRST : newest - 1], _FIRST) if (i + 1) % step}
-    rows = [row for row, g in enumerate(of_rows) if g not in out]
-    phases = {p for p, g in zip(phase, of_rows, strict=True) if p and g in out}
-    return Thinned(rows, LeftOut(frozenset(out), frozenset(phases)))
+    older = range(-(-(_FIRST + 1) // step) * step - 1, newest - 1, step)
+    return [*range(_FIRST), *older, *range(newest - 1, count)]
 
 
 def rows_to_compare(
@@ -79,19 +87,25 @@ def rows_to_compare(
     Of those the first and the newest, and of the others the same of every run: by their numbers, not by their places.
     ``also``: generations that are read in any case.
     """
-    found = rows_to_read(generation, monotonic, phase, unit_seconds)
-    if found is None:
+    if len(generation) <= WHOLE:
         return None
     of_rows = generations_of(generation, monotonic, unit_seconds)
-    shared = sorted({g for g in of_rows if g is not None and g <= last})
+    generations = sorted({g for g in of_rows if g is not None})
+    alone = positions_to_read(len(generations))
+    if alone is None:
+        return None
+    shared = generations[: bisect_right(generations, last)]
     step = 1
     while len(shared) // step > _OLDER:
         step *= 2
-    kept = {*shared[:_FIRST], *shared[-_NEWEST:], *(g for g in shared if g % step == 0), *also}
-    out = found.left_out.generations - kept
-    rows = [row for row, g in enumerate(of_rows) if g not in out]
-    phases = {p for p, g in zip(phase, of_rows, strict=True) if p and g in out}
-    return Thinned(rows, LeftOut(frozenset(out), frozenset(phases)))
+    kept = {
+        *(generations[i] for i in alone),
+        *shared[:_FIRST],
+        *shared[-_NEWEST:],
+        *(g for g in shared if g % step == 0),
+        *also,
+    }
+    return _thinned_to(of_rows, phase, generations, kept)
 
 
 def generations_of(
@@ -106,6 +120,18 @@ def generations_of(
         return generation
     start = monotonic[0]
     return [int((moment - start) // unit_seconds) for moment in monotonic]
+
+
+def _thinned_to(
+    of_rows: Sequence[int | None], phase: Sequence[str | None], generations: Sequence[int],
+    kept: Collection[int],
+) -> Thinned:  # fmt: skip
+    rows = [row for row, g in enumerate(of_rows) if g is None or g in kept]
+    phases = {
+        p for p, g in zip(phase, of_rows, strict=True) if p and g is not None and g not in kept
+    }
+    out = Spans.of(g for g in generations if g not in kept)
+    return Thinned(rows, LeftOut(out, frozenset(phases)))
 
 
 def _thinned(process: ProcessHistory) -> ProcessHistory:

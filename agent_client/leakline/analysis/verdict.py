@@ -27,6 +27,7 @@ from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status,
 from .score import score_of
 from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
+from .spans import union
 from .study import LaneStudy, Moment
 from .summary import summary_sentence
 from .thinning import PLANS, thinned
@@ -86,9 +87,7 @@ def _verdict(
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
     lanes = with_its_generations([study.lane for study in studies])
-    generations = len(
-        {g for lane in lanes for g in (*lane.generations, *lane.left_out.generations)}
-    )
+    generations = len(union(lane.lived for lane in lanes))
     if not told:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
