@@ -12,7 +12,7 @@ from builder import BASELINE, TRAIN, Leak, Training, curve, history_of
 from leakline.analysis import examine
 from leakline.analysis.forecast import generations_left
 from leakline.analysis.history import RunHistory, history_from_batches
-from leakline.analysis.onset import bend_of, stretches_of
+from leakline.analysis.onset import bend_of, pieces_of
 from leakline.analysis.outlook import generations_to, outlook_of
 from leakline.analysis.series import Lane, lanes_of
 from leakline.analysis.study import LaneStudy
@@ -73,11 +73,11 @@ def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generat
 
 def test_attempts_of_a_few_generations_each_are_one_line() -> None:
     values, lane = _attempts(*[5] * 8)
-    assert [
-        len(stretch) for stretch in stretches_of(lane, list(map(float, range(40))), values)
-    ] == [40]
+    assert [len(stretch) for stretch in pieces_of(lane, list(map(float, range(40))), values)] == [
+        40
+    ]
     values, lane = _attempts(*[10] * 30)
-    lengths = [len(stretch) for stretch in stretches_of(lane, list(map(float, range(300))), values)]
+    lengths = [len(stretch) for stretch in pieces_of(lane, list(map(float, range(300))), values)]
     assert lengths == [220, *[6] * 8]
 
 

@@ -151,9 +151,12 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The newest run of the same project that is tagged ``baseline`` and began before this one."""
-    tagged = list_runs(engine, RunFilter(project=run["project"], tag="baseline", limit=MAX_PAGE))
-    earlier = [each for each in tagged["items"] if each["started_at"] < run["started_at"]]
-    return max(earlier, key=lambda each: each["started_at"], default=None)
+    began = select(runs.c.started_at).where(runs.c.id == run["id"]).scalar_subquery()
+    tagged = _wanted(RunFilter(project=run["project"], tag="baseline"))
+    newest = select(*_LISTED).where(*tagged, runs.c.started_at < began)
+    with engine.connect() as connection:
+        found = connection.execute(newest.order_by(runs.c.started_at.desc()).limit(1)).first()
+    return None if found is None else summary(found)
 
 
 def projects(engine: Engine) -> list[str]:
