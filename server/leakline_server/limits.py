@@ -62,8 +62,9 @@ MAX_FLOAT: Final = 1e15
 MAX_RSS_BYTES: Final = 64 * 2**40
 # The year 3000: a clock that says more is in the wrong unit.
 MAX_TIME_SECONDS: Final = 32_503_680_000.0
-# A clock that is further ahead of the server's is believed no more: its times become the server's, and that is told.
-MAX_AHEAD_SECONDS: Final = 300.0
+# A clock that is further ahead of the server's, or behind it, is believed no more: its times are put right, and that
+# is told.
+MAX_SKEW_SECONDS: Final = 300.0
 
 # -- texts, in characters
 MAX_NAME_LENGTH: Final = 512

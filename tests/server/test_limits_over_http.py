@@ -324,7 +324,7 @@ def lost(run: dict[str, Any]) -> dict[str, int]:
 
 
 def clocks(client: Client, make_run: Any) -> None:
-    ahead = time.time() + limits.MAX_AHEAD_SECONDS + 60
+    ahead = time.time() + limits.MAX_SKEW_SECONDS + 60
     run = sent(client, make_run, "ahead", time=[ahead, ahead + 1])
     assert lost(run) == {"clock_ahead": 2}
     there = client.get("/api/v1/runs/ahead/snapshots")["items"]
@@ -514,7 +514,7 @@ def listed(client: Client, make_run: Any) -> None:
 
 
 ABSORBED: dict[str, Callable[[Client, Any], None]] = {
-    "MAX_AHEAD_SECONDS": clocks,
+    "MAX_SKEW_SECONDS": clocks,
     "MAX_RUN_TYPES": types,
     "MAX_RUN_PHASES": phases,
     "MAX_RUN_SERIES": many_series,

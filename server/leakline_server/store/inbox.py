@@ -31,6 +31,7 @@ from sqlalchemy import (
     Connection,
     bindparam,
     case,
+    func,
     insert,
     null,
     or_,
@@ -245,9 +246,11 @@ def _plan_rows(
     columns = batch.columns
     if high - low + 1 < batch.count:
         columns = columns.slice(low - batch.first_sequence, high + 1 - batch.first_sequence)
-    columns, ahead = clocks.clamped(columns, batch.received_at)
+    if process.skew is None:
+        process.skew = clocks.skew_of(columns, batch.received_at)
+    columns, righted = clocks.righted(columns, batch.received_at, process.skew)
     folded = fold(run, columns)
-    _count(process, {**folded.counted, clocks.AHEAD: ahead})
+    _count(process, {**folded.counted, **righted})
     columns = _number_names(plan, run, process, folded.columns)
     plan.batches.append(
         {
@@ -297,9 +300,10 @@ def _number_names(
 def _detail_rows(
     run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
 ) -> Iterable[dict[str, Any]]:
-    clocks.clamp_events(batch.details.get("events", ()), batch.received_at)
     for kind, found in batch.details.items():
         rows = [row for row in found if low <= row.sequence <= high]
+        if kind == "events":
+            rows = clocks.righted_events(rows, batch.received_at, process.skew)
         # The censuses of a snapshot stand alone, because one of them is asked for at a time.
         alone = groupby(sorted(rows, key=_sequence), _sequence) if kind == "census" else ()
         for of_row in [list(of_one) for _, of_one in alone] or ([rows] if rows else []):
@@ -428,6 +432,10 @@ _TOUCH_PROCESS: Final = Many(
         rss_bytes=bindparam("b_rss"),
         peak_bytes=bindparam("b_peak"),
         lost=bindparam("b_losses"),
+        clock_skew_seconds=func.coalesce(
+            processes.c.clock_skew_seconds,
+            bindparam("b_skew", type_=processes.c.clock_skew_seconds.type),
+        ),
     )
 )
 
@@ -456,6 +464,7 @@ def _touched_process(key: Key, run: RunState, process: ProcessState, now: float)
         "b_rss": process.rss_bytes,
         "b_peak": process.peak_bytes,
         "b_losses": _json(process.lost),
+        "b_skew": process.skew,
     }
 
 

@@ -94,21 +94,25 @@ def join_run(
     process: ProcessIdentity | None = None,
     runs_per_day: float | None = None,
     bytes_per_day: float | None = None,
+    sent_at: float | None = None,
 ) -> Joined:
     """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
 
     A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
     once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
-    its next attempt. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns where the
-    project has begun ``runs_per_day`` already, TooMuchStored where it has stored ``bytes_per_day`` and this would be
-    more, and TooManyProjects.
+    its next attempt. ``sent_at``: what the clock of the process says while it asks; where that lies, the moment at
+    which it began is put right by it. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns
+    where the project has begun ``runs_per_day`` already, TooMuchStored where it has stored ``bytes_per_day`` and this
+    would be more, and TooManyProjects.
     """
+    skew = clocks.skew(sent_at, now)
+    header = replace(header, started_at=clocks.moment(header.started_at, now, skew))
     limits = runs_per_day, bytes_per_day
     try:
-        return _join(engine, header, now, process, *limits)
+        return _join(engine, header, now, process, skew, *limits)
     except IntegrityError:
         # Another rank has created it in the same moment.
-        return _join(engine, header, now, process, *limits)
+        return _join(engine, header, now, process, skew, *limits)
 
 
 def _join(
@@ -116,10 +120,10 @@ def _join(
     header: RunHeader,
     now: float,
     process: ProcessIdentity | None,
+    skew: float | None,
     runs_per_day: float | None,
     bytes_per_day: float | None,
 ) -> Joined:
-    header = replace(header, started_at=clocks.moment(header.started_at, now))
     with writing(engine) as connection:
         row = locked(connection, header.id)
         if row is None:
@@ -130,6 +134,8 @@ def _join(
             joined, told = _resume(connection, header, row, now)
         else:
             joined, told = _join_as(connection, header, row, process, now)
+        if process is not None:
+            clocks.note(connection, header.id, process.instance, skew)
         if told:
             size = len(msgspec.json.encode(told))
             add_bytes(connection, header.project, size, now, bytes_per_day)

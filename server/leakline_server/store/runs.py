@@ -86,7 +86,10 @@ def change_run(
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
             # A process speaks; notes and tags come from people.
-            ended_at = now if changes.ended_at is None else clocks.moment(changes.ended_at, now)
+            ended_at = now
+            if changes.ended_at is not None:
+                skew = clocks.of_process(connection, run_id, changes.instance)
+                ended_at = clocks.moment(changes.ended_at, now, skew)
             values |= {"last_seen_at": now} | ends.told(
                 connection, row, changes.state, changes.reason or "", ended_at, changes.instance
             )

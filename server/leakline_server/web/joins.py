@@ -20,14 +20,21 @@ from .services import Services
 
 
 def join(
-    use: Services, header: RunHeader, now: float, process: ProcessIdentity | None
+    use: Services,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None,
+    sent_at: float | None = None,
 ) -> joining.Joined:
-    """Raises RequestRefused, and OtherProject, for which each way in has words of its own."""
+    """``sent_at``: by the clock of the process, while it asks. Raises RequestRefused, and
+    OtherProject, for which each way in has words of its own."""
     project = header.project
     runs_per_day = use.config.runs_per_day.of(project)
     bytes_per_day = use.config.bytes_per_day.of(project)
     try:
-        joined = joining.join_run(use.engine, header, now, process, runs_per_day, bytes_per_day)
+        joined = joining.join_run(
+            use.engine, header, now, process, runs_per_day, bytes_per_day, sent_at
+        )
     except joining.OtherProcess as error:
         raise refusal_of_process(error, calling.get().project) from error
     except joining.TooManyProcesses as error:

@@ -97,7 +97,7 @@ def create_run(
         environment=body.environment,
     )
     try:
-        joined = join(use, header, now, _process(body.process))
+        joined = join(use, header, now, _process(body.process), body.sent_at)
     except joining.OtherProject as error:
         raise refusal_to_join(
             run_id,
