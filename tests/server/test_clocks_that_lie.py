@@ -143,7 +143,8 @@ def test_what_was_measured_first_stands(api: TestClient, make_run: Any) -> None:
 def train(folder: Path, behind: float, run_id: str, **environment: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", TRAINING, str(behind)],
-        cwd=folder, env={**os.environ, "LEAKLINE_RUN_ID": run_id, **environment}, capture_output=True, text=True, timeout=60,
+        cwd=folder, env={**os.environ, "LEAKLINE_RUN_ID": run_id, **environment},
+        capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

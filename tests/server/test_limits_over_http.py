@@ -8,12 +8,13 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import zstandard
+from tests.server.access.people import token
 from tests.server.listening import Answer, Client, listening
 from tests.server.otlp_requests import memory, request
 
@@ -134,6 +135,31 @@ def another_batch(client: Client, run: Any) -> Answer:
     return client.ask("POST", PATH.format("small"), run.wire(200, 3))
 
 
+def browsing(cross: Cross) -> Cross:
+    """With a browser token of its project, of a server that asks."""
+
+    def asked(client: Client, run: Any) -> Answer:
+        project = "browsed"
+        _, secret = token(client.services.engine, "ingest", project, browser=True)
+        client.services.callers.asked = True
+        try:
+            return cross(replace(client, sends={"authorization": f"Bearer {secret}"}), run)
+        finally:
+            client.services.callers.asked = False
+
+    return asked
+
+
+def another_page(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "page-1"})
+    return client.ask("POST", "/api/v1/runs", {"id": "page-2"})
+
+
+def another_note_of_a_page(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "page-1"})
+    return client.ask("PATCH", "/api/v1/runs/page-1", {"notes": [{"text": "once more"}]})
+
+
 def another_attempt(client: Client, run: Any) -> Answer:
     client.post("/api/v1/runs", {"id": "resumed"})
     assert client.ask("PATCH", "/api/v1/runs/resumed", {"state": "failed"}).status == 200
@@ -235,6 +261,8 @@ REFUSED: dict[str, Way] = {
         422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
     "RUNS_PER_DAY": Way(429, another_run),
     "BYTES_PER_DAY": Way(429, another_batch),
+    "BROWSER_RUNS_PER_DAY": Way(429, browsing(another_page), {"store.intake.BROWSER_RUNS_PER_DAY": 1}),
+    "BROWSER_BYTES_PER_DAY": Way(429, browsing(another_note_of_a_page), {"store.intake.BROWSER_BYTES_PER_DAY": 1}),
     "PROJECTS_PER_DAY": Way(
         429, sends("POST", "/api/v1/runs", {"project": "one more"}), {"store.intake.PROJECTS_PER_DAY": 1}),
     "MAX_WAITING_BATCHES": Way(429, right, {"writer.MAX_WAITING_BATCHES": 0}),

@@ -238,6 +238,7 @@ class Run(RunSummary):
     attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
+    # `added`: by a token that only adds, and not by a person.
     notes: list[dict[str, Any]]
 
 
