@@ -631,7 +631,9 @@ class Outbox {
 
   _header() {
     const { runId, project, name, unit, total, phases, tags, config, startedAt } = this._settings;
-    return { id: runId, project, name, unit, total, started_at: startedAt, phases, tags, config, environment: environmentOf(this._settings.tf), process: this._identity() };
+    // What this clock says now, so that a server can tell one that lies from snapshots that waited.
+    const sent_at = this._settings.time();
+    return { id: runId, project, name, unit, total, started_at: startedAt, sent_at, phases, tags, config, environment: environmentOf(this._settings.tf), process: this._identity() };
   }
 
   _identity() {

@@ -112,11 +112,18 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
     )
 
 
-def too_many_runs(project: str, limit: int, wait_seconds: int) -> TooBusy:
+def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
+    """``browser``: its browser tokens have, together."""
+    said = (
+        f"browser tokens of project {shorten(project)} have begun {limit} runs today, as many as they may; try again "
+        "later, or train with a token that stands in no page"
+        if browser
+        else f"project {shorten(project)} has begun {limit} runs today, as many as it may; try again later, or raise "
+        "LEAKLINE_RUNS_PER_DAY where the server is started"
+    )
     return TooBusy(
         "too_many_runs",
-        f"project {shorten(project)} has begun {limit} runs today, as many as it may; try again later, or raise "
-        "LEAKLINE_RUNS_PER_DAY where the server is started",
+        said,
         {"project": shorten(project), "limit": limit},
         retry_after_seconds=wait_seconds,
     )
@@ -131,13 +138,31 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
     )
 
 
-def too_many_bytes(project: str, limit_bytes: int, wait_seconds: int) -> TooBusy:
+def too_many_bytes(
+    project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
+) -> TooBusy:
+    """``browser``: its browser tokens have, together."""
+    said = (
+        f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, as much as they may; "
+        "send this again later, or with a token that stands in no page"
+        if browser
+        else f"project {shorten(project)} has stored {limit_bytes} bytes today, as much as it may; send this again "
+        "later, or raise LEAKLINE_BYTES_PER_DAY where the server is started"
+    )
     return TooBusy(
         "too_many_bytes",
-        f"project {shorten(project)} has stored {limit_bytes} bytes today, as much as it may; send this again later, "
-        "or raise LEAKLINE_BYTES_PER_DAY where the server is started",
+        said,
         {"project": shorten(project), "limit_bytes": limit_bytes},
         retry_after_seconds=wait_seconds,
+    )
+
+
+def no_room_for_notes(run_id: str) -> Conflict:
+    return Conflict(
+        "no_room_for_notes",
+        f"run {shorten(run_id)} has as many notes of people as it may, and a token that only adds pushes none of them "
+        "out; write them elsewhere, or as an administrator",
+        {"run": shorten(run_id)},
     )
 
 

@@ -62,8 +62,9 @@ MAX_FLOAT: Final = 1e15
 MAX_RSS_BYTES: Final = 64 * 2**40
 # The year 3000: a clock that says more is in the wrong unit.
 MAX_TIME_SECONDS: Final = 32_503_680_000.0
-# A clock that is further ahead of the server's is believed no more: its times become the server's, and that is told.
-MAX_AHEAD_SECONDS: Final = 300.0
+# A clock that is further ahead of the server's, or behind it, is believed no more: its times are put right, and that
+# is told.
+MAX_SKEW_SECONDS: Final = 300.0
 
 # -- texts, in characters
 MAX_NAME_LENGTH: Final = 512
@@ -92,6 +93,10 @@ RUNS_PER_DAY: Final = 10_000
 BYTES_PER_DAY: Final = 64 * 2**30
 # In which runs begin: else nothing would bound the others.
 PROJECTS_PER_DAY: Final = 1_000
+# Of those of a project, what its browser tokens may take together: everybody has one who opens the page it is in. Never
+# more than half, so that the trainings of the project have room whatever is set (`share_of_browsers`).
+BROWSER_RUNS_PER_DAY: Final = 1_000
+BROWSER_BYTES_PER_DAY: Final = 4 * 2**30
 
 # -- what waits
 # A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
@@ -134,3 +139,8 @@ MAX_OTLP_SERIES: Final = 1_000
 # A phase ends and a collection comes once in seconds; each snapshot is numbered and stored by itself.
 MAX_OTLP_SNAPSHOTS: Final = 2_000
 MAX_OTLP_DEPTH: Final = 64
+
+
+def share_of_browsers(most: int, of_project: float | None) -> int:
+    """How much of what a project may in a day its browser tokens may; None: the project may without end."""
+    return most if of_project is None else max(1, min(most, int(of_project) // 2))

@@ -8,8 +8,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
 
@@ -38,13 +38,17 @@ class Client:
 
     port: int
     services: Services
+    # With every request.
+    sends: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         with contextlib.closing(connection):
-            connection.request(method, path, data, {"content-type": "application/json", **sent})
+            connection.request(
+                method, path, data, {"content-type": "application/json", **self.sends, **sent}
+            )
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers, answer.read())
 

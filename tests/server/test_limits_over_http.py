@@ -8,12 +8,13 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import zstandard
+from tests.server.access.people import token
 from tests.server.listening import Answer, Client, listening
 from tests.server.otlp_requests import memory, request
 
@@ -134,6 +135,31 @@ def another_batch(client: Client, run: Any) -> Answer:
     return client.ask("POST", PATH.format("small"), run.wire(200, 3))
 
 
+def browsing(cross: Cross) -> Cross:
+    """With a browser token of its project, of a server that asks."""
+
+    def asked(client: Client, run: Any) -> Answer:
+        project = "browsed"
+        _, secret = token(client.services.engine, "ingest", project, browser=True)
+        client.services.callers.asked = True
+        try:
+            return cross(replace(client, sends={"authorization": f"Bearer {secret}"}), run)
+        finally:
+            client.services.callers.asked = False
+
+    return asked
+
+
+def another_page(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "page-1"})
+    return client.ask("POST", "/api/v1/runs", {"id": "page-2"})
+
+
+def another_note_of_a_page(client: Client, run: Any) -> Answer:
+    client.post("/api/v1/runs", {"id": "page-1"})
+    return client.ask("PATCH", "/api/v1/runs/page-1", {"notes": [{"text": "once more"}]})
+
+
 def another_attempt(client: Client, run: Any) -> Answer:
     client.post("/api/v1/runs", {"id": "resumed"})
     assert client.ask("PATCH", "/api/v1/runs/resumed", {"state": "failed"}).status == 200
@@ -235,6 +261,8 @@ REFUSED: dict[str, Way] = {
         422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
     "RUNS_PER_DAY": Way(429, another_run),
     "BYTES_PER_DAY": Way(429, another_batch),
+    "BROWSER_RUNS_PER_DAY": Way(429, browsing(another_page), {"store.intake.BROWSER_RUNS_PER_DAY": 1}),
+    "BROWSER_BYTES_PER_DAY": Way(429, browsing(another_note_of_a_page), {"store.intake.BROWSER_BYTES_PER_DAY": 1}),
     "PROJECTS_PER_DAY": Way(
         429, sends("POST", "/api/v1/runs", {"project": "one more"}), {"store.intake.PROJECTS_PER_DAY": 1}),
     "MAX_WAITING_BATCHES": Way(429, right, {"writer.MAX_WAITING_BATCHES": 0}),
@@ -324,7 +352,7 @@ def lost(run: dict[str, Any]) -> dict[str, int]:
 
 
 def clocks(client: Client, make_run: Any) -> None:
-    ahead = time.time() + limits.MAX_AHEAD_SECONDS + 60
+    ahead = time.time() + limits.MAX_SKEW_SECONDS + 60
     run = sent(client, make_run, "ahead", time=[ahead, ahead + 1])
     assert lost(run) == {"clock_ahead": 2}
     there = client.get("/api/v1/runs/ahead/snapshots")["items"]
@@ -514,7 +542,7 @@ def listed(client: Client, make_run: Any) -> None:
 
 
 ABSORBED: dict[str, Callable[[Client, Any], None]] = {
-    "MAX_AHEAD_SECONDS": clocks,
+    "MAX_SKEW_SECONDS": clocks,
     "MAX_RUN_TYPES": types,
     "MAX_RUN_PHASES": phases,
     "MAX_RUN_SERIES": many_series,

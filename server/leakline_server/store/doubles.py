@@ -46,17 +46,18 @@ def contradiction(
             over = name not in run.names and name not in _FIELDS.values() and run.room == 0
             lost = there.get(name) is _DAMAGED
             if fields.get(name) != there.get(name) and not over and not lost:
-                if name == "time" and _was_ahead(process, there.get(name), fields.get(name)):
+                if name == "time" and _was_righted(process, there.get(name), fields.get(name)):
                     continue
                 return Contradiction(sequence, name, there.get(name), fields.get(name))
     return None
 
 
-def _was_ahead(process: ProcessState, stored: Any, sent: Any) -> bool:
-    """The clock of the process was ahead, and its times became those of the server."""
-    return (
-        clocks.AHEAD in process.lost and stored is not None and sent is not None and stored < sent
-    )
+def _was_righted(process: ProcessState, stored: Any, sent: Any) -> bool:
+    """The clock of the process was ahead, or behind, and its times were put right."""
+    if stored is None or sent is None:
+        return False
+    reason = clocks.AHEAD if stored < sent else clocks.BEHIND
+    return reason in process.lost
 
 
 # In place of a value that cannot be read any more: nothing says that it was another.

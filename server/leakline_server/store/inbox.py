@@ -31,6 +31,7 @@ from sqlalchemy import (
     Connection,
     bindparam,
     case,
+    func,
     insert,
     null,
     or_,
@@ -56,7 +57,7 @@ from .incoming import (
     TooManyProcesses,
     UnknownRun,
 )
-from .intake import Intake, patience_seconds
+from .intake import Intake, by_browsers, patience_seconds
 from .known import (
     MAIN,
     ProcessState,
@@ -77,6 +78,9 @@ MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
 OTHER_CLOCK_SECONDS: Final = 3_600.0
 
 
+_Rows = tuple[int, int, int]
+
+
 @dataclass(slots=True)
 class _Plan:
     """What one transaction writes."""
@@ -89,6 +93,13 @@ class _Plan:
     processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
     # Batches of this very transaction, for comparing: they cannot be read back yet.
     bodies: dict[Key, list[tuple[int, BatchColumns]]] = field(default_factory=dict)
+    # (project, rows before, rows after) of each batch of a browser token.
+    by_browsers: list[tuple[str, _Rows, _Rows]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> _Rows:
+        """How many there are of each kind."""
+        return len(self.batches), len(self.details), len(self.series)
 
 
 class Inbox:
@@ -185,10 +196,12 @@ class Inbox:
             if differs is not None:
                 return differs
         if gaps:
-            limit = self._intake.limit_passed(connection, run.project, batch.received_at)
-            if limit is not None:
+            full = self._intake.limit_passed(
+                connection, run.project, batch.received_at, batch.browser
+            )
+            if full is not None:
                 wait = patience_seconds(batch.received_at)
-                return TooManyBytes(run.project, limit, wait)
+                return TooManyBytes(run.project, full.limit, wait, full.browser)
         more_lost = _merge_lost(process.lost, batch.lost)
         if not gaps and not more_lost:
             # Nothing new: an upload of an old spool must not make a run look alive.
@@ -196,9 +209,12 @@ class Inbox:
         plan.runs[run.id] = (run, batch.received_at)
         plan.processes[Key(run.id, process.id)] = (process, batch.received_at)
         process.seen_at = max(process.seen_at, batch.received_at)
+        before = plan.rows
         for gap in gaps:
             for low, high in divided(*gap):
                 _plan_rows(plan, run, process, batch, low, high)
+        if batch.browser:
+            plan.by_browsers.append((run.project, before, plan.rows))
         return Accepted(new)
 
 
@@ -218,15 +234,21 @@ def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
 
 
 def _sizes(plan: _Plan) -> dict[str, int]:
-    """Bytes by project."""
+    """Bytes by project, and by its browsers."""
     found: dict[str, int] = {}
-    for row in (*plan.batches, *plan.details):
+    for row in (*plan.batches, *plan.details, *plan.series):
         project = plan.runs[row["run_id"]][0].project
-        found[project] = found.get(project, 0) + len(row["body"])
-    for row in plan.series:
-        project = plan.runs[row["run_id"]][0].project
-        found[project] = found.get(project, 0) + len(row["name"].encode())
+        found[project] = found.get(project, 0) + _size(row)
+    for project, before, after in plan.by_browsers:
+        added = zip((plan.batches, plan.details, plan.series), before, after, strict=True)
+        size = sum(_size(row) for rows, first, end in added for row in rows[first:end])
+        found[by_browsers(project)] = found.get(by_browsers(project), 0) + size
     return found
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    """What it is stored in: a body, or the name of a series."""
+    return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
 def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
@@ -245,9 +267,11 @@ def _plan_rows(
     columns = batch.columns
     if high - low + 1 < batch.count:
         columns = columns.slice(low - batch.first_sequence, high + 1 - batch.first_sequence)
-    columns, ahead = clocks.clamped(columns, batch.received_at)
+    if process.skew is None:
+        process.skew = clocks.skew_of(columns, batch.received_at)
+    columns, righted = clocks.righted(columns, batch.received_at, process.skew)
     folded = fold(run, columns)
-    _count(process, {**folded.counted, clocks.AHEAD: ahead})
+    _count(process, {**folded.counted, **righted})
     columns = _number_names(plan, run, process, folded.columns)
     plan.batches.append(
         {
@@ -297,9 +321,10 @@ def _number_names(
 def _detail_rows(
     run: RunState, process: ProcessState, batch: Incoming, low: int, high: int
 ) -> Iterable[dict[str, Any]]:
-    clocks.clamp_events(batch.details.get("events", ()), batch.received_at)
     for kind, found in batch.details.items():
         rows = [row for row in found if low <= row.sequence <= high]
+        if kind == "events":
+            rows = clocks.righted_events(rows, batch.received_at, process.skew)
         # The censuses of a snapshot stand alone, because one of them is asked for at a time.
         alone = groupby(sorted(rows, key=_sequence), _sequence) if kind == "census" else ()
         for of_row in [list(of_one) for _, of_one in alone] or ([rows] if rows else []):
@@ -428,6 +453,10 @@ _TOUCH_PROCESS: Final = Many(
         rss_bytes=bindparam("b_rss"),
         peak_bytes=bindparam("b_peak"),
         lost=bindparam("b_losses"),
+        clock_skew_seconds=func.coalesce(
+            processes.c.clock_skew_seconds,
+            bindparam("b_skew", type_=processes.c.clock_skew_seconds.type),
+        ),
     )
 )
 
@@ -456,6 +485,7 @@ def _touched_process(key: Key, run: RunState, process: ProcessState, now: float)
         "b_rss": process.rss_bytes,
         "b_peak": process.peak_bytes,
         "b_losses": _json(process.lost),
+        "b_skew": process.skew,
     }
 
 

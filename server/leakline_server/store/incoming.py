@@ -29,6 +29,8 @@ class Incoming:
     size_bytes: int = 0
     # Whoever sent it may add to this project alone, and knows of no run of another.
     project: str | None = None
+    # With a token that is in a page.
+    browser: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,12 @@ class TooManyProcesses:
 
 @dataclass(frozen=True, slots=True)
 class TooManyBytes:
-    """The project has stored as much today as it may."""
+    """The project has stored as much today as it may, or its ``browser`` tokens have."""
 
     project: str
     limit: int
     wait_seconds: int
+    browser: bool = False
 
 
 Outcome = Accepted | UnknownRun | Contradiction | OtherIdentity | TooManyProcesses | TooManyBytes

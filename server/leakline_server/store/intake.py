@@ -4,6 +4,8 @@ The day is that of UTC. Runs are counted one by one, in the transaction that cre
 a run tells of itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
 transaction that happens anyway: what a killed server had not written yet is not counted. Several servers on one
 database see what the others have written.
+
+What browser tokens bring counts twice: for its project, and in a row of its own, under a name that no project can have.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Dialect, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ..limits import PROJECTS_PER_DAY
+from ..limits import (
+    BROWSER_BYTES_PER_DAY,
+    BROWSER_RUNS_PER_DAY,
+    PROJECTS_PER_DAY,
+    share_of_browsers,
+)
 from .retention import DAY_SECONDS, PerProject
 from .tables import intake
 
@@ -26,14 +33,29 @@ FLUSH_SECONDS: Final = 10.0
 MAX_PATIENCE_SECONDS: Final = 3_600
 # Counts of days before, for whoever looks.
 KEPT_DAYS: Final = 8
+# Behind the name of a project, none of which has a control character.
+_BY_BROWSERS: Final = "\x1fbrowsers"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a project may take in on a day, None without end. ``browser``: with a token that is in a page, which may
+    take a share of it."""
+
+    runs: float | None = None
+    bytes: float | None = None
+    browser: bool = False
+
+
+UNBOUNDED: Final = Allowance()
 
 
 class TooManyRuns(Exception):
-    """The project has begun as many runs today as it may."""
+    """The project has begun as many runs today as it may, or its browser tokens have."""
 
-    def __init__(self, project: str, limit: int) -> None:
-        super().__init__(project, limit)
-        self.project, self.limit = project, limit
+    def __init__(self, project: str, limit: int, browser: bool = False) -> None:
+        super().__init__(project, limit, browser)
+        self.project, self.limit, self.browser = project, limit, browser
 
 
 class TooManyProjects(Exception):
@@ -41,11 +63,11 @@ class TooManyProjects(Exception):
 
 
 class TooMuchStored(Exception):
-    """The project has stored as many bytes today as it may."""
+    """The project has stored as many bytes today as it may, or its browser tokens have."""
 
-    def __init__(self, project: str, limit: int) -> None:
-        super().__init__(project, limit)
-        self.project, self.limit = project, limit
+    def __init__(self, project: str, limit: int, browser: bool = False) -> None:
+        super().__init__(project, limit, browser)
+        self.project, self.limit, self.browser = project, limit, browser
 
 
 def day_of(now: float) -> int:
@@ -58,11 +80,15 @@ def patience_seconds(now: float) -> int:
     return min(MAX_PATIENCE_SECONDS, int(left) + 1)
 
 
-def begin_run(connection: Connection, project: str, now: float, limit: float | None) -> None:
+def begin_run(connection: Connection, project: str, now: float, allowed: Allowance) -> None:
     """Count a run of today. Raises TooManyRuns and TooManyProjects; then the caller's transaction must not go on."""
     found = _add(connection, project, day_of(now), runs=1)
-    if limit is not None and found.runs > limit:
-        raise TooManyRuns(project, int(limit))
+    if allowed.runs is not None and found.runs > allowed.runs:
+        raise TooManyRuns(project, int(allowed.runs))
+    if allowed.browser:
+        share = share_of_browsers(BROWSER_RUNS_PER_DAY, allowed.runs)
+        if _add(connection, by_browsers(project), day_of(now), runs=1).runs > share:
+            raise TooManyRuns(project, share, browser=True)
     if found.runs == 1:
         connection.execute(delete(intake).where(intake.c.day < day_of(now) - KEPT_DAYS))
         if connection.execute(_PROJECTS, {"day": day_of(now)}).scalar_one() > PROJECTS_PER_DAY:
@@ -70,13 +96,23 @@ def begin_run(connection: Connection, project: str, now: float, limit: float | N
 
 
 def add_bytes(
-    connection: Connection, project: str, size: int, now: float, limit: float | None
+    connection: Connection, project: str, size: int, now: float, allowed: Allowance
 ) -> None:
     """Count what is stored beside batches. Raises TooMuchStored where there was no room before it; then the caller's
     transaction must not go on."""
     found = _add(connection, project, day_of(now), bytes_=size)
-    if limit is not None and found.bytes - size >= limit:
-        raise TooMuchStored(project, int(limit))
+    if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
+        raise TooMuchStored(project, int(allowed.bytes))
+    if allowed.browser:
+        share = share_of_browsers(BROWSER_BYTES_PER_DAY, allowed.bytes)
+        found = _add(connection, by_browsers(project), day_of(now), bytes_=size)
+        if found.bytes - size >= share:
+            raise TooMuchStored(project, share, browser=True)
+
+
+def by_browsers(project: str) -> str:
+    """Under which what came of its browser tokens is counted."""
+    return project + _BY_BROWSERS
 
 
 @dataclass(slots=True)
@@ -95,16 +131,27 @@ class Intake:
     _flushed_at: float = 0.0
     _projects: dict[str, _Project] = field(default_factory=dict)
 
-    def limit_passed(self, connection: Connection, project: str, now: float) -> int | None:
-        """The bound of the project where it has stored as much today."""
+    def limit_passed(
+        self, connection: Connection, project: str, now: float, browser: bool = False
+    ) -> TooMuchStored | None:
+        """The bound of the project where it has stored as much today, or, for what a ``browser`` token brings, of
+        those."""
         limit = self.limits.of(project)
-        if limit is None:
+        if limit is not None and self._stored(connection, project, now) >= limit:
+            return TooMuchStored(project, int(limit))
+        if not browser:
             return None
-        known = self._known(connection, project, now)
-        return int(limit) if known.stored + known.waiting >= limit else None
+        share = share_of_browsers(BROWSER_BYTES_PER_DAY, limit)
+        if self._stored(connection, by_browsers(project), now) < share:
+            return None
+        return TooMuchStored(project, share, browser=True)
+
+    def _stored(self, connection: Connection, name: str, now: float) -> int:
+        known = self._known(connection, name, now)
+        return known.stored + known.waiting
 
     def add(self, connection: Connection, sizes: Mapping[str, int], now: float) -> None:
-        """So many bytes were stored for each project, in this transaction."""
+        """So many bytes were stored for each project, and by browsers, in this transaction."""
         for project, size in sizes.items():
             self._known(connection, project, now).waiting += size
         waiting = sum(known.waiting for known in self._projects.values())
@@ -134,7 +181,9 @@ class Intake:
 def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
     """(project, runs, bytes), the fullest first."""
     day = day_of(time.time() if now is None else now)
-    query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(intake.c.day == day)
+    query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
+        intake.c.day == day, _OF_ALL
+    )
     return connection.execute(query.order_by(intake.c.bytes.desc())).all()
 
 
@@ -156,6 +205,8 @@ def _upsert(dialect: Dialect) -> Any:
     return _UPSERTS[dialect.name]
 
 
+# Not what browsers have brought of it.
+_OF_ALL: Final = ~intake.c.project.endswith(_BY_BROWSERS)
 # Made once, for each kind of database: making a statement costs more than executing it.
 _BYTES: Final = select(intake.c.bytes).where(
     intake.c.project == bindparam("project"), intake.c.day == bindparam("day")
@@ -163,6 +214,6 @@ _BYTES: Final = select(intake.c.bytes).where(
 _PROJECTS: Final = (
     select(func.count())
     .select_from(intake)
-    .where(intake.c.day == bindparam("day"), intake.c.runs > 0)
+    .where(intake.c.day == bindparam("day"), intake.c.runs > 0, _OF_ALL)
 )
 _UPSERTS: Final[dict[str, Any]] = {}

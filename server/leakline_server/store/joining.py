@@ -33,7 +33,7 @@ from leakline.snapshot import ProcessIdentity, RunHeader
 from ..limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, MAX_RUN_TAGS
 from . import clocks
 from .engine import writing
-from .intake import add_bytes, begin_run
+from .intake import UNBOUNDED, Allowance, add_bytes, begin_run
 from .known import MAIN, next_process
 from .runs import ENDED, locked
 from .tables import attempts, processes, runs
@@ -92,23 +92,24 @@ def join_run(
     header: RunHeader,
     now: float,
     process: ProcessIdentity | None = None,
-    runs_per_day: float | None = None,
-    bytes_per_day: float | None = None,
+    allowed: Allowance = UNBOUNDED,
+    sent_at: float | None = None,
 ) -> Joined:
     """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
 
     A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
     once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
-    its next attempt. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns where the
-    project has begun ``runs_per_day`` already, TooMuchStored where it has stored ``bytes_per_day`` and this would be
-    more, and TooManyProjects.
+    its next attempt. ``sent_at``: what the clock of the process says while it asks; where that lies, the moment at
+    which it began is put right by it. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns
+    and TooMuchStored where today's is more than is ``allowed``, and TooManyProjects.
     """
-    limits = runs_per_day, bytes_per_day
+    skew = clocks.skew(sent_at, now)
+    header = replace(header, started_at=clocks.moment(header.started_at, now, skew))
     try:
-        return _join(engine, header, now, process, *limits)
+        return _join(engine, header, now, process, skew, allowed)
     except IntegrityError:
         # Another rank has created it in the same moment.
-        return _join(engine, header, now, process, *limits)
+        return _join(engine, header, now, process, skew, allowed)
 
 
 def _join(
@@ -116,23 +117,24 @@ def _join(
     header: RunHeader,
     now: float,
     process: ProcessIdentity | None,
-    runs_per_day: float | None,
-    bytes_per_day: float | None,
+    skew: float | None,
+    allowed: Allowance,
 ) -> Joined:
-    header = replace(header, started_at=clocks.moment(header.started_at, now))
     with writing(engine) as connection:
         row = locked(connection, header.id)
         if row is None:
-            joined, told = _begin(connection, header, process, now, runs_per_day)
+            joined, told = _begin(connection, header, process, now, allowed)
         elif row.project != header.project:
             raise OtherProject(row.project)
         elif process is None:
             joined, told = _resume(connection, header, row, now)
         else:
             joined, told = _join_as(connection, header, row, process, now)
+        if process is not None:
+            clocks.note(connection, header.id, process.instance, skew)
         if told:
             size = len(msgspec.json.encode(told))
-            add_bytes(connection, header.project, size, now, bytes_per_day)
+            add_bytes(connection, header.project, size, now, allowed)
     return joined
 
 
@@ -145,11 +147,11 @@ def _begin(
     header: RunHeader,
     process: ProcessIdentity | None,
     now: float,
-    runs_per_day: float | None,
+    allowed: Allowance,
 ) -> tuple[Joined, _Told]:
     attempt = 1 if process is None else process.attempt
     _create(connection, header, attempt, now)
-    begin_run(connection, header.project, now, runs_per_day)
+    begin_run(connection, header.project, now, allowed)
     if process is not None:
         _introduce(connection, header, process, attempt, now)
     # Of the run and of its attempt.

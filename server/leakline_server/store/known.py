@@ -47,6 +47,8 @@ class ProcessState:
     seen_at: float = 0.0
     # That came since it was last sealed.
     waiting_batches: int = 0
+    # Server clock minus its own, as it is stored; None: nobody knows.
+    skew: float | None = None
 
 
 @dataclass(slots=True)
@@ -134,18 +136,23 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def new_process(connection: Connection, run: RunState, batch: Incoming) -> ProcessState:
     """A process not seen since the run was loaded: it may have introduced itself without a batch."""
-    who, times = batch.process, batch.columns.time.tolist()
-    skew = batch.received_at - times[-1] if times else None
-    times = [clocks.moment(time, batch.received_at) for time in times[:1]]
+    who, times = batch.process, batch.columns.time.tolist()[:1]
+    skew = clocks.skew_of(batch.columns, batch.received_at)
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
     row = connection.execute(select(processes).where(*same)).mappings().first()
     if row is not None:
-        began = {"started_at": min(row["started_at"], times[0])} if times else {}
+        known = dict(row)
+        if known["clock_skew_seconds"] is not None:
+            skew = known["clock_skew_seconds"]
+        known["clock_skew_seconds"] = skew
+        times = [clocks.moment(time, batch.received_at, skew) for time in times]
+        began = {"started_at": min([row["started_at"], *times])}
         first = {"clock_skew_seconds": skew} | began
         connection.execute(update(processes).where(*same).values(**first))
-        state = _load_process(connection, dict(row))
+        state = _load_process(connection, known)
         run.forget_sums()
     else:
+        times = [clocks.moment(time, batch.received_at, skew) for time in times]
         statement = (
             insert(processes)
             .values(
@@ -164,7 +171,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
             .returning(processes.c.id)
         )
         number = int(connection.execute(statement).scalar_one())
-        state = ProcessState(number, who, Intervals(), 0)
+        state = ProcessState(number, who, Intervals(), 0, skew=skew)
     run.processes[who.instance] = state
     return state
 
@@ -282,4 +289,5 @@ def _process(row: Mapping[str, Any], known: Intervals, waiting: int) -> ProcessS
         msgspec.json.decode(row["lost"]),
         max((last for _, last in known), default=-1),
         row["last_seen_at"],
+        skew=row["clock_skew_seconds"],
     )

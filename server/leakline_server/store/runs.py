@@ -21,7 +21,7 @@ from .columns import reading
 from .deleting import IS_DELETED
 from .details import load_events
 from .engine import writing
-from .intake import add_bytes
+from .intake import Allowance, add_bytes
 from .moments import iso, iso_or_none, unix
 from .retention import FOREVER, PerProject
 from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_cursor
@@ -41,7 +41,10 @@ DELETED: Final = "deleted"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The body of PATCH; None leaves a thing as it is. ``notes`` are added to those there are."""
+    """The body of PATCH; None leaves a thing as it is. ``notes`` are added to those there are.
+
+    ``only_adds``: of a token that only adds, which pushes out nothing that people wrote; ``browser``: of one in a page.
+    """
 
     state: str | None = None
     ended_at: float | None = None
@@ -50,6 +53,12 @@ class Changes:
     name: str | None = None
     tags: tuple[str, ...] | None = None
     notes: tuple[Mapping[str, Any], ...] = ()
+    only_adds: bool = False
+    browser: bool = False
+
+
+class NoRoomForNotes(Exception):
+    """People have written as many as a run may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ def change_run(
     bytes_per_day: PerProject = FOREVER,
 ) -> dict[str, Any] | None:
     """Apply changes and return the RunSummary as it is then; None when there is no such run. Raises TooMuchStored
-    where there is no room for notes."""
+    where the project may store no more today, and NoRoomForNotes."""
     with writing(engine) as connection:
         # Two ranks may tell of their ends in the same moment, and the last of them is the end of the run.
         row = locked(connection, run_id)
@@ -86,7 +95,10 @@ def change_run(
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
             # A process speaks; notes and tags come from people.
-            ended_at = now if changes.ended_at is None else clocks.moment(changes.ended_at, now)
+            ended_at = now
+            if changes.ended_at is not None:
+                skew = clocks.of_process(connection, run_id, changes.instance)
+                ended_at = clocks.moment(changes.ended_at, now, skew)
             values |= {"last_seen_at": now} | ends.told(
                 connection, row, changes.state, changes.reason or "", ended_at, changes.instance
             )
@@ -95,24 +107,33 @@ def change_run(
         if changes.tags is not None:
             values["tags"] = _dump(list(dict.fromkeys(changes.tags)))
         if changes.notes:
-            more = [{"at": now, **note} for note in changes.notes]
+            more = [{"at": now, "added": changes.only_adds, **note} for note in changes.notes]
             size = len(msgspec.json.encode(more))
-            add_bytes(connection, row.project, size, now, bytes_per_day.of(row.project))
-            values["notes"] = _dump(_newest([*msgspec.json.decode(row.notes), *more]))
+            allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
+            add_bytes(connection, row.project, size, now, allowed)
+            kept = _newest([*msgspec.json.decode(row.notes), *more])
+            if more[-1] not in kept:
+                raise NoRoomForNotes
+            values["notes"] = _dump(kept)
         connection.execute(update(runs).where(runs.c.id == run_id).values(**values))
     return get_summary(engine, run_id)
 
 
 def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """As many as a run may have."""
-    kept: list[Mapping[str, Any]] = []
+    """As many as a run may have: of what tokens that only add have ``added``, as many as people leave room for."""
+    kept: set[int] = set()
     room = MAX_NOTES_BYTES
-    for note in reversed(notes[-MAX_NOTES:]):
-        room -= len(msgspec.json.encode(note))
-        if room < 0:
-            break
-        kept.append(note)
-    return kept[::-1]
+    for added in (False, True):
+        for at in reversed(range(len(notes))):
+            # One of before this was told apart may be of a person.
+            if notes[at].get("added", False) is not added:
+                continue
+            size = len(msgspec.json.encode(notes[at]))
+            if size > room or len(kept) == MAX_NOTES:
+                break
+            room -= size
+            kept.add(at)
+    return [notes[at] for at in sorted(kept)]
 
 
 def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:

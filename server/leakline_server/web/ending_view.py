@@ -42,6 +42,7 @@ _REASONS: Final = {
     "phases_over_limit": "More phases than a run may have: the snapshots of the others are those of one phase, other.",
     "types_over_limit": "More types than a run may have: the others are counted together, as type.other.",
     "clock_ahead": "The clock of the process was minutes ahead: these snapshots have the time of the server.",
+    "clock_behind": "The clock of the process was minutes behind: the times of these snapshots were moved by as much.",
     "series_over_limit": "More series than a run may have: their values are missing, the snapshots are there.",
 }  # fmt: skip
 

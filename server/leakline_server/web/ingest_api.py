@@ -40,7 +40,7 @@ from ..store.incoming import (
 )
 from ..store.wire import Batch
 from .bodies import read_body
-from .callers import calling
+from .callers import ANYBODY, Caller, calling
 from .door import Door
 from .errors import bug_response, refusal_response
 from .guard import Guard
@@ -63,9 +63,9 @@ class IngestRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services: Services = scope["app"].state.services
-        project = calling.get().project
+        run_id = scope["path_params"]["run"]
         try:
-            answer = await _answer(services, scope["path_params"]["run"], scope, receive, project)
+            answer = await _answer(services, run_id, scope, receive, calling.get())
         except ClientDisconnect:
             return
         except RequestRefused as error:
@@ -99,8 +99,8 @@ class Hot:
 
     async def take(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            project = (await self._door.admit(scope)).project if self._asked else None
-            answer = await _answer(self._services, run_id, scope, receive, project)
+            caller = await self._door.admit(scope) if self._asked else ANYBODY
+            answer = await _answer(self._services, run_id, scope, receive, caller)
         except ClientDisconnect:
             return
         except RequestRefused as error:
@@ -130,16 +130,17 @@ class Hot:
 
 
 async def _answer(
-    services: Services, run_id: str, scope: Scope, receive: Receive, project: str | None
+    services: Services, run_id: str, scope: Scope, receive: Receive, caller: Caller
 ) -> bytes:
-    """``project``: the only one whose runs it may add to. Raises RequestRefused and ClientDisconnect."""
+    """Raises RequestRefused and ClientDisconnect."""
     headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
     body = await _read(receive, headers, services)
     services.writer.refuse_when_full()
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
+    project = caller.project
     if project is not None:
-        batch = replace(batch, project=project)
+        batch = replace(batch, project=project, browser=caller.browser)
     accepted = _accepted(run_id, await services.writer.store(batch), project)
     services.requests.answered(run_id, batch.details.get("events", ()))
     wishes = services.requests.of(run_id, batch.process.rank)
@@ -162,7 +163,7 @@ def _accepted(run_id: str, outcome: Outcome, project: str | None) -> int:
     if isinstance(outcome, TooManyProcesses):
         raise too_many_processes(outcome.run_id, outcome.limit)
     if isinstance(outcome, TooManyBytes):
-        raise too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds)
+        raise too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, OtherIdentity):
         raise refusal_of_process(outcome, project)
     raise _conflict(outcome, project)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from leakline.analysis.cleanups import freed_by
 from leakline.analysis.results import SEVERITY
 
+from ..store import clocks
 from . import formats
 from .contexts import Cell, Section, Table
 from .ending_view import process_end
@@ -23,6 +24,7 @@ Json = Mapping[str, Any]
 # (name, time) of a fix -> what came of it, in short lines.
 Effects = Mapping[tuple[str, float], Sequence[str]]
 MAX_ROWS: Final = 100
+_CLOCKS_SHOWN: Final = 3
 
 
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
@@ -258,8 +260,26 @@ def processes(
     ]
     return Section(
         "processes", "Processes and ranks", how, table=table(heads, rows, tall=False) if rows else None,
-        note=left_out_words(len(found), left_out), empty="No process has reported yet.", short="Processes",
+        note=" ".join(filter(None, (left_out_words(len(found), left_out), clock_words(found)))),
+        empty="No process has reported yet.", short="Processes",
     )  # fmt: skip
+
+
+def clock_words(found: Sequence[Json]) -> str:
+    """Whose clocks lie, one machine once: times of theirs were put right."""
+    lying = {
+        each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
+        for each in found
+        if clocks.lies(each["clock_skew_seconds"])
+    }
+    if not lying:
+        return ""
+    told = [
+        f"that of {host} is {formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
+        for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
+    ]
+    more = f", and {len(lying) - len(told):,} more" if len(lying) > len(told) else ""
+    return f"Clocks that lie: {', '.join(told)}{more}. Set them by NTP; times were put right by the server's."
 
 
 def left_out_words(shown: int, left_out: int) -> str:

@@ -13,21 +13,29 @@ from ..errors import (
 )
 from ..limits import MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, PROJECTS_PER_DAY
 from ..store import joining
-from ..store.intake import TooManyProjects, TooManyRuns, TooMuchStored, patience_seconds
+from ..store.intake import Allowance, TooManyProjects, TooManyRuns, TooMuchStored, patience_seconds
 from .callers import calling
 from .may_add import refusal_of_process
 from .services import Services
 
 
 def join(
-    use: Services, header: RunHeader, now: float, process: ProcessIdentity | None
+    use: Services,
+    header: RunHeader,
+    now: float,
+    process: ProcessIdentity | None,
+    sent_at: float | None = None,
 ) -> joining.Joined:
-    """Raises RequestRefused, and OtherProject, for which each way in has words of its own."""
+    """``sent_at``: by the clock of the process, while it asks. Raises RequestRefused, and
+    OtherProject, for which each way in has words of its own."""
     project = header.project
-    runs_per_day = use.config.runs_per_day.of(project)
-    bytes_per_day = use.config.bytes_per_day.of(project)
+    allowed = Allowance(
+        use.config.runs_per_day.of(project),
+        use.config.bytes_per_day.of(project),
+        calling.get().browser,
+    )
     try:
-        joined = joining.join_run(use.engine, header, now, process, runs_per_day, bytes_per_day)
+        joined = joining.join_run(use.engine, header, now, process, allowed, sent_at)
     except joining.OtherProcess as error:
         raise refusal_of_process(error, calling.get().project) from error
     except joining.TooManyProcesses as error:
@@ -35,9 +43,13 @@ def join(
     except joining.TooManyAttempts as error:
         raise too_many_attempts(header.id, MAX_RUN_ATTEMPTS) from error
     except TooManyRuns as error:
-        raise too_many_runs(error.project, error.limit, patience_seconds(now)) from error
+        raise too_many_runs(
+            error.project, error.limit, patience_seconds(now), error.browser
+        ) from error
     except TooMuchStored as error:
-        raise too_many_bytes(error.project, error.limit, patience_seconds(now)) from error
+        raise too_many_bytes(
+            error.project, error.limit, patience_seconds(now), error.browser
+        ) from error
     except TooManyProjects as error:
         raise too_many_projects(PROJECTS_PER_DAY, patience_seconds(now)) from error
     use.live.wake(header.id)

@@ -33,7 +33,13 @@ def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
         if e["kind"] == "note"
     ]  # fmt: skip
     people = [
-        Note(_seconds(n.get("at")), None, "a person", str(n.get("text") or ""), n.get("link"))
+        Note(
+            _seconds(n.get("at")),
+            None,
+            "a program" if n.get("added") else "a person",
+            str(n.get("text") or ""),
+            n.get("link"),
+        )
         for n in run["notes"]
     ]
     return sorted((n for n in (*told, *people) if n.text or n.link), key=lambda n: -(n.time or 0.0))

@@ -197,7 +197,7 @@ async def _stored(
             wire = batch_to_wire(Batch(told.process, few))
             batch = ingest.check(told.header.id, msgspec.json.encode(wire), time.time())
             # The run may have been removed, and begun anew in another project.
-            batch = replace(batch, project=told.header.project)
+            batch = replace(batch, project=told.header.project, browser=calling.get().browser)
             outcome = await use.writer.store(batch)
             if isinstance(outcome, Accepted) and outcome.count == len(few):
                 for s in few:
@@ -215,7 +215,7 @@ def _refusal(told: otlp.Told, outcome: Any) -> RequestRefused:
     if isinstance(outcome, OtherIdentity):
         return refusal_of_process(outcome, calling.get().project)
     if isinstance(outcome, TooManyBytes):
-        return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds)
+        return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, (Accepted, Contradiction)):
         message = (
             f"several servers number the snapshots of {told.header.name}; send it to one of them"

@@ -20,6 +20,7 @@ from ..errors import (
     InvalidField,
     NotFound,
     Unavailable,
+    no_room_for_notes,
     run_not_found,
     too_many_bytes,
 )
@@ -29,6 +30,7 @@ from ..store.intake import TooMuchStored, patience_seconds
 from ..store.requests import Wanted
 from . import schemas
 from .bodies import described, json_body
+from .callers import calling
 from .derived import Derived
 from .joins import join
 from .json_response import json_response
@@ -97,7 +99,7 @@ def create_run(
         environment=body.environment,
     )
     try:
-        joined = join(use, header, now, _process(body.process))
+        joined = join(use, header, now, _process(body.process), body.sent_at)
     except joining.OtherProject as error:
         raise refusal_to_join(
             run_id,
@@ -125,12 +127,18 @@ def change_run(
         **given,
         tags=None if body.tags is None else tuple(body.tags),
         notes=tuple(note.model_dump() for note in body.notes),
+        only_adds=calling.get().project is not None,
+        browser=calling.get().browser,
     )
     now = time.time()
     try:
         changed = runs.change_run(use.engine, run, changes, now, use.config.bytes_per_day)
     except TooMuchStored as error:
-        raise too_many_bytes(error.project, error.limit, patience_seconds(now)) from error
+        raise too_many_bytes(
+            error.project, error.limit, patience_seconds(now), error.browser
+        ) from error
+    except runs.NoRoomForNotes as error:
+        raise no_room_for_notes(run) from error
     if changed is None:
         raise run_not_found(run)
     use.live.wake(run)

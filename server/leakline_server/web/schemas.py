@@ -67,7 +67,8 @@ class JoiningProcess(Strict):
 
 
 class NewRun(Strict):
-    """Everything has a default, so `{}` makes a run."""
+    """Everything has a default, so `{}` makes a run. `sent_at`: what the clock of the process says while it asks, from
+    which its `clock_skew_seconds` is known however old its snapshots are; who brings those of another leaves it out."""
 
     id: RunId | None = None
     project: Name = "default"
@@ -75,6 +76,7 @@ class NewRun(Strict):
     unit: Name = "generation"
     total: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
     started_at: UnixSeconds | None = None
+    sent_at: UnixSeconds | None = None
     phases: list[Phase] = Field(default=[], max_length=256)
     tags: list[Tag] = Field(default=[], max_length=64)
     config: Config = Field(default={}, max_length=1_000)
@@ -176,7 +178,9 @@ class Process(BaseModel):
     `log_lines`: the newest 50 lines that it printed, where it may tell them; `log_lines_left_out` of them are not here
     because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its
     private memory, as the verdict has it; null where it cannot be told, and of a process that another has followed in
-    its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it."""
+    its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it.
+    `clock_skew_seconds`: by how much the server's clock is ahead of its own, negative where it is behind; null where
+    nobody knows, as of a recording that was uploaded later."""
 
     instance: str
     rank: int
@@ -234,6 +238,7 @@ class Run(RunSummary):
     attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
+    # `added`: by a token that only adds, and not by a person.
     notes: list[dict[str, Any]]
 
 
