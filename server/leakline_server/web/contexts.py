@@ -208,6 +208,7 @@ class FindingView:
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
     search: str  # the type whose holders the training can be asked to look for, or nothing
+    location: Cell | None = None  # where a fix of its phase says that it is in the code
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
 from . import formats
-from .contexts import FindingView, Status, SuspectView, Tile, VerdictView
+from .contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
 
 Json = Mapping[str, Any]
 
@@ -297,8 +297,16 @@ def _finding(finding: Json, unit: str) -> FindingView:
     )
     return FindingView(
         status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
-        tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
+        tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding), _location(finding),
     )  # fmt: skip
+
+
+def _location(finding: Json) -> Cell | None:
+    """None for a verdict of an older server as well."""
+    if not finding.get("location"):
+        return None
+    link = finding.get("location_link")
+    return Cell(finding["location"], code=True, href=link, outside=link is not None)
 
 
 def _kind(finding: Json) -> str:
