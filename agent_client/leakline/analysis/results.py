@@ -67,7 +67,7 @@ class Finding:
     phase_path: str | None = None
     priority: Literal["critical", "major", "minor"] = "minor"
     process: str | None = None  # "rank 0 main", when the run has several
-    # Of the newest fix of its phase: "training/trainer.py:281", and where that line can be read at the commit of the run.
+    # Of the newest fix of its phase: "training/trainer.py:281", and where that line can be read at the run's commit.
     location: str | None = None
     location_link: str | None = None
 

@@ -12,6 +12,21 @@ from leakline.analysis.locations import commit_link as commit_link
 from .contexts import Cell
 
 MAX_LINK: Final = 2_000
+# In running text: up to a space or a mark of quotation, without the mark that ends a sentence.
+_ADDRESS: Final = re.compile(r"""(https?://[^\s<>"'“”`]{1,1999}[^\s<>"'“”`.,;:!?)\]}])""")
+
+
+def with_links(text: str) -> tuple[Cell, ...]:
+    """What people wrote, piece by piece: what leads into the web as a link told in full, the rest as it is."""
+    # What was caught stands at the odd places.
+    pieces = enumerate(_ADDRESS.split(text))
+    return tuple(_piece(piece, is_address=at % 2 == 1) for at, piece in pieces if piece)
+
+
+def _piece(text: str, *, is_address: bool) -> Cell:
+    # What cannot be seen can make an address look like another.
+    leads = is_address and text.isprintable() and web_link(text) is not None
+    return Cell(text, href=text if leads else None, outside=leads)
 
 
 def web_link(link: object) -> Cell | None:
