@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .budget import Governor
+from .caches import CacheFalls
 from .looks import Measured
 from .output import OutputTail
 from .phases import Frame, PhaseBooks, Reading, book_samples
+from .probes.collector import Collection
 from .probes.peaks import PEAK
 from .recorder import Losses
 from .sampler import Sampler
@@ -69,6 +71,7 @@ class Loop:
         self._told_too_large = False
         self._limits: dict[str, Number] = {}
         self._books = PhaseBooks(self._read())
+        self._caches = CacheFalls()
         self._own_bytes = 0
         self._last_exception = 0
         self.generation: int | None = None
@@ -314,7 +317,11 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        return self.sampler.device_bytes()
+        """For a cleanup, which tells itself what it gave back."""
+        found = self.sampler.device_bytes()
+        with self._order:
+            self._caches.see(found, tell=False)
+        return found
 
     def counts(self) -> dict[str, int]:
         """Live instances by type, of the classes that are followed and of tensors."""
@@ -344,6 +351,8 @@ class Loop:
             gauges = self._gauges if kind == "generation_end" else self._fresh_gauges
             samples.update({f"gauge.{name}": self._gauges[name] for name in gauges})
             self._fresh_gauges.clear()
+            for fall in self._caches.see(samples):
+                self.note("mark", *fall.told)
             events, self._events = [*self._events, *self._collections()], []
             snapshot = Snapshot(
                 number, self._wall_clock(), self._clock(), self.generation, phase, label[:LABEL_LIMIT], kind,
@@ -375,6 +384,7 @@ class Loop:
                 {
                     "generation": each.generation, "freed": each.freed,
                     "uncollectable": each.uncollectable, "seconds": round(each.seconds, 6),
+                    **_resident(each),
                 },
             )
             for each in self.sampler.take_collections()
@@ -417,3 +427,9 @@ class Loop:
             self.note(
                 "exception", type(error).__name__, {"type": type(error).__name__, "phase": path}
             )
+
+
+def _resident(collection: Collection) -> dict[str, list[int]]:
+    """Bytes of the process in memory before and after; nothing where one of the two was not read."""
+    before, after = collection.resident_before, collection.resident_after
+    return {} if before is None or after is None else {"resident_bytes": [before, after]}

@@ -18,6 +18,7 @@ from builder import (
 )
 
 from leakline.analysis import compare, environment_changes, history_from_batches, to_json
+from leakline.analysis.comparison import RESIDENT
 
 
 def _run(*leaks: object, seed: int = 1, **options: object) -> Training:
@@ -161,6 +162,31 @@ def test_peak_and_time_are_compared() -> None:
     assert twice.change_percent == pytest.approx(100, abs=5)
 
 
+def test_memory_is_compared_after_the_newest_generation_that_both_runs_have() -> None:
+    long, short = _run(kept_environments()).history(), Training(generations=7).history()
+    found = compare(long, short).memory_after
+    assert found is not None
+    assert (found.generations, found.generation) == (7, 6)
+    for side, history in ((found.before, long), (found.after, short)):
+        (process,) = history.processes
+        ends = zip(process.generation, process.kind, process.series[RESIDENT[0]], strict=True)
+        assert side == next(rss for g, kind, rss in ends if (g, kind) == (6, "generation_end"))
+    assert found.before is not None and found.after is not None and found.before > found.after
+    assert found.change_percent == pytest.approx(100 * (found.after / found.before - 1), abs=0.1)
+
+
+def test_memory_that_one_side_did_not_read_there_is_not_known() -> None:
+    history = _run().history()
+    (process,) = history.processes
+    unread = {**process.series, RESIDENT[0]: [None] * len(process)}
+    blind = replace(history, processes=(replace(process, series=unread),))
+    found = compare(history, blind).memory_after
+    assert found is not None and found.before is not None
+    assert (found.after, found.change_percent) == (None, None)
+    units = compare(history, replace(history, unit="epoch"))
+    assert units.memory_after is None
+
+
 def test_what_differs_between_the_environments_is_listed() -> None:
     changes = environment_changes(
         {"commit": "a1", "packages": {"torch": "2.12", "numpy": "2.4"}},
@@ -174,7 +200,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert set(result) == {
         "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
         "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
-        "by_gauge", "survival", "effects",
+        "by_gauge", "survival", "effects", "memory_after",
     }  # fmt: skip
     growth = result["growth_bytes_per_generation"]
     assert set(growth) == {"before", "after", "change_percent", "difference"}

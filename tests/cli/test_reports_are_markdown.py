@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ def test_a_comparison_becomes_markdown(leakline: Any, server: str) -> None:
     assert growth.count("|") == 5 and "+20.00 MiB" in growth and "-100.0 %" in growth
     (peak,) = [cells(line) for line in lines if line.startswith("| peak memory |")]
     assert peak[1].endswith("iB") and peak[2].endswith("iB") and peak[3].startswith("-")
+    (after,) = [cells(line) for line in lines if line.startswith("| memory after ")]
+    assert re.fullmatch(r"memory after \d+ generations", after[0])
+    assert after[1].endswith("iB") and after[2].endswith("iB") and after[3].startswith("-")
     (seconds,) = [cells(line) for line in lines if line.startswith("| seconds per generation |")]
     assert seconds[1:] == ["2.00 s", "2.00 s", "+0.0 %"]
     gone = [line for line in lines if line.startswith("- Gone: ")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +22,7 @@ from leakline.background import (
 from leakline.probes.headroom import Headroom
 from leakline.snapshot import Number, Snapshot
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 
 class _Sampler:
@@ -227,3 +229,56 @@ def test_full_collections_of_the_program_are_events_with_what_they_freed(
     assert told.data["freed"] >= 1000
     assert told.data["seconds"] > 0
     assert told.time <= after.time
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel does not say")
+def test_a_collection_tells_the_resident_memory_that_went_with_it(
+    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
+) -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+            self.block = mmap.mmap(-1, 32 * MIB)
+            self.block.write(b"x" * 32 * MIB)
+
+    gc.collect()
+    with offline.phase("warm"):
+        pass
+    gc.disable()
+    try:
+        with offline.phase("train"):
+            Ring()
+            gc.collect()
+    finally:
+        gc.enable()
+    offline.finish()
+    (told,) = [
+        event for s in recorded() if s.phase == "train" for event in s.events if event.kind == "collection"
+    ]  # fmt: skip
+    before, after = told.data["resident_bytes"]
+    assert 30 * MIB < before - after < 40 * MIB
+    assert before > 40 * MIB
+
+
+def test_an_emptied_cache_of_a_device_is_an_event_and_one_in_a_cleanup_is_that_cleanups(
+    offline: leakline.Run,
+    recorded: Callable[[], list[Snapshot]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = {"cuda.0.allocated_bytes": GIB, "cuda.0.reserved_bytes": 10 * GIB}
+    probe = offline._loop.sampler._probes["cuda"]
+    monkeypatch.setattr(probe, "read", lambda: dict(device))
+    for name, kept in (("fills", 10), ("keeps", 10), ("empties", 7), ("grows", 9)):
+        with offline.phase(name):
+            device["cuda.0.reserved_bytes"] = kept * GIB
+    with offline.cleanup("torch"):
+        device["cuda.0.reserved_bytes"] = 2 * GIB
+    with offline.phase("after"):
+        device["cuda.0.reserved_bytes"] = 2 * GIB - 16 * MIB
+    offline.finish()
+    told = [(s.phase, e) for s in recorded() for e in s.events if e.name == "cache of cuda.0"]
+    assert [phase for phase, _ in told] == ["empties"]
+    assert told[0][1].kind == "mark"
+    assert told[0][1].data["freed_bytes_at_least"] == 3 * GIB
+    (cleanup,) = [e for s in recorded() for e in s.events if e.kind == "cleanup"]
+    assert cleanup.data["devices"]["cuda.0.reserved_bytes"] == [9 * GIB, 2 * GIB]

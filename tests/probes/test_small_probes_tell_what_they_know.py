@@ -244,7 +244,7 @@ def test_a_program_that_collects_all_the_time_is_told_in_short(
     statistics: CollectorStatistics,
 ) -> None:
     def told_of_one(phase_seconds: float, freed: int) -> int:
-        statistics._on_collection("start", {})
+        statistics._on_collection("start", {"generation": 2})
         assert statistics._started_at is not None
         statistics._started_at -= phase_seconds
         statistics._on_collection("stop", {"generation": 2, "collected": freed, "uncollectable": 0})
@@ -257,7 +257,7 @@ def test_a_program_that_collects_all_the_time_is_told_in_short(
         assert told_of_one(0.5, 100_000) == 1, "the largest so far is still told"
         assert told_of_one(5.0, 0) == 1, "the longest so far is still told"
         for _ in range(1000):
-            statistics._on_collection("start", {})
+            statistics._on_collection("start", {"generation": 2})
             statistics._on_collection("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
         assert len(statistics._full) == KEPT
     finally:

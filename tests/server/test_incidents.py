@@ -21,6 +21,7 @@ from leakline_server.store.engine import writing
 from leakline_server.store.incident_groups import MAX_RUNS
 from leakline_server.web import incident_schemas
 from leakline_server.web.incidents_view import IncidentsPage
+from leakline_server.web.links import with_links
 from leakline_server.web.templating import environment
 from leakline_server.workers.examine import Examiner
 
@@ -403,6 +404,41 @@ def test_projects_can_be_chosen_once_there_are_two(api: TestClient, plant: Plant
     text = read(api, "/incidents?project=other+%26+more")
     assert "<option selected>other &amp; more</option>" in text
     assert "f9" in text and "a leaks" not in text
+
+
+def test_links_of_a_note_are_clickable_on_the_page_of_incidents_and_on_that_of_the_run(
+    api: TestClient, plant: Plant
+) -> None:
+    plant("a", finding())
+    review, reason = (
+        "https://forge.example/erl/pulls/7?tab=files",
+        "fixed, see {}. javascript:alert(1)",
+    )
+    assert "Closed</b>" not in read(api, "/runs/a")
+    say(api, "close", reason=reason.format(review))
+    link = f'<a href="{review}" rel="noopener noreferrer">{review}</a>. javascript:alert(1)'
+    of_leak, of_run = read(api, "/incidents"), read(api, "/runs/a")
+    assert of_leak.count(link) == 2  # in the story, and where it is taken back
+    assert "<b>Closed</b>" in of_run and of_run.count(link) == 1
+    assert 'href="javascript' not in of_leak + of_run
+    assert api.delete(f"{PATH}/f1/close", params={"project": "erl"}).status_code == 200
+    assert review not in read(api, "/runs/a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a@evil.example/x",
+        "ftp://a.example/x",
+        "//a.example",
+        "https://",
+        "http://[/x",
+        "xhttp",
+        "https://\u202ea",
+    ],
+)
+def test_what_leads_elsewhere_stays_text_in_a_note(text: str) -> None:
+    assert [piece.href for piece in with_links(f"see {text} there")] in ([None], [None] * 3)
 
 
 def test_words_of_people_and_of_trainings_are_text(api: TestClient, plant: Plant) -> None:

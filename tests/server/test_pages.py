@@ -243,7 +243,7 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
     }  # fmt: skip
     section = inventory.events([event], "generation")
     assert section is not None and section.table is not None
-    assert "freed 1,234 objects in" in str(section.table.rows[0])
+    assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
 
 def test_the_fragments_are_the_page_without_its_frame(

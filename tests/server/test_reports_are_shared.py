@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from starlette.testclient import TestClient
 
-from leakline.analysis.wording import format_change
+from leakline.analysis.wording import format_bytes, format_change
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import TEMPLATES
@@ -276,6 +277,21 @@ def test_what_a_comparison_says_is_passed_on(leaking: TestClient) -> None:
             points = re.findall(rf"^- {title}: \w+ in ", text, re.MULTILINE)
             assert len(points) == len(found["findings"][key])
         assert f"{SERVER}/compare?before=r1&after=r2" in text
+    after = found["memory_after"]
+    sizes = [format_bytes(after[side]) for side in ("before", "after")]
+    row = (
+        f"| memory after 12 generations | {' | '.join(sizes)} | {after['change_percent']:+.1f} % |"
+    )
+    assert row in leaking.get("/compare/report.md", params=asked).text
+    page = leaking.get("/compare", params=asked).text
+    assert f"{' → '.join(sizes)} memory after 12 generations" in page
+    rows = list(csv.DictReader(leaking.get("/compare/report.csv", params=asked).text.splitlines()))
+    (told,) = [each for each in rows if each["what"] == "memory after 12 generations"]
+    assert told["unit"] == "bytes"
+    assert (float(told["before"]), float(told["after"])) == (after["before"], after["after"])
+    assert [each["what"] for each in rows[:4]] == [
+        "growth per generation", "memory after 12 generations", "peak memory", "time per generation",
+    ]  # fmt: skip
     assert "- New: nothing" in leaking.get("/compare/report.md", params=asked).text
     assert len(leaking.get("/compare/report.txt", params=asked).text.splitlines()) <= 14
 

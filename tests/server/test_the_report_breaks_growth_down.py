@@ -29,6 +29,9 @@ LEAKS: Leaks = (
     ("evolve_population", "agents.DDPGAgent", 2, 0.6 * GB, "trainer.Trainer.old[*]"),
 )
 FIXED_AT = "training/erl_trainer.py:281"
+COMMIT = "1f0c9a2b" * 5
+ON_A_FORGE = {"repository": "git@github.com:erl/trading.git", "commit": COMMIT}
+READ_AT = f"https://github.com/erl/trading/blob/{COMMIT}/{FIXED_AT.replace(':', '#L')}"
 
 
 def batch(leaks: Leaks) -> Batch:
@@ -69,9 +72,12 @@ def batch(leaks: Leaks) -> Batch:
     return Batch(ProcessIdentity("p1", pid=1, host="h"), tuple(rows))
 
 
-def report(api: TestClient, eventually: Any, leaks: Leaks) -> str:
+def report(
+    api: TestClient, eventually: Any, leaks: Leaks, environment: dict[str, str] | None = None
+) -> str:
     header = RunHeader("r1", "erl", "before-fix", "generation", 25, time.time() - 3600)
     new = {name: getattr(header, name) for name in ("id", "project", "name", "unit", "total")}
+    new["environment"] = environment or {}
     assert api.post("/api/v1/runs", json=new).status_code == 201
     assert api.post("/api/v1/runs/r1/batches", json=batch_to_wire(batch(leaks))).status_code == 200
     path = "/api/v1/runs/r1/verdict"
@@ -135,3 +141,30 @@ def test_each_leak_has_its_class_component_growth_and_location(
     sizes = [size_of(row[3]) for row in rows]
     assert sizes[:3] == [pytest.approx(size, rel=0.05) for _, _, _, size, _ in LEAKS]
     assert sizes[3] == pytest.approx(sum(sizes[:3]), rel=0.001)
+
+
+def test_the_location_of_a_finding_leads_to_its_line_everywhere_it_is_told(
+    api: TestClient, eventually: Any
+) -> None:
+    """In Markdown, in JSON, on the page and in the page saved as a file."""
+    rows = breakdown(report(api, eventually, LEAKS, ON_A_FORGE))
+    assert [row[4] for row in rows][1] == f"[`{FIXED_AT}`]({READ_AT})"
+    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
+    told = found["train_population"]
+    assert (told["location"], told["location_link"]) == (FIXED_AT, READ_AT)
+    assert found["evolve_population"]["location"] is None
+    for address in ("/runs/r1", "/runs/r1/report.html"):
+        page = api.get(address).text.replace("<wbr>", "")
+        finding = page[page.index("<code>training.Loss</code>") :].split("</article>")[0]
+        link = f'<a href="{READ_AT}" rel="noopener noreferrer"><code>{FIXED_AT}</code></a>'
+        assert link in finding, address
+
+
+def test_without_a_repository_a_location_is_told_and_leads_nowhere(
+    api: TestClient, eventually: Any
+) -> None:
+    report(api, eventually, LEAKS)
+    found = {each["phase"]: each for each in api.get("/api/v1/runs/r1/verdict").json()["findings"]}
+    told = found["train_population"]
+    assert (told["location"], told["location_link"]) == (FIXED_AT, None)
+    assert f'<a href="{READ_AT}"' not in api.get("/runs/r1").text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from leakline.caches import CacheFall
 from leakline_server.chart_parts import Axis, Mark
 from leakline_server.web import inventory
 from leakline_server.web.accounted import accounted
-from leakline_server.web.annotations import MAX_MARKS, Clock, fix_effects, marks
+from leakline_server.web.annotations import MAX_COLLECTIONS, MAX_MARKS, Clock, fix_effects, marks
 from leakline_server.web.notes_view import Note
 from leakline_server.web.run_view import progress
 
@@ -83,6 +84,38 @@ def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_
         cell = section.table.rows[0].cells[-1]
         assert cell.text == said.removeprefix("agent: ")
         assert cell.status == rating
+
+
+def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_it() -> None:
+    collected = {"freed": 1_000, "seconds": 0.5}
+    texts = [
+        mark.text
+        for resident in ([30 * MIB, 10 * MIB], [10 * MIB, 30 * MIB], [None, "x"], None)
+        for mark in made(event("collection", "full", **collected, resident_bytes=resident))
+    ]
+    assert texts[0] == "full collection: freed 1,000 objects, at least 20.00 MiB, in 0.50 s"
+    # The allocator kept it, or nobody read it: not known is not nothing.
+    assert texts[1:] == ["full collection: freed 1,000 objects of unknown size in 0.50 s"] * 3
+    (nothing,) = made(event("collection", "full", freed=0, seconds=0.5))
+    assert (nothing.kind, nothing.text) == (
+        "cleanup", "full collection: freed 0 objects in 0.50 s"
+    )  # fmt: skip
+
+
+def test_collections_push_no_cleanup_aside() -> None:
+    collections = [event("collection", "full", freed=1) for _ in range(1_000)]
+    found = made(event("cleanup", "agent", freed_bytes=1), *collections)
+    assert [mark.label for mark in found].count("full collection") == MAX_COLLECTIONS
+    assert "agent" in {mark.label for mark in found}
+
+
+def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None:
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    (found,) = made(event("mark", name, **data))
+    assert (found.kind, found.label) == ("mark", "cache of cuda.0")
+    assert found.text == (
+        "cache of cuda.0: gave at least 3.00 GiB back to the device: 10.00 GiB kept before, 7.00 GiB after"
+    )
 
 
 def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:

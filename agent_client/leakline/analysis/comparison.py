@@ -26,6 +26,7 @@ from .results import (
     FindingChanges,
     GrowthChange,
     Interval,
+    MemoryAfter,
     Outcome,
     PhaseChange,
     TypeChange,
@@ -83,6 +84,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         fixes=b.verdict.fixes,
         by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
         effects=effects_of_comparison(before, after, a.stretch, b.stretch),
+        memory_after=_memory_after(a, b, shared, both),
         survival=survival_change(
             survival_of(before, a.verdict),
             survival_of(after, b.verdict),
@@ -132,6 +134,19 @@ class _Side:
                 total, seen = total + max(known), True
         return total if seen else None
 
+    def memory_at(self, generation: int) -> float | None:
+        """Resident bytes at its end, of a page its tensors; None where a process that has ended it was not read."""
+        total, seen = 0.0, False
+        for lane in self.lanes:
+            name = TENSOR_BYTES if is_page(lane.series) else RESIDENT[0]
+            if generation not in lane.generations or not lane.has(name):
+                continue
+            value = lane.values(name)[lane.generations.index(generation)]
+            if value is None:
+                return None
+            total, seen = total + value, True
+        return total if seen else None
+
     def _seconds(self) -> float | None:
         known = []
         for study in self.studies:
@@ -154,6 +169,16 @@ class _Side:
 
     def matters(self, rate: float, generations: int) -> bool:
         return Scale(self.baseline).is_material(rate, generations)
+
+
+def _memory_after(
+    a: _Side, b: _Side, shared: Sequence[int], generations: int
+) -> MemoryAfter | None:
+    if not shared:
+        return None
+    newest = shared[-1]
+    old, new = a.memory_at(newest), b.memory_at(newest)
+    return MemoryAfter(newest, generations, old, new, percent_of(old, new))
 
 
 def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:

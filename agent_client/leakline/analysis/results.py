@@ -67,6 +67,9 @@ class Finding:
     phase_path: str | None = None
     priority: Literal["critical", "major", "minor"] = "minor"
     process: str | None = None  # "rank 0 main", when the run has several
+    # Of the newest fix of its phase: "training/trainer.py:281", and where that line can be read at the run's commit.
+    location: str | None = None
+    location_link: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +406,20 @@ class GrowthChange:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryAfter:
+    """Resident bytes, the processes added up, at the end of ``generation``: the newest that both runs have.
+
+    ``generations``: how many both have gone through by then. A side is None where it was not read there.
+    """
+
+    generation: int
+    generations: int
+    before: float | None
+    after: float | None
+    change_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseChange:
     phase: str
     before: Interval | None
@@ -481,6 +498,8 @@ class Comparison:
     survival: SurvivalChange | None = None
     # What each fix of the run after has done, against the run before.
     effects: tuple[FixEffect, ...] = ()
+    # None where the runs have no generation in common.
+    memory_after: MemoryAfter | None = None
 
 
 def to_json(thing: Any) -> Any:

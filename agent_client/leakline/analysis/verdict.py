@@ -19,6 +19,7 @@ from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
 from .ladder import ACTIVE, GROWING, MIN_GENERATIONS, walk
+from .locations import located
 from .plan import check_bands
 from .priority import DEFAULTS, Priorities
 from .processes import measured, of_how_many, process_growth
@@ -104,7 +105,7 @@ def _verdict(
     judgements = [judged(each) for each in told]
     told = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]
-    findings = _findings(said, len(told) > 1, priorities)
+    findings = located(_findings(said, len(told) > 1, priorities), history)
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)

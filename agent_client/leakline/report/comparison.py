@@ -5,6 +5,8 @@ Of the JSON that `GET /api/v1/compare` answers, for the server and for `leakline
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +19,7 @@ from .facts import (
     finding_line,
     gauge_rows,
     interval,
+    memory_title,
     percent,
     survival_line,
 )
@@ -71,6 +74,37 @@ def comparison_markdown(told: ComparisonTold) -> str:
         [made(told.origin)],
     ]
     return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def comparison_csv(comparison: Json, unit: str) -> str:
+    """The table of before and after as numbers: growth, memory, peak, time and gauges, below a head.
+
+    What was not measured stays empty, never zero.
+    """
+    text = io.StringIO()
+    write = csv.writer(text).writerow
+    write(("what", "unit", "before", "after", "change_percent"))
+    for what, of, change in _measured(comparison, unit):
+        write(
+            (what, of, _plain(change["before"]), _plain(change["after"]), change["change_percent"])
+        )
+    return text.getvalue()
+
+
+def _measured(comparison: Json, unit: str) -> Iterator[tuple[str, str, Json]]:
+    yield f"growth per {unit}", "bytes", comparison["growth_bytes_per_generation"]
+    if comparison.get("memory_after"):
+        yield memory_title(comparison, unit), "bytes", comparison["memory_after"]
+    yield "peak memory", "bytes", comparison["peak_bytes"]
+    yield f"time per {unit}", "seconds", comparison["seconds_per_generation"]
+    for each in comparison.get("by_gauge") or ():
+        yield f"gauge {each['gauge']}", "", each
+
+
+def _plain(value: Any) -> float | None:
+    """Of an estimate its middle."""
+    found: float | None = value["estimate"] if isinstance(value, Mapping) else value
+    return found
 
 
 def comparison_issue_text(told: ComparisonTold) -> str:

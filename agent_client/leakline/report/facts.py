@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.plan import plain_number
-from ..analysis.wording import format_bytes, format_change, format_count
+from ..analysis.wording import count_of, format_bytes, format_change, format_count
 
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
@@ -76,17 +76,26 @@ def forecast(oom: Json, unit: str) -> str:
 
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
-    """(what, before, after, change) of growth, peak and time; a side that was not measured is empty."""
-    for title, name, told in (
-        (f"growth per {unit}", "growth_bytes_per_generation", _growth),
-        ("peak memory", "peak_bytes", format_bytes),
-        (f"seconds per {unit}", "seconds_per_generation", _seconds),
+    """(what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
+    for title, change, told in (
+        (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
+        (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
+        ("peak memory", comparison["peak_bytes"], format_bytes),
+        (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
-        change = comparison[name]
+        if change is None:
+            # Of runs without a generation in common, or told by an older server.
+            continue
         before, after = (
             "" if change[side] is None else told(change[side]) for side in ("before", "after")
         )
         yield title, before, after, percent(change["change_percent"])
+
+
+def memory_title(comparison: Json, unit: str) -> str:
+    """``memory after 7 generations``: of the newest that both runs have; empty where there is none."""
+    found = comparison.get("memory_after")
+    return f"memory after {count_of(found['generations'], unit)}" if found else ""
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from .facts import finding_facts, forecast, interval, leading_finding
-from .markup import NOTHING, bullets, code, escape, headline, table
+from .markup import NOTHING, bullets, code, escape, headline, linked, table
 
 Json = Mapping[str, Any]
 
@@ -138,15 +138,12 @@ def _findings(verdict: Json | None, unit: str) -> Iterator[str]:
 def _breakdown(verdict: Json, unit: str) -> Iterator[str]:
     """What leaks or may, a line each in the order of its size, and their sum."""
     growing = [f for f in verdict["findings"] if f["status"] in GROWING]
-    places = {
-        fix["phase"]: fix["location"] for fix in verdict.get("fixes") or () if fix["location"]
-    }
     sizes = [f["growth_bytes_per_generation"]["estimate"] for f in growing]
     rows = [
         (
             f.get("priority", "minor").upper(),
             code(f["suspects"][0]["name"]) if f["suspects"] else f["kind"].replace("_", " "),
-            code(f["phase"] or ""), format_change(size), _location(f, places),
+            code(f["phase"] or ""), format_change(size), _location(f),
         )
         for f, size in zip(growing, sizes, strict=True)
     ]  # fmt: skip
@@ -155,10 +152,10 @@ def _breakdown(verdict: Json, unit: str) -> Iterator[str]:
     yield from table(("class", "component", "phase", f"#growth per {unit}", "location"), rows)
 
 
-def _location(finding: Json, places: Mapping[str | None, str]) -> str:
+def _location(finding: Json) -> str:
     """Where a fix of this phase says that it is in the code, else who holds it; neither may be known."""
-    if finding["phase"] and finding["phase"] in places:
-        return code(places[finding["phase"]])
+    if finding.get("location"):
+        return linked(finding["location"], finding.get("location_link"))
     held = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)
     return code(next(held, ""))
 
@@ -167,6 +164,8 @@ def _finding(number: int, finding: Json, unit: str) -> Iterator[str]:
     kind = finding["kind"].replace("_", " ")
     yield from (f"### {number}. {finding['status'].capitalize()}: {kind}", "")
     yield from (f"- {title}: {fact}" for title, fact in finding_facts(finding, unit, code))
+    if finding.get("location"):
+        yield f"- location: {linked(finding['location'], finding.get('location_link'))}"
     yield f"- priority: {finding.get('priority', 'minor')}, confidence {_percent(finding['confidence'])}"
     for title, key in (("evidence", "evidence"), ("what to do", "advice")):
         if finding[key]:

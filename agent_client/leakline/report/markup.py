@@ -57,6 +57,11 @@ def code(text: object) -> str:
     return escape(plain) if _NOT_IN_CODE.search(plain) else f"`{plain}`"
 
 
+def linked(text: object, address: str | None) -> str:
+    """A name as a code span that leads to ``address``, which is ours; without one the name alone."""
+    return code(text) if address is None else f"[{code(text)}]({address})"
+
+
 def headline(word: str, sentence: str) -> str:
     """``**Fixed.** The sentence``; where the sentence begins with the word, that is what stands out."""
     said = escape(sentence)

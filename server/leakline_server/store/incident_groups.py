@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from ..limits import MAX_PAGE
-from .acknowledgements import Acknowledgement, of_leaks
+from .acknowledgements import Acknowledgement, of_leaks, of_run
 from .columns import reading
 from .deleting import IS_DELETED
 from .runs import BadCursor, iso, iso_or_none
@@ -265,6 +265,18 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
         "changed_at": iso(row.changed_at),
         "back": back,
     }
+
+
+def said_of_run(
+    engine: Engine, project: str, run_id: str, now: float
+) -> dict[str, list[Mapping[str, Any]]]:
+    """What people said of the leaks of a run that holds, by fingerprint, in order of time."""
+    with reading(engine) as connection:
+        said = of_run(connection, project, run_id)
+    holding = {
+        name: [_said_json(one) for one in each if one.holds(now)] for name, each in said.items()
+    }
+    return {name: each for name, each in holding.items() if each}
 
 
 def _said_json(said: Acknowledgement) -> Mapping[str, Any]:

@@ -16,12 +16,13 @@ from ..chart_parts import Axis, Mark
 from ..store.runs import unix
 from . import formats
 from .effects_view import effect_line
-from .inventory import Effects, alert_words, cleanup_words
+from .inventory import Effects, alert_words, cleanup_words, collection_words
 from .notes_view import Note
 
 Json = Mapping[str, Any]
 MAX_MARKS: Final = 60
 MAX_CLEANUPS: Final = 300
+MAX_COLLECTIONS: Final = 100
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
 # The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
@@ -80,16 +81,20 @@ def marks(
     heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
+    collections: list[tuple[float | None, str, str, str]] = []
     for event in events:
         x = place(event["time"], event["generation"])
         if event["kind"] == "cleanup":
             text = f"{event['name']}: {cleanup_words(event['data'])}"
             cleanups.append((x, event["name"], "cleanup", text))
+        elif event["kind"] == "collection":
+            text = f"full collection: {collection_words(event['data'])}"
+            collections.append((x, "full collection", "cleanup", text))
         elif event["kind"] == "fix":
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
         elif event["kind"] in ("mark", "exception"):
-            rare.append((x, event["name"], event["kind"], event["name"]))
+            rare.append((x, event["name"], event["kind"], _with_text(event)))
     for note in notes:
         x = None if note.time is None else place(note.time, note.generation)
         rare.append((x, note.text, "note", note.text))
@@ -106,7 +111,9 @@ def marks(
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
     # Of too many, the newest; what is rare never goes for cleanups.
-    chosen = [*_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS)]
+    chosen = [
+        *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS), *_newest(collections, MAX_COLLECTIONS),
+    ]  # fmt: skip
     return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
 
 
@@ -122,6 +129,12 @@ def fix_effects(
         for event in events
         if event["kind"] == "fix"
     }
+
+
+def _with_text(event: Json) -> str:
+    """A mark of ours says more than its name: what was traced, what a device got back."""
+    text = event["data"].get("text")
+    return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 
 
 def _newest(

@@ -13,6 +13,7 @@ from leakline.analysis.gauges import SAME_PERCENT as GAUGES_SAME
 from leakline.analysis.plan import plain_number
 from leakline.analysis.results import Books
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.report.facts import memory_title
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Line, Palette, Points
@@ -184,9 +185,21 @@ def _changes(comparison: Json, unit: str) -> tuple[ChangeTile, ...]:
     difference = f" · difference {formats.interval(apart, formats.change)}" if apart else ""
     return (
         _change("GROWTH", f"per {unit}{difference}", growth, formats.change),
+        *_memory_after(comparison, unit),
         _change("PEAK", "highest memory", comparison["peak_bytes"], formats.size),
         _change("TIME", f"per {unit}", comparison["seconds_per_generation"], formats.seconds),
     )
+
+
+def _memory_after(comparison: Json, unit: str) -> list[ChangeTile]:
+    found = comparison.get("memory_after")
+    if found is None:
+        return []
+    return [
+        _change(
+            f"AFTER {found['generations']:,}", memory_title(comparison, unit), found, formats.size
+        )
+    ]
 
 
 def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:

@@ -198,6 +198,19 @@ class SuspectView:
 
 
 @dataclass(frozen=True, slots=True)
+class SaidView:
+    """What somebody said of a leak; ``kind`` as it is taken back, ``reason`` with its links."""
+
+    kind: str
+    verb: str
+    reason: str
+    since_at: str
+    since: str
+    until_at: str | None
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
 class FindingView:
     status: Status
     title: str
@@ -208,6 +221,8 @@ class FindingView:
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
     search: str  # the type whose holders the training can be asked to look for, or nothing
+    location: Cell | None = None  # where a fix of its phase says that it is in the code
+    said: tuple[SaidView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

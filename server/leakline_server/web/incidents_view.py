@@ -9,7 +9,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from . import formats
-from .contexts import Cell, Column, Filter, Row, Status, Table
+from .contexts import Cell, Column, Filter, Row, SaidView, Status, Table
+from .said_view import said_view
 from .verdict_view import KINDS, STATUSES, plural, status_of
 
 Json = Mapping[str, Any]
@@ -29,24 +30,10 @@ EXPIRIES: Final = (
     ("", "Until taken back"),
 )  # fmt: skip
 _CHOSEN_EXPIRY: Final = "86400"
-_VERBS: Final = {"acknowledged": "Acknowledged", "ignored": "Ignored", "closed": "Closed"}
 _RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
 # Names in the sentence; of more runs, their number.
 _MAX_NAMES: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class SaidView:
-    """``kind`` as it is taken back."""
-
-    kind: str
-    verb: str
-    reason: str
-    since_at: str
-    since: str
-    until_at: str | None
-    until: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +171,7 @@ def _leak(id_: str, group: Json) -> LeakView:
         changed_at=group["changed_at"],
         changed=formats.clock(group["changed_at"]),
         advice=tuple(group["finding"].get("advice", ())),
-        said=tuple(_said(each) for each in group["said"]),
+        said=tuple(said_view(each) for each in group["said"]),
         runs=_runs(group["runs"]),
         runs_label=f"{total} run{'' if total == 1 else 's'}",
         action=f"/incidents/{quote(fingerprint, safe='')}",
@@ -213,18 +200,6 @@ def _facts(group: Json, unit: str) -> tuple[str, ...]:
     if phase:
         facts.append(f"in {phase}")
     return tuple(facts)
-
-
-def _said(said: Json) -> SaidView:
-    return SaidView(
-        said["kind"],
-        _VERBS[said["kind"]],
-        said["reason"],
-        said["created_at"],
-        formats.clock(said["created_at"]),
-        said["expires_at"],
-        formats.clock(said["expires_at"]) if said["expires_at"] else "",
-    )
 
 
 def _runs(seen: Sequence[Json]) -> Table:

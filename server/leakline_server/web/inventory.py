@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leakline.analysis.cleanups import freed_by
+from leakline.analysis.history import amount_of
 from leakline.analysis.results import SEVERITY
 
 from ..store import clocks
@@ -138,7 +139,23 @@ def _collection(data: Json) -> Cell:
     if freed is None:
         return Cell(formats.NOT_MEASURED, absent=True)
     took = f" in {formats.seconds(seconds)}" if seconds is not None else ""
-    return Cell(f"freed {formats.count(freed)} {'object' if freed == 1 else 'objects'}{took}")
+    objects = f"{formats.count(freed)} {'object' if freed == 1 else 'objects'}"
+    return Cell(f"freed {objects}{_of_bytes(data, freed)}{took}")
+
+
+def _of_bytes(data: Json, freed: float) -> str:
+    """The fall of resident memory across a collection, which is the least it freed: the allocator keeps the rest."""
+    if not freed:
+        return ""
+    pair = data.get("resident_bytes")
+    before, after = map(amount_of, pair) if isinstance(pair, list) and len(pair) == 2 else (0, 0)
+    fell = (before or 0) - (after or 0) if before is not None and after is not None else 0
+    return f", at least {formats.size(fell)}," if fell > 0 else " of unknown size"
+
+
+def collection_words(data: Json) -> str:
+    """What a collection freed, as a text."""
+    return _collection(data).text
 
 
 def _cleanup(data: Json) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -20,6 +21,7 @@ from ..store import (
     alerts,
     details,
     findings,
+    incident_groups,
     points,
     runs,
     snapshots,
@@ -101,6 +103,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
         snapshots=snapshots.list_snapshots(use.engine, run_id, snapshots.HEADLINE, SNAPSHOT_ROWS, None)["items"],
         accepted=accepted_counts.of_project(use.engine, data.run["project"]),
         incidents=findings.list_incidents(use.engine, run_id),
+        said=incident_groups.said_of_run(use.engine, data.run["project"], run_id, time.time()),
         alerts=alerts.list_alerts(use.engine, run_id, MAX_MARKS),
         any_webhook=bool(webhooks.list_webhooks(use.engine)),
         # Another rank holds other objects.

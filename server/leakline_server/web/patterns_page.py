@@ -23,6 +23,7 @@ from .contexts import (
     Figure,
     FindingView,
     ProcessChoice,
+    SaidView,
     Section,
     Sign,
     Status,
@@ -211,6 +212,13 @@ def _finding() -> FindingView:
         evidence=("The count rises by 16 in each of 12 generations.",),
         advice=("Keep the scores of old populations, not the populations.",),
         search="",
+        location=Cell("training/trainer.py:281", code=True, href="#findings"),
+        said=(
+            SaidView(
+                "closed", "Closed", "fixed, see https://forge.example/erl/pulls/7",
+                formats.moment(_MOMENT), formats.clock(formats.moment(_MOMENT)), None, "",
+            ),
+        ),
     )  # fmt: skip
 
 

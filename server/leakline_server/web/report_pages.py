@@ -14,6 +14,7 @@ from starlette.responses import Response
 from leakline.analysis.results import to_json
 from leakline.report.comparison import (
     ComparisonTold,
+    comparison_csv,
     comparison_issue_text,
     comparison_markdown,
 )
@@ -33,6 +34,7 @@ router = APIRouter(include_in_schema=False)
 
 HTML: Final = "text/html; charset=utf-8"
 MARKDOWN: Final = "text/markdown; charset=utf-8"
+CSV: Final = "text/csv; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -68,6 +70,13 @@ def comparison_as_markdown(before: str, after: str, request: Request, use: Use) 
     told = _comparison_told(before, after, request, use)
     name = file_name((told.before.name, "to", told.after.name), "md")
     return _answer(comparison_markdown(told), MARKDOWN, name)
+
+
+@router.get("/compare/report.csv")
+def comparison_as_numbers(before: str, after: str, request: Request, use: Use) -> Response:
+    told = _comparison_told(before, after, request, use)
+    name = file_name((told.before.name, "to", told.after.name), "csv")
+    return _answer(comparison_csv(told.comparison, told.unit), CSV, name)
 
 
 @router.get("/compare/report.txt")

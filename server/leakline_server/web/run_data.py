@@ -40,6 +40,8 @@ class RunData:
     snapshots: Sequence[Json] = ()
     process: str | None = None  # "rank role" of the process whose lines are shown
     incidents: Sequence[Json] = ()
+    # What people said of its leaks that holds, by fingerprint.
+    said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     # {event, created_at in Unix seconds, payload}, the newest first.
     alerts: Sequence[Json] = ()
     any_webhook: bool = True

@@ -57,7 +57,7 @@ def run_page(data: RunData) -> RunPage:
             ending=ending_view.ended_badly(run, data.snapshots),
         ),
         tiles=tiles(data.verdict, unit, over=ending_view.is_over(run)),
-        findings=findings_view((data.verdict or {}).get("findings", ()), unit),
+        findings=findings_view((data.verdict or {}).get("findings", ()), unit, data.said),
         processes=_process_choices(data),
         ticks=ticks(data.verdict),
         sections=tuple(section for section in _sections(data) if section is not None),

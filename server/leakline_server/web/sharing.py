@@ -18,6 +18,7 @@ class Share:
     html_href: str
     markdown_href: str
     json_href: str
+    csv_href: str = ""  # nothing where there is none
 
 
 def share_run(run_id: str, asked: Mapping[str, str]) -> Share:
@@ -39,6 +40,7 @@ def share_comparison(before: str, after: str) -> Share:
         f"/compare/report.html?{which}",
         f"/compare/report.md?{which}",
         f"/api/v1/compare?{which}",
+        f"/compare/report.csv?{which}",
     )
 
 

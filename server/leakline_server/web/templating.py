@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from ..chart_parts import Chart, to_script
 from ..paths import TEMPLATES
 from .callers import calling
+from .links import with_links
 from .modules import ahead
 from .search_words import search_for
 
@@ -63,6 +64,7 @@ def environment() -> jinja2.Environment:
     made.filters["chart_json"] = _chart_json
     made.filters["breakable"] = breakable
     made.filters["zoned"] = zoned
+    made.filters["with_links"] = with_links
     made.filters["search_for"] = search_for
     made.filters["ahead"] = ahead
     return made

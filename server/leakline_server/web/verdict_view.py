@@ -6,6 +6,7 @@ The thresholds and the sentences belong to leakline.analysis; here they are only
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
@@ -15,7 +16,8 @@ from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
 from . import formats
-from .contexts import FindingView, Status, SuspectView, Tile, VerdictView
+from .contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
+from .said_view import said_view
 
 Json = Mapping[str, Any]
 
@@ -276,11 +278,14 @@ def _whole(value: float) -> str:
     return f"{round(value):,}"
 
 
-def findings_view(findings: Sequence[Json], unit: str) -> tuple[FindingView, ...]:
-    return tuple(_finding(each, unit) for each in findings)
+def findings_view(
+    findings: Sequence[Json], unit: str, said: Mapping[str, Sequence[Json]] = MappingProxyType({})
+) -> tuple[FindingView, ...]:
+    """``said``: what people said that holds, by fingerprint."""
+    return tuple(_finding(each, unit, said.get(each["fingerprint"], ())) for each in findings)
 
 
-def _finding(finding: Json, unit: str) -> FindingView:
+def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
     growth = finding["growth_bytes_per_generation"]
     start = finding["started_at_generation"]
     where = finding.get("phase_path") or finding["phase"] or _spread(unit)
@@ -298,7 +303,16 @@ def _finding(finding: Json, unit: str) -> FindingView:
     return FindingView(
         status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
         tuple(finding["evidence"]), tuple(finding["advice"]), _search(finding),
+        _location(finding), tuple(map(said_view, said)),
     )  # fmt: skip
+
+
+def _location(finding: Json) -> Cell | None:
+    """None for a verdict of an older server as well."""
+    if not finding.get("location"):
+        return None
+    link = finding.get("location_link")
+    return Cell(finding["location"], code=True, href=link, outside=link is not None)
 
 
 def _kind(finding: Json) -> str:

@@ -79,6 +79,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "GET /compare": "read",
     "GET /compare/lines": "read",
     "GET /compare/report.html": "read",
+    "GET /compare/report.csv": "read",
     "GET /compare/report.md": "read",
     "GET /compare/report.txt": "read",
     "GET /overlay": "read",
@@ -156,7 +157,7 @@ QUERIES: Final = {
     "GET /overlay/lines": f"run={MINE}&run={MINE}&x=0,1",
     **{
         f"GET {path}": f"before={MINE}&after={MINE}"
-        for path in ("/api/v1/compare", "/compare", *(f"/compare/report.{f}" for f in ("html", "md", "txt")))
+        for path in ("/api/v1/compare", "/compare", *(f"/compare/report.{f}" for f in ("html", "md", "txt", "csv")))
     },
     "GET /overlay": f"run={MINE}",
     "GET /api/v1/series": f"run={MINE}",
