@@ -207,7 +207,7 @@ def _sections(data: RunData) -> list[Section | None]:
         ),
         children(found.children, unit, data.process if len(set(whose.values())) > 1 else None),
         ending_view.delivery(run["processes"]),
-        ending_view.attempts(run),
+        ending_view.attempts(run, data.verdict),
         ending_view.lines(run),
         sections.cost(client, wall, run["environment"].get("native")),
         inventory.snapshots(data.snapshots, unit),
