@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from .budget import Governor
 from .looks import Measured
 from .probes.cgroup import ROOT, ContainerMemory
+from .probes.child_names import ChildNames
 from .probes.children import read_children
 from .probes.nvml import read_nvml_of
 from .probes.process import PROC, OtherProcess
@@ -32,7 +34,7 @@ class OutsideSampler(Sampler):
             name: Probe(name, read)
             for name, read in (
                 ("process", self._read_process), ("cgroup", group.read), ("system", read_system),
-                ("children", lambda: read_children(parent=pid)), ("gpu", lambda: read_nvml_of(pid)),
+                ("children", partial(read_children, PROC, pid, ChildNames())), ("gpu", lambda: read_nvml_of(pid)),
             )
         }  # fmt: skip
 

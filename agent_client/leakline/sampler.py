@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .budget import Governor
 from .growth import TypeGrowth
@@ -16,7 +16,6 @@ from .looks import Looks, Measured
 from .news import News
 from .probes.allocator import read_allocator
 from .probes.cgroup import read_cgroup
-from .probes.children import read_children
 from .probes.collector import AllocatedBlocks, Collection, CollectorStatistics
 from .probes.containers import ContainerWatch
 from .probes.cuda import read_cuda
@@ -29,6 +28,9 @@ from .probes.system import read_system
 from .probes.tracked import TrackedContainer
 from .requests import Answer, RequestBox
 from .snapshot import Number
+
+if TYPE_CHECKING:
+    from .probes.child_names import ChildNames
 
 # Which probes are asked at which moment.
 NESTED: Final = ("process", "cuda", "mps", "types")
@@ -93,7 +95,7 @@ class Sampler:
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
-                ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _read_children),
+                ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _Children().read),
                 ("types", self._types.read), ("containers", self._containers.read),
                 ("tracked", self._read_tracked),
             )
@@ -267,12 +269,22 @@ def _read_mps() -> dict[str, Number]:
     return read_mps()
 
 
-def _read_children() -> dict[str, Number]:
-    """Looking for children means reading every process of the machine; the kernel knows at once of none."""
-    if not hasattr(os, "waitid"):
-        return dict(read_children())
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
-    return dict(read_children())
+class _Children:
+    """The children, with the names that they had until now."""
+
+    def __init__(self) -> None:
+        self._names: ChildNames | None = None
+
+    def read(self) -> dict[str, Number]:
+        """Looking for children means reading every process of the machine; the kernel knows at once of none."""
+        if hasattr(os, "waitid"):
+            try:
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
+        # Most programs have none.
+        from .probes.child_names import ChildNames
+        from .probes.children import read_children
+
+        self._names = self._names or ChildNames()
+        return read_children(names=self._names)

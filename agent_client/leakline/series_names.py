@@ -59,7 +59,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
     ),
     "Children": (
         "Where the process has started others. A role is `loader_workers`, `ranks` or `others`; one that nobody has is "
-        "absent.",
+        "absent. The 16 largest children are told one by one, as `loader_worker-0`, `rank_1`, by the name that the "
+        "program gave it with multiprocessing or by its script; the rest together as `other`.",
         (
             Name("children.count", "child processes"),
             Name("children.pss_bytes", "their memory, shared pages split among those that share them"),
@@ -67,6 +68,9 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("children.<role>.count", "child processes of a role"),
             Name("children.<role>.pss_bytes", "proportional memory of a role"),
             Name("children.<role>.uss_bytes", "unique memory of a role"),
+            Name("children.process.<name>.pss_bytes", "proportional memory of one child"),
+            Name("children.process.<name>.uss_bytes", "unique memory of one child"),
+            Name("children.process.other.count", "children that have no series of their own"),
         ),
     ),
     "The allocator of the C library": (

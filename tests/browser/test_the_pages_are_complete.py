@@ -41,6 +41,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "events": ("detach losses", "training/erl_trainer.py:281", "learning rate drop", "freed nothing"),
     "alerts": ("rule.fired", "Much memory fired: process.rss_bytes is", "incident.confirmed"),
     "processes": ("main", "node-7", "5.6"),
+    "children": ("loader_worker-0", "loader_worker-1", "collector-7", "118.00 MiB", "+64.00 KiB"),
     "cost": ("share of the run's time", "longest single pause"),
     "attempts": ("1f0c9a2",),
     "delivery": ("stored",),

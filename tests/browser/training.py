@@ -209,7 +209,7 @@ class MadeTraining:
             "tracked.replay.length": self.buffer, "tracked.replay.capacity": 50_000,
             "tracked.replay.bytes": self.buffer * 24 * 1024,
             "client.seconds": 0.004 * number, "client.pause_seconds": 0.0031, "client.bytes": 2 * MIB,
-            **(self._device() if self.rich else {}), **(more or {}),
+            **({**self._device(), **self._children()} if self.rich else {}), **(more or {}),
         }  # fmt: skip
         census, large, holders = None, (), ()
         if look:
@@ -223,6 +223,13 @@ class MadeTraining:
             number, self.clock, self.clock, None if kind == "baseline" else self.generation, phase, label, kind,
             samples, events, large, census, holders,
         )  # fmt: skip
+
+    def _children(self) -> dict[str, float]:
+        """Two loader workers, and a collector that grows a little."""
+        sizes = {"loader_worker-0": 120 * MIB, "loader_worker-1": 118 * MIB}
+        sizes["collector-7"] = 64 * MIB + 64 * 1024 * self.generation
+        told: dict[str, float] = {f"children.process.{n}.uss_bytes": b for n, b in sizes.items()}
+        return {**told, "children.count": 3, "children.uss_bytes": sum(sizes.values())}
 
     def _device(self) -> dict[str, float]:
         held = 6 * GIB + self.generation * 12 * MIB

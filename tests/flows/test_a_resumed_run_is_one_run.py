@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -89,6 +92,26 @@ def test_a_resumed_training_is_one_run_with_one_leak(
     described = [a["environment"] for a in told["attempts"]]
     assert ["-1" in str(e["command_line"]) for e in described] == [False, True]
     assert all("packages" in e and "python" in e for e in described)
+
+    # Each attempt by itself, and what the second did again.
+    first, second = verdict["attempts"]
+    assert first["generations"] == {"first": 0, "last": 7}
+    assert first["again"] is None
+    assert second["generations"] == {"first": 6, "last": 22}
+    assert second["again"] == {"first": 6, "last": 7}
+    for each in (first, second):
+        grown = each["growth_bytes_per_generation"]
+        assert grown["low"] <= LEAKED * 1.1
+        assert grown["estimate"] == pytest.approx(LEAKED, rel=0.25)
+    with urlopen(f"{server.address}/runs/{run}") as answer:
+        page = html.unescape(answer.read().decode())
+    (section,) = re.findall(r'<section[^>]* id="attempts".*?</section>', page, re.DOTALL)
+    newest, oldest = (
+        re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)[1:]
+    )
+    assert "6 to 22" in newest and "6 to 7" in newest
+    assert "0 to 7" in oldest and "6 to 7" not in oldest
+    assert re.search(r"\+[789]\.\d\d MiB", newest) and re.search(r"\+[6789]\.\d\d MiB", oldest)
 
     books = server.get(f"/runs/{run}/books")
     assert books["generations"] == list(range(23))

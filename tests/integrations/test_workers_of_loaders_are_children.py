@@ -30,3 +30,5 @@ def test_growth_of_workers_is_theirs_and_bounded(run_program: Callable[..., Ende
     assert max(column(ended, "children.loader_workers.count")) == 2
     assert max(workers) - workers[0] > DATASET_BYTES
     assert max(workers) < workers[0] + 2.5 * DATASET_BYTES
+    for i in range(2):
+        assert max(column(ended, f"children.process.loader_worker-{i}.uss_bytes")) > DATASET_BYTES

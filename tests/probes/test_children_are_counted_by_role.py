@@ -57,8 +57,11 @@ def test_without_procfs_and_psutil_nothing_is_known_of_children(
 def test_without_procfs_children_are_counted_by_psutil_without_roles(tmp_path: Path) -> None:
     with waiting():
         samples = read_children(tmp_path)
-    assert set(samples) == {"children.count", "children.uss_bytes"}
+    assert {"children.count", "children.uss_bytes"} == {n for n in samples if n.count(".") == 1}
     assert samples["children.count"] == 1
+    (own,) = (name for name in samples if name.count(".") > 1)
+    assert own.startswith("children.process.python")
+    assert samples[own] == samples["children.uss_bytes"] > 0
 
 
 def test_children_are_counted_with_what_is_theirs_alone() -> None:
@@ -174,6 +177,8 @@ def test_the_workers_of_a_data_loader_are_named() -> None:
     assert roles(samples)["loader_workers"] == 2
     assert roles(samples)["others"] >= 1
     assert samples["children.loader_workers.pss_bytes"] > 0
+    for name in ("loader_worker-0", "loader_worker-1"):
+        assert samples[f"children.process.{name}.uss_bytes"] > 0
     assert samples["children.count"] == sum(roles(samples).values())
     parts = sum(samples[f"children.{role}.pss_bytes"] for role in roles(samples))
     assert parts == samples["children.pss_bytes"]

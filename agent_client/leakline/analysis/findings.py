@@ -10,6 +10,7 @@ from .advice import advice_for
 from .attribution import Cause, holds
 from .books import executions_each
 from .candidates import OF_OTHERS, Candidate
+from .child_processes import growing_children, growing_line
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
@@ -46,17 +47,18 @@ def build_finding(
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
+    suspects = (*_children(study, a), *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
         status=standing.status,
         kind="count_contract" if only_contract(a) else cause.kind,
         phase=cause.place.phase,
         phase_share=_rounded(cause.place.share),
-        suspects=_suspects(study, cause),
+        suspects=suspects,
         growth_bytes_per_generation=interval(cause.rate),
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
-        evidence=_evidence(study, standing),
+        evidence=_evidence(study, standing, suspects),
         advice=advice_for(a, holder, study.lane, study.facts.from_outside)
         if standing.status != "ok"
         else (),
@@ -111,6 +113,13 @@ def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     return tuple((head + tail)[:_MAX_SUSPECTS])
 
 
+def _children(study: LaneStudy, a: Assessed) -> tuple[Suspect, ...]:
+    if a.cause.kind != "children":
+        return ()
+    since = None if a.start is None else a.start[0]
+    return growing_children(study.lane, since, a.cause.rate.estimate)
+
+
 def _kept_in(study: LaneStudy, cause: Cause) -> list[Suspect]:
     """What a growing container keeps, when nothing but a search for holders has said so."""
     owner = cause.owner
@@ -137,13 +146,17 @@ def _confidence(standing: Standing) -> float:
     return round(base, 2)
 
 
-def _evidence(study: LaneStudy, standing: Standing) -> tuple[str, ...]:
+def _evidence(
+    study: LaneStudy, standing: Standing, suspects: tuple[Suspect, ...]
+) -> tuple[str, ...]:
     a, unit = standing.assessed, study.history.unit
     lines = [a.note] if a.note else []
     if a.waiting is not None:
         lines.append(a.waiting.told(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
+    if (who := growing_line(study.lane, suspects, unit)) is not None:
+        lines.append(who)
     lines.extend(_phase_lines(a))
     lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:

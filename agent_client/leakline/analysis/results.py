@@ -87,6 +87,28 @@ class ProcessGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Generations, both ends with them."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptGrowth:
+    """One attempt of a resumed run by itself: the generations that it ended, and how fast private memory grew in it.
+
+    Growth is of all its processes together, without what bounded containers gained; None where it cannot be told.
+    ``again``: of its generations those that an attempt before it had ended as well; None where it did none twice.
+    """
+
+    attempt: int
+    generations: Stretch
+    growth_bytes_per_generation: Interval | None
+    again: Stretch | None
+
+
+@dataclass(frozen=True, slots=True)
 class RuledOut:
     phase: str
     reason: str
@@ -291,6 +313,8 @@ class Verdict:
     duration: RunDuration | None = None
     # What each fix has done to this run: before and after it.
     effects: tuple[FixEffect, ...] = ()
+    # Of a run that was resumed: each attempt by itself.
+    attempts: tuple[AttemptGrowth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,9 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
+        who = ", ".join(s.name for s in finding.suspects if s.role == "process")
+        if who:
+            what = f"{what} ({who})"
         return f"{subject} {keeps} {what}: {size}{since}"
     return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from .advice import with_counters
+from .attempt_growth import attempt_growth
 from .attempts import Told, judged
 from .books import NO_PHASE, phase_executions, phase_slopes
 from .budgets import check_budgets
@@ -129,6 +130,7 @@ def _verdict(
         processes=process_growth([s.lane for s in studies], said, findings),
         duration=duration_of(history, [s.lane for s in studies]),
         effects=effects_within(history, every),
+        attempts=attempt_growth(history),
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))

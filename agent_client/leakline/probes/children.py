@@ -8,15 +8,26 @@ counts the same pages once per worker. Three roles, each told by the kernel rath
 - ``ranks``: processes that were started with a ``RANK`` or ``LOCAL_RANK`` that their parent has not, as torchrun and
   other launchers do. What a rank starts inherits its environment and is none.
 - ``others``: everything else, such as a subprocess, an environment's worker or the helpers of multiprocessing.
+
+The largest are also told one by one, by names that `child_names` gives them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from leakline.probes.child_names import (
+    OTHER,
+    ChildNames,
+    Wanted,
+    given_names,
+    wanted_of_command,
+    wanted_of_given,
+)
 from leakline.probes.process import PROC, psutil_or_none
 from leakline.snapshot import Number
 
@@ -25,34 +36,97 @@ RANKS: Final = "ranks"
 OTHERS: Final = "others"
 _LOADER_NAME: Final = b"pt_data_worker"
 _RANK_VARIABLES: Final = (b"RANK", b"LOCAL_RANK")
+# Among the fields of stat after the name, counted from zero.
+_STARTED_FIELD: Final = 19
 
 _Rank = tuple[bytes, ...]
+_Size = tuple[int, int]  # proportional and unique bytes
 
 
 class _Process(NamedTuple):
     pid: int
     parent: int
     name: bytes
+    rest: bytes  # of its stat, after the name
+
+    @property
+    def born(self) -> bytes:
+        """When it was started: with the pid, what no other process has."""
+        return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
 
-def read_children(proc: Path = PROC, parent: int | None = None) -> dict[str, Number]:
-    """``children.*`` of all descendants, in all and by role: how many, and their proportional and unique bytes.
+def read_children(
+    proc: Path = PROC, parent: int | None = None, names: ChildNames | None = None
+) -> dict[str, Number]:
+    """``children.*`` of all descendants, in all, by role and one by one: how many, and their proportional and unique
+    bytes. ``names``: who had which name until now; the caller keeps it from one reading to the next.
 
     The cost grows with their memory (about 10 ms per GB), so the caller asks by budget. Bytes are absent when no
     child could be read, and a role is absent when no child has it.
     """
+    names = ChildNames() if names is None else names
     if not (proc / "self").exists():
-        return _by_psutil()
+        return _by_psutil(names)
     root = os.getpid() if parent is None else parent
     children = list(_descendants(proc, root))
     sizes = {child.pid: _read_rollup(f"{proc}/{child.pid}") for child in children}
     samples = _summed("children", list(sizes.values()))
-    for role, pids in _by_role(proc, root, children).items():
+    roles = _by_role(proc, root, children)
+    for role, pids in roles.items():
         samples.update(_summed(f"children.{role}", [sizes[pid] for pid in pids]))
+    samples.update(_one_by_one(_named(proc, children, roles, names), sizes, names))
     return samples
 
 
-def _summed(name: str, sizes: list[tuple[int, int] | None]) -> dict[str, Number]:
+def _named(
+    proc: Path, children: Sequence[_Process], roles: dict[str, list[int]], names: ChildNames
+) -> dict[int, str | None]:
+    """Process id -> its name."""
+    role_of = {pid: role for role, pids in roles.items() for pid in pids}
+    # One that has become something else since has another name.
+    keys = {
+        child.pid: (child.pid, child.born, child.name, role_of[child.pid]) for child in children
+    }
+    names.keep(keys.values())
+    given = given_names()
+    # In the order of their birth, which is that of the numbers.
+    return {
+        child.pid: names.name(
+            keys[child.pid], partial(_wanted, proc, child, role_of[child.pid], given)
+        )
+        for child in sorted(children, key=lambda child: (int(child.born), child.pid))
+    }
+
+
+def _wanted(proc: Path, child: _Process, role: str, given: dict[int, str]) -> Wanted:
+    if role == LOADER_WORKERS:
+        # torch counts them from zero.
+        return Wanted("loader_worker", 0)
+    if role == RANKS:
+        rank = next(filter(None, _rank_of(f"{proc}/{child.pid}"))).decode(errors="replace")
+        return Wanted(f"rank_{rank}")
+    if child.pid in given:
+        return wanted_of_given(given[child.pid])
+    return wanted_of_command(_content(f"{proc}/{child.pid}/cmdline") or b"", child.name)
+
+
+def _one_by_one(
+    named: dict[int, str | None], sizes: dict[int, _Size | None], names: ChildNames
+) -> dict[str, Number]:
+    """The largest by name, and all others together where there are more."""
+    found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
+    told = names.told({name: unique for name, (_, unique) in found.items()})
+    samples: dict[str, Number] = {}
+    for name in sorted(told):
+        samples[f"children.process.{name}.pss_bytes"] = found[name][0]
+        samples[f"children.process.{name}.uss_bytes"] = found[name][1]
+    rest = [sizes[pid] for pid, name in named.items() if name not in told]
+    if rest:
+        samples.update(_summed(f"children.process.{OTHER}", rest))
+    return samples
+
+
+def _summed(name: str, sizes: list[_Size | None]) -> dict[str, Number]:
     samples: dict[str, Number] = {f"{name}.count": len(sizes)}
     known = [size for size in sizes if size is not None]
     if known or not sizes:
@@ -61,7 +135,7 @@ def _summed(name: str, sizes: list[tuple[int, int] | None]) -> dict[str, Number]
     return samples
 
 
-def _by_role(proc: Path, root: int, children: list[_Process]) -> dict[str, list[int]]:
+def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> dict[str, list[int]]:
     # Ours both as it was at the start, which is what a fork shows, and as it is, which is what it hands on.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: dict[str, list[int]] = {}
@@ -118,9 +192,10 @@ def _processes(proc: Path) -> Iterator[_Process]:
             continue
         # The command may contain blanks and brackets: fields start after the last one.
         end = stat.rindex(b")")
-        state, parent = stat[end + 2 :].split()[:2]
+        state, parent, _ = stat[end + 2 :].split(None, 2)
         if state != b"Z":
-            yield _Process(int(name), int(parent), stat[stat.index(b"(") + 1 : end])
+            own = stat[stat.index(b"(") + 1 : end]
+            yield _Process(int(name), int(parent), own, stat[end + 2 :])
 
 
 def _read_rollup(process: str) -> tuple[int, int] | None:
@@ -155,16 +230,31 @@ def _content(path: str) -> bytes | None:
         os.close(fd)
 
 
-def _by_psutil() -> dict[str, Number]:
-    """Without procfs the roles are not known."""
+def _by_psutil(names: ChildNames) -> dict[str, Number]:
+    """Without procfs the roles are not known, nor proportional bytes."""
     psutil = psutil_or_none()
     if psutil is None:
         return {}
     children = psutil.Process().children(recursive=True)
-    unique = 0
+    keys = {child.pid: (child.pid, child.create_time()) for child in children}
+    names.keep(keys.values())
+    given = given_names()
+    named: dict[int, str | None] = {}
+    sizes: dict[int, _Size | None] = {}
     for child in children:
         try:
-            unique += child.memory_full_info().uss
+            unique, command = child.memory_full_info().uss, child.name()
         except psutil.Error:
             continue
-    return {"children.count": len(children), "children.uss_bytes": unique}
+        own = given.get(child.pid)
+        wanted = Wanted(command, 1) if own is None else wanted_of_given(own)
+        named[child.pid] = names.name(keys[child.pid], partial(_itself, wanted))
+        sizes[child.pid] = (0, unique)
+    unique = sum(size[1] for size in sizes.values() if size)
+    samples: dict[str, Number] = {"children.count": len(children), "children.uss_bytes": unique}
+    told = _one_by_one(named, sizes, names)
+    return samples | {name: n for name, n in told.items() if not name.endswith(".pss_bytes")}
+
+
+def _itself(wanted: Wanted) -> Wanted:
+    return wanted

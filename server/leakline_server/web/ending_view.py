@@ -208,19 +208,26 @@ def _word(reason: str) -> str:
     return reason.replace("_", " ")
 
 
-def attempts(run: Json) -> Section | None:
-    """What each attempt was started from, and how it went."""
+def attempts(run: Json, verdict: Json | None = None) -> Section | None:
+    """What each attempt was started from, how it went, and of a resumed run how fast each grew by itself."""
     found = run["attempts"]
     if not found:
         return None
     rows = []
     before: Json = {}
+    # Of a server before this one the verdict tells of none.
+    grown = {each["attempt"]: each for each in (verdict or {}).get("attempts", ())}
     for attempt in found:
         packages = attempt["environment"].get("packages") or {}
-        rows.append(_attempt_row(attempt, run["processes"], packages, before))
+        first, *rest = _attempt_row(attempt, run["processes"], packages, before)
+        own = _growth_cells(grown.get(attempt["number"])) if grown else []
+        rows.append([first, *own, *rest])
         before = packages
-    heads = ("#attempt", "started", "ended", "how", "commit", "command line", "packages")
+    growth = (f"#{run['unit']}s", "#done again", f"#growth per {run['unit']}") if grown else ()
+    heads = ("#attempt", *growth, "started", "ended", "how", "commit", "command line", "packages")
     how = "An attempt is one life of the run: a resume under the same id is the next one of the same curve."
+    if grown:
+        how += f" Growth is of private memory within it. Of a {run['unit']} done again the later one counts."
     return Section(
         "attempts", "Attempts", how, table=table(heads, rows[::-1], tall=False),
         note=_lives(len(found), run["attempts_left_out"]),
@@ -251,6 +258,24 @@ def _attempt_row(
         Cell("–") if worst is None else Cell("running") if goes_on else process_end(worst, newest),
         _commit(environment), code(_line(environment.get("command_line"))), _packages(packages, before),
     ]  # fmt: skip
+
+
+def _growth_cells(own: Json | None) -> list[Field]:
+    """Generations, those done again, growth; ``own`` is None of an attempt that ended no generation."""
+    if own is None:
+        return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
+    growth = own["growth_bytes_per_generation"]
+    rate = (
+        Cell("unknown", absent=True) if growth is None else formats.interval(growth, formats.change)
+    )
+    return [_stretch(own["generations"]), _stretch(own["again"]), rate]
+
+
+def _stretch(found: Json | None) -> str:
+    if found is None:
+        return "–"
+    first, last = found["first"], found["last"]
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def _badness(process: Json) -> tuple[bool, int]:

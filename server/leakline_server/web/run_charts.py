@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from leakline.analysis.books import NO_PHASE
+from leakline.analysis.child_processes import PREFIX, sizes_of_children
 from leakline.analysis.results import BookLine, Books
 
 from .. import charts
@@ -41,6 +42,7 @@ class RunCharts:
     tensors: Chart | None
     fill: Chart | None
     gauges: Chart | None
+    children: Chart | None
     seconds: Chart | None
 
     def __iter__(self) -> Iterator[Chart]:
@@ -75,6 +77,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
         ),
         fill=_fill(data),
         gauges=_gauges(data),
+        children=_children(data),
         seconds=charts.seconds_chart(axis, palette, data.books) if by_phase else None,
     )
     return Drawn(found, effects, devices)
@@ -149,4 +152,12 @@ def _gauges(data: RunData) -> Chart | None:
     }
     return charts.counts_chart(
         "gauges", data.axis, points, titles, data.kind, unit="number", y_title="value"
+    )
+
+
+def _children(data: RunData) -> Chart | None:
+    points = data.read_ends((f"{PREFIX}*",))
+    titles = sizes_of_children(each.name for each in points)
+    return charts.counts_chart(
+        "children", data.axis, points, titles, data.kind, unit="bytes", y_title="memory"
     )

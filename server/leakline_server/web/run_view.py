@@ -16,6 +16,7 @@ from . import ending_view, formats, growth_since, inventory, sections
 from .accounted import SOURCES, accounted
 from .calculator import calculator
 from .checklist import ticks
+from .children_view import children
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
 from .effects_view import effects
 from .expectations_view import expectations
@@ -204,8 +205,9 @@ def _sections(data: RunData) -> list[Section | None]:
             unit,
             run["processes_left_out"],
         ),
+        children(found.children, unit, data.process if len(set(whose.values())) > 1 else None),
         ending_view.delivery(run["processes"]),
-        ending_view.attempts(run),
+        ending_view.attempts(run, data.verdict),
         ending_view.lines(run),
         sections.cost(client, wall, run["environment"].get("native")),
         inventory.snapshots(data.snapshots, unit),

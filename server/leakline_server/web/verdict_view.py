@@ -52,7 +52,9 @@ KINDS: Final = {
 _OUTSIDE: Final = (
     "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
 )
-_ROLES: Final = {"allocation_site": "allocated at"}
+_ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
+# Role of the first suspect -> the section that shows it; all others are types.
+_EVIDENCE: Final = {"container": "#containers", "process": "#children"}
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
 
@@ -187,7 +189,7 @@ def _what(finding: Json, unit: str) -> Tile:
     holder = next((s for s in suspects[1:] if s["role"] in ("holder", "container")), None)
     if holder:
         details.append(f"held by {holder['name']}")
-    href = "#containers" if first["role"] == "container" else "#types"
+    href = _EVIDENCE.get(first["role"], "#types")
     return Tile(
         "WHAT", short_name(first["name"]), " · ".join(details) or kind, href, finding["status"]
     )

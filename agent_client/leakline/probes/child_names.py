@@ -1,0 +1,109 @@
+"""What each child process is called in the series: by what it is there for, for as long as it lives.
+
+A name that is free goes to the next child of the kind, so that loader workers made anew for each epoch go on as the
+same few series. Of names that a program keeps inventing only so many are taken; the children beyond them have none.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+# Names over the life of a process, each with its series; and those told of at one moment.
+NAMES_LIMIT: Final = 64
+TOLD_LIMIT: Final = 16
+# What is larger takes the place of one that is told already when it is so much larger: series with gaps say little.
+_CLEARLY: Final = 1.25
+_LENGTH: Final = 64
+# The names that multiprocessing numbers on and on.
+_NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
+_PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
+_OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
+OTHER: Final = "other"
+
+
+class Wanted(NamedTuple):
+    """``first``: the number of the first of its kind; None where the name stands for one process alone."""
+
+    name: str
+    first: int | None = None
+
+
+class ChildNames:
+    """Who has which name, and of whom is told."""
+
+    def __init__(self) -> None:
+        self._names: dict[Hashable, str] = {}
+        self._ever: set[str] = set()
+        self._told: set[str] = set()
+
+    def keep(self, living: Iterable[Hashable]) -> None:
+        """The names of those that have ended are free."""
+        here = set(living)
+        self._names = {key: name for key, name in self._names.items() if key in here}
+
+    def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
+        """That of the child ``key``; ``wanted`` is asked once of each. None where there are too many names."""
+        if key not in self._names:
+            taken = {*self._names.values(), OTHER}
+            found = _free(wanted(), taken)
+            if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
+                return None
+            self._ever.add(found)
+            self._names[key] = found
+        return self._names[key]
+
+    def told(self, sizes: Mapping[str, int]) -> set[str]:
+        """Of these names with their bytes the largest; who is told already stays, unless others are clearly larger."""
+        kept = self._told
+
+        def weight(name: str) -> tuple[float, str]:
+            return sizes[name] * (_CLEARLY if name in kept else 1.0), name
+
+        self._told = set(sorted(sizes, key=weight, reverse=True)[:TOLD_LIMIT])
+        return self._told
+
+
+def _free(wanted: Wanted, taken: set[str]) -> str:
+    # A dot would be read as the end of the name.
+    name = "".join(c if c.isprintable() and c != "." else "_" for c in wanted.name)[:_LENGTH]
+    name = name or "process"
+    if wanted.first is None and name not in taken:
+        return name
+    number = 2 if wanted.first is None else wanted.first
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
+
+
+def given_names() -> dict[int, str]:
+    """Process id -> the name that the program gave the child with ``multiprocessing``. Asks nothing and reaps nobody,
+    which ``multiprocessing.active_children`` would."""
+    module = sys.modules.get("multiprocessing.process")
+    found = {}
+    for child in list(getattr(module, "_children", ())):
+        own = getattr(child, "__dict__", {})
+        pid, name = getattr(own.get("_popen"), "pid", None), own.get("_name")
+        if isinstance(pid, int) and isinstance(name, str):
+            found[pid] = name
+    return found
+
+
+def wanted_of_given(name: str) -> Wanted:
+    numbered = _NUMBERED.match(name)
+    return Wanted(numbered[1], 1) if numbered else Wanted(name)
+
+
+def wanted_of_command(command: bytes, name: bytes) -> Wanted:
+    """By the program that runs; of a Python by its script or module. Arguments are nobody's business."""
+    words = [word.decode(errors="replace") for word in command.split(b"\0") if word]
+    program = words[0].rpartition("/")[2] if words else name.decode(errors="replace")
+    if not _PYTHON.match(program):
+        return Wanted(program, 1)
+    at = next((i for i, word in enumerate(words[1:], 1) if not word.startswith("-")), None)
+    if at is None or words[at - 1] == "-c":
+        helper = _OF_MULTIPROCESSING.search(words[at]) if at is not None else None
+        return Wanted(helper[1] if helper else "python", 1)
+    return Wanted(words[at].rpartition("/")[2].removesuffix(".py"), 1)

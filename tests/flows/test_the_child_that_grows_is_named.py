@@ -1,0 +1,105 @@
+"""A real training with three collectors of which one keeps what it collects: its series, its line, its name."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from .conftest import clean_environment
+
+pytestmark = pytest.mark.flow
+MIB = 2**20
+GENERATIONS = 24
+COLLECTORS = ("collector-0", "collector-1", "collector-2")
+
+TRAINING = """
+import multiprocessing, sys
+import leakline
+
+
+def collect(order, done, keeps):
+    kept = []
+    while order.recv():
+        episode = bytearray(b"1") * (6 << 20)
+        if keeps:
+            kept.append(episode)
+        done.send(len(kept))
+
+
+def main():
+    context, workers = multiprocessing.get_context("fork"), []
+    for number in range(3):
+        there, order = context.Pipe(False)
+        done, here = context.Pipe(False)
+        process = context.Process(target=collect, args=(there, here, number == 1), name=f"collector-{number}")
+        process.start()
+        workers.append((process, order, done))
+    run = leakline.init(project="collectors", name="collectors", quiet=True)
+    for generation in range(int(sys.argv[1])):
+        with run.generation(generation):
+            with run.phase("collect"):
+                for _, order, done in workers:
+                    order.send(True)
+                    done.recv()
+    run.finish()
+    for process, order, _ in workers:
+        order.send(False)
+        process.join()
+
+
+main()
+"""
+
+
+def last_of(server: Any, name: str) -> list[float]:
+    (item,) = server.get(f"/runs/collectors/series?name={name}&points=200")["items"]
+    return [y for y in item["last"] if y is not None]
+
+
+def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
+    server: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    command = [sys.executable, "train.py", str(GENERATIONS)]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
+        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID="collectors", LEAKLINE_MAX_OVERHEAD="1"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    # Each is a series of the API, and one of them grows.
+    grown = {}
+    for name in COLLECTORS:
+        sizes = last_of(server, f"children.process.{name}.uss_bytes")
+        grown[name] = (sizes[-1] - sizes[0]) / (len(sizes) - 1)
+    assert grown["collector-1"] == pytest.approx(6 * MIB, rel=0.1)
+    assert max(grown["collector-0"], grown["collector-2"]) < MIB
+    together = last_of(server, "children.uss_bytes")
+    assert (together[-1] - together[0]) / (len(together) - 1) == pytest.approx(sum(grown.values()))
+
+    # The finding names it, and nobody else.
+    verdict = server.verdict("collectors", GENERATIONS)
+    (finding,) = (f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed"))
+    assert finding["kind"] == "children"
+    named = [s["name"] for s in finding["suspects"] if s["role"] == "process"]
+    assert named == ["collector-1"]
+    assert "(collector-1)" in verdict["summary"]
+
+    # The page shows a line and a row of each, what grows first.
+    with urlopen(f"{server.address}/runs/collectors") as answer:
+        page = html.unescape(answer.read().decode())
+    (section,) = re.findall(r'<section[^>]* id="children".*?</section>', page, re.DOTALL)
+    rows = re.findall(r"<tr>.*?</tr>", section, re.DOTALL)
+    first = next(row for row in rows if "collector" in row)
+    assert "collector-1" in first
+    assert all(name in section for name in COLLECTORS)
+    assert (
+        '"collector-1"' in re.findall(r'data-part="children.data".*?</script>', page, re.DOTALL)[0]
+    )
