@@ -69,6 +69,8 @@ class Config:
     login: bool = False
     admin_password: str | None = field(default=None, repr=False)
     public_url: str | None = None
+    # Whose word of the viewer's address and of https is believed; of nobody without it.
+    trusted_proxies: tuple[Network, ...] = ()
     webhook_url: str | None = None
     webhook_secret: str | None = None
     webhook_format: str = "standard"
@@ -102,6 +104,12 @@ class Config:
         """Whether a request must show a token, or be of somebody who is signed in."""
         wanted = self.login or self.admin_password is not None
         return not self.insecure and (wanted or not is_loopback(self.host))
+
+    @property
+    def takes_all_viewers_for_one(self) -> bool:
+        """Something before it speaks https, which it does not itself, and is not believed whom it brings."""
+        https = (self.public_url or "").startswith("https://")
+        return https and self.asks_who_it_is and not self.trusted_proxies
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
@@ -258,6 +266,18 @@ def _networks(text: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(part) for part in _list(text))
 
 
+def _proxies(text: str) -> tuple[Network, ...]:
+    if text == "*":
+        return _networks("0.0.0.0/0,::/0")
+    try:
+        return _networks(text)
+    except ValueError:
+        raise ValueError(
+            "must be addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8, or * where nobody else reaches "
+            "the server"
+        ) from None
+
+
 def _apprise_urls(text: str) -> tuple[str, ...]:
     found = _list(text)
     if len(found) > MAX_APPRISE_URLS:
@@ -391,6 +411,7 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_LOGIN": ("login", _flag),
     "LEAKLINE_ADMIN_PASSWORD": ("admin_password", check_password),
     "LEAKLINE_PUBLIC_URL": ("public_url", _http_url),
+    "LEAKLINE_TRUSTED_PROXIES": ("trusted_proxies", _proxies),
     "LEAKLINE_WEBHOOK_URL": ("webhook_url", _webhook_url),
     "LEAKLINE_WEBHOOK_SECRET": ("webhook_secret", check_secret),
     "LEAKLINE_WEBHOOK_FORMAT": ("webhook_format", _choice(*FORMATS)),

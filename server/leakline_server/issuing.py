@@ -10,14 +10,13 @@ from leakline.snapshot import DEFAULT_PROJECT
 
 from .credentials import SCOPES, Scope, beginning_of, digest_of, make_token
 from .errors import Conflict, InvalidField, NotFound
+from .limits import MAX_LABEL_LENGTH, MAX_TOKEN_DAYS, MAX_TOKENS
 from .store import tokens
 from .store.engine import Engine
 from .store.runs import iso, iso_or_none
-from .store.tokens import MAX_TOKENS, NewToken, Token, TooManyTokens
+from .store.tokens import NewToken, Token, TooManyTokens
 
 DEFAULT_DAYS: Final = 365.0
-MAX_DAYS: Final = 3_650.0
-MAX_PROJECT_CHARACTERS: Final = 256
 _DAY_SECONDS: Final = 86_400.0
 
 
@@ -99,13 +98,11 @@ def _check(wish: Wish) -> None:
         raise InvalidField(
             "project", wish.project, f"a token for {wish.scope} is of all projects; ingest has one"
         )
-    if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_PROJECT_CHARACTERS:
-        raise InvalidField(
-            "project", wish.project, f"must have 1 to {MAX_PROJECT_CHARACTERS} characters"
-        )
+    if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
+        raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")
     if wish.scope != "ingest" and wish.browser:
         raise InvalidField("browser", True, "whoever opens the page has its token: only ingest")
-    if wish.days is not None and not 0 < wish.days <= MAX_DAYS:
+    if wish.days is not None and not 0 < wish.days <= MAX_TOKEN_DAYS:
         raise InvalidField(
-            "expires_in_days", wish.days, f"must be days above 0, and at most {MAX_DAYS:,.0f}"
+            "expires_in_days", wish.days, f"must be days above 0, and at most {MAX_TOKEN_DAYS:,.0f}"
         )

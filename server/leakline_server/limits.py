@@ -60,6 +60,10 @@ MAX_INTEGER: Final = 2**53
 # Sums and squares of what is below this still fit a double with digits to spare.
 MAX_FLOAT: Final = 1e15
 MAX_RSS_BYTES: Final = 64 * 2**40
+# Ranks and attempts.
+MAX_RANK: Final = 2**31 - 1
+# The number of a webhook, a delivery, a rule or a token, as both databases hold it.
+MAX_ROW_ID: Final = 2**62
 # The year 3000: a clock that says more is in the wrong unit.
 MAX_TIME_SECONDS: Final = 32_503_680_000.0
 # A clock that is further ahead of the server's, or behind it, is believed no more: its times are put right, and that
@@ -71,6 +75,23 @@ MAX_NAME_LENGTH: Final = 512
 MAX_LABEL_LENGTH: Final = 256
 MAX_PATH_LENGTH: Final = 1_024
 MAX_INSTANCE_LENGTH: Final = 128
+MAX_RUN_ID_LENGTH: Final = 128
+MAX_TAG_LENGTH: Final = 64
+# Of a finding, across runs.
+MAX_FINGERPRINT_LENGTH: Final = 128
+# What people write: a note, a link, why a run ended or a leak is ignored, the name of a webhook or a token.
+MAX_NOTE_LENGTH: Final = 4_000
+MAX_LINK_LENGTH: Final = 2_000
+MAX_REASON_LENGTH: Final = 1_000
+MAX_TITLE_LENGTH: Final = 80
+MAX_ADVICE_LENGTH: Final = 1_000
+MAX_WEBHOOK_LENGTH: Final = 2_048
+# A word that says which of a few: the format of a webhook, and a number with its unit.
+MAX_WORD_LENGTH: Final = 64
+# What is searched for, and where a list goes on.
+MAX_QUERY_LENGTH: Final = 2_000
+# A password or a token as it is typed, and where to go then.
+MAX_SECRET_LENGTH: Final = 4_000
 # What a process printed: one line. A client of ours cuts at 400.
 MAX_LINE_LENGTH: Final = 1_000
 
@@ -85,7 +106,10 @@ MAX_RUN_ATTEMPTS: Final = 1_000
 # Encoded: a client of ours cuts the first at half of it, and the second at less.
 MAX_CONFIG_BYTES: Final = 128 * 1024
 MAX_ENVIRONMENT_BYTES: Final = 64 * 1024
+# Names at the top of either.
+MAX_TOLD_NAMES: Final = 1_000
 MAX_NOTES: Final = 1_000
+MAX_NOTES_AT_ONCE: Final = 100
 MAX_NOTES_BYTES: Final = 2**20
 
 # -- a day (UTC); of a project, and settings change them: runs that begin, and bytes that are stored
@@ -109,12 +133,26 @@ MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
 MAX_RULES: Final = 500
+# Generations in a row: an examination of a long run reads no more.
+MAX_IN_A_ROW: Final = 128
+# Of an acknowledgement: ten years.
+MAX_SNOOZE_SECONDS: Final = 320_000_000.0
+# That may be used, and until they expire.
+MAX_TOKENS: Final = 1_000
+MAX_TOKEN_DAYS: Final = 3_650.0
+# What people and rules ask of a run, until it has answered.
+MAX_REQUESTS: Final = 16
 # Of a project; those of the past, which are kept, not counted.
 MAX_ACCEPTED_COUNTS: Final = 200
 # With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
 
 # -- an answer
+# Names of series that are asked for at a time, where each may stand for many.
+MAX_NAMES_ASKED: Final = 200
+# Laid over each other, and compared.
+MAX_RUNS_OVERLAID: Final = 10
+MAX_RUNS_PICKED: Final = 2
 MAX_PAGE: Final = 200
 MAX_POINTS: Final = 20_000
 MAX_ITEMS: Final = 1_000

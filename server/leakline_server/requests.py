@@ -19,10 +19,11 @@ from leakline.analysis.javascript import TENSOR as JS_TENSOR
 from leakline.analysis.results import Finding, Verdict
 
 from .errors import TooBusy
+from .limits import MAX_REQUESTS
 from .store import requests as stored
 from .store.engine import Engine
 from .store.history import NoSuchRun
-from .store.requests import EXPIRE_SECONDS, MAX_WAITING, Request, TooManyWait, Wanted
+from .store.requests import EXPIRE_SECONDS, Request, TooManyWait, Wanted
 
 # What the examiner asked for is remembered for this many types; of the others the table is asked again.
 MAX_REMEMBERED: Final = 16_384
@@ -69,7 +70,7 @@ class Requests:
             except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
-                    f"{MAX_WAITING} requests wait for run {run_id} already; ask again when it has answered",
+                    f"{MAX_REQUESTS} requests wait for run {run_id} already; ask again when it has answered",
                     retry_after_seconds=30,
                 ) from error
             same = (request.kind, request.type, request.rank)

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -29,7 +29,7 @@ from leakline.errors import BadArgument, LeaklineError
 
 from . import allocator, logs
 from .app import create_app
-from .config import Config, is_loopback, misspelt
+from .config import Config, Network, is_loopback, misspelt
 from .connections import KEPT_FILES, Connection
 from .limits import MAX_CONNECTIONS
 from .store import disk, logins
@@ -86,6 +86,11 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
             "LEAKLINE_PUBLIC_URL leads here from beyond this machine and nobody is asked who they are: set "
             "LEAKLINE_LOGIN=1, unless what stands in front of it asks"
         )
+    if config.takes_all_viewers_for_one:
+        log.warning(
+            "LEAKLINE_PUBLIC_URL is https, which something before this server speaks, and nobody is believed whom it "
+            "brings: set LEAKLINE_TRUSTED_PROXIES to its address (127.0.0.1), or all viewers share their failures"
+        )
     # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
@@ -95,7 +100,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
         most = _allow_connections()
         allocator.give_back()
         _collect_rarely()
-        _serve(app, listening, most, started)
+        _serve(app, listening, most, config.trusted_proxies, started)
 
 
 @contextlib.contextmanager
@@ -200,7 +205,11 @@ def _collect_rarely() -> None:
 
 
 def _serve(
-    app: FastAPI, listening: socket.socket, most: int, started: Callable[[str], None]
+    app: FastAPI,
+    listening: socket.socket,
+    most: int,
+    proxies: Sequence[Network],
+    started: Callable[[str], None],
 ) -> None:
     settings = uvicorn.Config(
         app,
@@ -211,12 +220,21 @@ def _serve(
         log_config=None,
         log_level="warning",
         access_log=False,
+        # uvicorn believes all of this machine, and whom the environment names: here it is our setting alone.
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=believed(proxies),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_SECONDS,
         ws="none",
         server_header=False,
     )
     _Server(settings, app.state.services, started).run(sockets=[listening])
+
+
+def believed(proxies: Sequence[Network]) -> list[str]:
+    """As uvicorn takes them; a socket of both families names those of IPv4 in its own way."""
+    mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in proxies if n.version == 4]
+    return [*map(str, proxies), *mapped]
 
 
 class _Server(uvicorn.Server):

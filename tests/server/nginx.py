@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,13 +61,17 @@ class Proxy:
         return (self.folder / "access.log").read_text()
 
 
+Change = Callable[[str], str]
+
+
 @contextlib.contextmanager
-def running(servers: Sequence[int]) -> Iterator[Proxy]:
+def running(servers: Sequence[int], change: Change = lambda text: text) -> Iterator[Proxy]:
+    """``change``: what people are told to do with the configuration, once it has the ports of the test."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     # Not under pytest's own folder, which only we may enter: its workers may be another user.
     folder = Path(tempfile.mkdtemp(prefix="leakline-nginx-"))
-    (folder / "nginx.conf").write_text(configured(port, servers, folder))
+    (folder / "nginx.conf").write_text(change(configured(port, servers, folder)))
     also = "daemon off;" + (" user root;" if os.getuid() == 0 else "")
     process = subprocess.Popen(
         [program(), "-e", "stderr", "-p", folder, "-c", folder / "nginx.conf", "-g", also],

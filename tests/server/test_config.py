@@ -41,6 +41,7 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
         "LEAKLINE_LOG_FORMAT": "xml", "LEAKLINE_LOG_LEVEL": "loud",
         "LEAKLINE_LOGIN": "perhaps", "LEAKLINE_ADMIN_PASSWORD": "hunter2",
         "LEAKLINE_RUNS_PER_DAY": "few", "LEAKLINE_BYTES_PER_DAY": "little",
+        "LEAKLINE_TRUSTED_PROXIES": "proxy.example",
     }  # fmt: skip
     # Whoever adds a setting says what is wrong with it.
     assert wrong.keys() == VARIABLES.keys()

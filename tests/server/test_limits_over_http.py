@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import time
@@ -15,6 +16,7 @@ from urllib.parse import urlencode
 import pytest
 import zstandard
 from tests.server.access.people import token
+from tests.server.conftest import DATABASES, copies_of
 from tests.server.listening import Answer, Client, listening
 from tests.server.otlp_requests import memory, request
 
@@ -22,6 +24,7 @@ from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import from_environment
 
+WHOLE = "LEAKLINE_FUZZ_BODIES" in os.environ
 NAMES = {name for name in vars(limits) if name.isupper()}
 RSS = "process.rss_bytes"
 PATH = "/api/v1/runs/{}/batches"
@@ -30,10 +33,17 @@ PROTOBUF = "application/x-protobuf"
 Cross = Callable[[Client, Any], Answer]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+@pytest.fixture(scope="module", params=DATABASES)
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    with copies_of(request).new(tmp_path_factory.mktemp("limits")) as url:
+        yield from bounded(url)
+
+
+def bounded(url: str) -> Iterator[Client]:
     settings = {
-        "LEAKLINE_DATABASE_URL": f"sqlite:///{tmp_path_factory.mktemp('limits')}/x.db",
+        "LEAKLINE_DATABASE_URL": url,
         "LEAKLINE_RUNS_PER_DAY": "few=1",
         "LEAKLINE_BYTES_PER_DAY": "small=1 KiB",
         "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
@@ -69,6 +79,14 @@ def sends(method: str, path: str, body: Any = None, **headers: str) -> Cross:
 def right(client: Client, run: Any) -> Answer:
     """Nothing is wrong with it but that it comes now."""
     return client.ask("POST", PATH.format("stored"), run.wire(10, 3))
+
+
+def changes(**fields: Any) -> Cross:
+    return sends("PATCH", "/api/v1/runs/stored", fields)
+
+
+def rule(**fields: Any) -> Cross:
+    return sends("POST", "/api/v1/rules", {"series": RSS, "above": 5} | fields)
 
 
 def rows(kind: str, count: int, /, **row: Any) -> Callable[[dict[str, Any]], Any]:
@@ -133,6 +151,22 @@ def another_batch(client: Client, run: Any) -> Answer:
     client.post("/api/v1/runs", {"id": "small", "project": "small"})
     client.post(PATH.format("small"), run.wire(0, 200))
     return client.ask("POST", PATH.format("small"), run.wire(200, 3))
+
+
+def asking(cross: Cross) -> Cross:
+    """Of a server that asks who it is, as an administrator."""
+
+    def asked(client: Client, run: Any) -> Answer:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("leakline_server.store.tokens.MAX_TOKENS", limits.MAX_TOKENS)
+            _, secret = token(client.services.engine, "admin")
+        client.services.callers.asked = True
+        try:
+            return cross(replace(client, sends={"authorization": f"Bearer {secret}"}), run)
+        finally:
+            client.services.callers.asked = False
+
+    return asked
 
 
 def browsing(cross: Cross) -> Cross:
@@ -249,6 +283,24 @@ REFUSED: dict[str, Way] = {
         rows("holders", 1, type="T", path="p" * (limits.MAX_PATH_LENGTH + 1), count=1, bytes_each=None))),
     "MAX_INSTANCE_LENGTH": Way(422, batch(
         lambda wire: wire["process"].update({"instance": "x" * (limits.MAX_INSTANCE_LENGTH + 1)}))),
+    "MAX_RANK": Way(422, batch(lambda wire: wire["process"].update({"rank": limits.MAX_RANK + 1}))),
+    "MAX_ROW_ID": Way(422, sends("DELETE", f"/api/v1/rules/{limits.MAX_ROW_ID + 1}")),
+    "MAX_RUN_ID_LENGTH": Way(422, sends("POST", "/api/v1/runs", {"id": "x" * (limits.MAX_RUN_ID_LENGTH + 1)})),
+    "MAX_TAG_LENGTH": Way(422, changes(tags=["x" * (limits.MAX_TAG_LENGTH + 1)])),
+    "MAX_FINGERPRINT_LENGTH": Way(422, sends(
+        "POST", f"/api/v1/incidents/{'x' * (limits.MAX_FINGERPRINT_LENGTH + 1)}/acknowledge", {"project": "p"})),
+    "MAX_NOTE_LENGTH": Way(422, changes(notes=[{"text": "x" * (limits.MAX_NOTE_LENGTH + 1)}])),
+    "MAX_LINK_LENGTH": Way(422, changes(notes=[{"text": "x", "link": "https://" + "x" * limits.MAX_LINK_LENGTH}])),
+    "MAX_REASON_LENGTH": Way(422, changes(state="failed", reason="x" * (limits.MAX_REASON_LENGTH + 1))),
+    "MAX_TITLE_LENGTH": Way(422, sends("POST", "/api/v1/webhooks", {
+        "url": "http://127.0.0.1:9/", "name": "x" * (limits.MAX_TITLE_LENGTH + 1)})),
+    "MAX_WEBHOOK_LENGTH": Way(422, sends(
+        "POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/" + "x" * limits.MAX_WEBHOOK_LENGTH})),
+    "MAX_ADVICE_LENGTH": Way(422, rule(advice="x" * (limits.MAX_ADVICE_LENGTH + 1))),
+    "MAX_WORD_LENGTH": Way(422, rule(above="1" * (limits.MAX_WORD_LENGTH + 1))),
+    "MAX_QUERY_LENGTH": Way(422, sends("GET", f"/api/v1/runs?q={'x' * (limits.MAX_QUERY_LENGTH + 1)}")),
+    "MAX_SECRET_LENGTH": Way(422, sends(
+        "GET", f"/sign-in?next={'x' * (limits.MAX_SECRET_LENGTH + 1)}", accept="application/json")),
     "MAX_LINE_LENGTH": Way(422, batch(rows(
         "events", 1, time=1.0, kind="log", name="log", data={"lines": ["x" * (limits.MAX_LINE_LENGTH + 1)]}))),
     # A run, a project, what waits
@@ -259,6 +311,9 @@ REFUSED: dict[str, Way] = {
     "MAX_CONFIG_BYTES": Way(422, sends("POST", "/api/v1/runs", {"config": {"a": "x" * limits.MAX_CONFIG_BYTES}})),
     "MAX_ENVIRONMENT_BYTES": Way(
         422, sends("POST", "/api/v1/runs", {"environment": {"a": "x" * limits.MAX_ENVIRONMENT_BYTES}})),
+    "MAX_TOLD_NAMES": Way(422, sends(
+        "POST", "/api/v1/runs", {"config": {f"a{i}": 1 for i in range(limits.MAX_TOLD_NAMES + 1)}})),
+    "MAX_NOTES_AT_ONCE": Way(422, changes(notes=[{"text": "x"}] * (limits.MAX_NOTES_AT_ONCE + 1))),
     "RUNS_PER_DAY": Way(429, another_run),
     "BYTES_PER_DAY": Way(429, another_batch),
     "BROWSER_RUNS_PER_DAY": Way(429, browsing(another_page), {"store.intake.BROWSER_RUNS_PER_DAY": 1}),
@@ -269,6 +324,13 @@ REFUSED: dict[str, Way] = {
     "MAX_WAITING_SNAPSHOTS": Way(429, right, {"writer.MAX_WAITING_SNAPSHOTS": 0}),
     "MAX_WAITING_BYTES": Way(429, right, {"writer.MAX_WAITING_BYTES": 0}),
     "MAX_LIVE_STREAMS": Way(429, sends("GET", "/api/v1/runs/stored/live"), {"web.stream.MAX_LIVE_STREAMS": 0}),
+    "MAX_IN_A_ROW": Way(422, rule(hold=limits.MAX_IN_A_ROW + 1)),
+    "MAX_SNOOZE_SECONDS": Way(422, sends("POST", "/api/v1/incidents/f1/acknowledge", {
+        "project": "p", "expires_in_seconds": limits.MAX_SNOOZE_SECONDS + 1})),
+    "MAX_TOKENS": Way(409, asking(sends("POST", "/api/v1/tokens", {"project": "p"})), {"store.tokens.MAX_TOKENS": 0}),
+    "MAX_TOKEN_DAYS": Way(422, sends("POST", "/api/v1/tokens", {"expires_in_days": limits.MAX_TOKEN_DAYS + 1})),
+    "MAX_REQUESTS": Way(
+        429, sends("POST", "/api/v1/runs/stored/requests", {"kind": "census"}), {"store.requests.MAX_REQUESTS": 0}),
     "MAX_ACCEPTED_COUNTS": Way(
         409, sends("POST", "/api/v1/runs/stored/expectations", {"type": "app.Env", "low": 2, "high": 2}),
         {"store.accepted_counts.MAX_ACCEPTED_COUNTS": 0}),
@@ -277,6 +339,12 @@ REFUSED: dict[str, Way] = {
         409, sends("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
         {"store.webhook_changes.MAX_WEBHOOKS": 0}),
     # An answer
+    "MAX_NAMES_ASKED": Way(422, sends(
+        "GET", "/api/v1/runs/stored/series?" + urlencode([("name", "x")] * (limits.MAX_NAMES_ASKED + 1)))),
+    "MAX_RUNS_OVERLAID": Way(422, sends("GET", f"/api/v1/series?name={RSS}&" + urlencode(
+        [("run", f"r{i}") for i in range(limits.MAX_RUNS_OVERLAID + 1)]))),
+    "MAX_RUNS_PICKED": Way(422, sends(
+        "GET", "/compare?" + "&pick=r" * (limits.MAX_RUNS_PICKED + 1), accept="application/json")),
     "MAX_PAGE": Way(422, sends("GET", f"/api/v1/runs?limit={limits.MAX_PAGE + 1}")),
     "MAX_POINTS": Way(422, sends("GET", f"/api/v1/runs/stored/series?name=*&points={limits.MAX_POINTS + 1}")),
     # OpenTelemetry
@@ -303,7 +371,7 @@ def test_what_is_beyond_is_refused_and_nothing_is_lost(
     assert answer.status == way.status, answer.body[:500]
     if name == "MAX_SIGN_IN_BYTES":
         assert re.search(rb'role="alert">[^<\n]{10,300}</p>', answer.body)
-    elif name.startswith("MAX_FORM"):
+    elif answer.body.startswith(b"<!doctype"):
         assert re.search(rb'<p class="quiet">[^<\n]{10,300}</p>', answer.body)
     else:
         error = answer.json()["error"]
@@ -565,10 +633,16 @@ ABSORBED: dict[str, Callable[[Client, Any], None]] = {
 CLOSED = {"MAX_PIPELINED", "MAX_UNREAD_BYTES", "UNREAD_SECONDS", "ANSWER_SECONDS"}
 
 
+# A thousand processes each, which is most of the time of this file: on Postgres `make test-fuzz` has them.
+LONG = {"MAX_PROCESSES_TOLD", "MAX_PROCESSES_STUDIED", "MAX_PROCESSES_READ"}
+
+
 @pytest.mark.parametrize("name", ABSORBED)
 def test_what_is_beyond_is_folded_cut_or_left_out_and_that_is_told(
     name: str, client: Client, make_run: Any
 ) -> None:
+    if name in LONG and client.services.engine.dialect.name != "sqlite" and not WHOLE:
+        pytest.skip("make test-fuzz crosses it on Postgres")
     ABSORBED[name](client, make_run)
 
 

@@ -10,11 +10,12 @@ from starlette.testclient import TestClient
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict
 from leakline.snapshot import RunHeader
 from leakline_server.errors import TooBusy
+from leakline_server.limits import MAX_REQUESTS
 from leakline_server.requests import AGAIN_AFTER, Requests, searched_type
 from leakline_server.store.engine import Engine
 from leakline_server.store.history import NoSuchRun
 from leakline_server.store.joining import join_run
-from leakline_server.store.requests import EXPIRE_SECONDS, KEEP_SECONDS, MAX_WAITING, Wanted
+from leakline_server.store.requests import EXPIRE_SECONDS, KEEP_SECONDS, Wanted
 
 ENV = "app.Env"
 FIND = Wanted("find_holders", ENV)
@@ -138,7 +139,7 @@ def test_asking_twice_is_once_and_a_person_goes_before_the_examiner(requests: Re
 def test_what_waits_is_bounded_and_forgotten_in_the_end(requests: Requests, engine: Engine) -> None:
     clock = Clock()
     requests = Requests(engine, clock)
-    for i in range(MAX_WAITING):
+    for i in range(MAX_REQUESTS):
         requests.ask("r1", Wanted("find_holders", f"app.C{i}"))
     with pytest.raises(TooBusy):
         requests.ask("r1", CENSUS)
@@ -267,9 +268,9 @@ def test_one_type_is_asked_for_once_in_several_generations_whichever_server_look
 
 
 def test_a_run_with_too_many_suspects_asks_for_those_there_is_room_for(requests: Requests) -> None:
-    many = [finding("objects", Suspect(f"app.C{i}", "type")) for i in range(MAX_WAITING + 5)]
+    many = [finding("objects", Suspect(f"app.C{i}", "type")) for i in range(MAX_REQUESTS + 5)]
     requests.wanted(verdict(*many))
-    assert len(types(requests)) == MAX_WAITING
+    assert len(types(requests)) == MAX_REQUESTS
 
 
 def test_a_run_that_was_removed_while_it_was_examined_is_not_asked(requests: Requests) -> None:

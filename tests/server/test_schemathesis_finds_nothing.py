@@ -23,9 +23,11 @@ EXAMPLES: Final = int(os.environ.get("LEAKLINE_FUZZ_EXAMPLES", "2"))
 PHASES: Final = "fuzzing" if EXAMPLES < 10 else "examples,coverage,fuzzing,stateful"
 
 
-def test_every_operation_does_as_it_is_described(serve: Any, make_run: Any, tmp_path: Path) -> None:
+def test_every_operation_does_as_it_is_described(
+    serve: Any, database_url: str, make_run: Any, tmp_path: Path
+) -> None:
     pytest.importorskip("schemathesis")
-    server = serve()
+    server = serve(arguments=["--database-url", database_url])
     for name in ("r1", "r2", "r3", "r4"):
         run = make_run(id=name)
         assert server.request("POST", "/api/v1/runs", run.header)[0] == 201

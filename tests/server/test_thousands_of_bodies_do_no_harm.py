@@ -71,8 +71,10 @@ def sender(port: int) -> Iterator[Sender]:
         made.close()
 
 
-def test_none_is_a_failure_of_ours_and_no_memory_is_kept(serve: Any, make_run: Any) -> None:
-    server = serve()
+def test_none_is_a_failure_of_ours_and_no_memory_is_kept(
+    serve: Any, database_url: str, make_run: Any
+) -> None:
+    server = serve(arguments=["--database-url", database_url])
     kept = make_run(id="kept")
     for run in (kept, *(make_run(id=name) for name in ("f1", "f2", "f3"))):
         assert server.request("POST", "/api/v1/runs", run.header)[0] == 201

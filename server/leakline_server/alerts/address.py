@@ -26,13 +26,14 @@ from threading import Thread
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from ..limits import MAX_WEBHOOK_LENGTH
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 # Host name -> the addresses it has now. Raises OSError when it has none.
 Resolver = Callable[[str], Sequence[str]]
 
 ALLOW_SETTING: Final = "LEAKLINE_WEBHOOK_ALLOW"
-MAX_URL_CHARACTERS: Final = 2_048
 RESOLVE_SECONDS: Final = 3.0
 
 # Written out, because what Python calls private changed between its versions.
@@ -140,8 +141,8 @@ def check(
 
 def parse(url: str) -> WebhookUrl:
     """The parts of ``url``. Raises AddressRefused for anything but a plain http(s) address."""
-    if len(url) > MAX_URL_CHARACTERS:
-        raise AddressRefused(f"the webhook address is longer than {MAX_URL_CHARACTERS} characters")
+    if len(url) > MAX_WEBHOOK_LENGTH:
+        raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
     if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):
         raise AddressRefused(
             "the webhook address has blanks or characters that do not belong in one; percent-encode them"

@@ -14,22 +14,18 @@ from leakline.analysis.history import LARGEST
 from leakline.errors import BadArgument
 from leakline.sizes import size_bytes
 
+from ..limits import MAX_ADVICE_LENGTH, MAX_IN_A_ROW, MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from ..store.rules import Measure, Rule, Terms, terms_of
 from .presets import PRESETS, SETS
 
 MEASURES: Final = get_args(Measure)
 FIELDS: Final = tuple(Terms.__dataclass_fields__)
-MAX_NAME_CHARACTERS: Final = 256
-MAX_SERIES_CHARACTERS: Final = 512
-MAX_ADVICE_CHARACTERS: Final = 1_000
-# An examination of a long run reads no more generations in a row.
-MAX_IN_A_ROW: Final = 128
 _TEXTS: Final = {
-    "name": MAX_NAME_CHARACTERS,
-    "project": MAX_NAME_CHARACTERS,
-    "run": MAX_NAME_CHARACTERS,
-    "series": MAX_SERIES_CHARACTERS,
-    "advice": MAX_ADVICE_CHARACTERS,
+    "name": MAX_LABEL_LENGTH,
+    "project": MAX_LABEL_LENGTH,
+    "run": MAX_LABEL_LENGTH,
+    "series": MAX_NAME_LENGTH,
+    "advice": MAX_ADVICE_LENGTH,
 }
 
 

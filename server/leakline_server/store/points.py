@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
-from ..limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ
+from ..limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLAID
 from . import buckets
 from .codec import Array, Texts
 from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
@@ -30,8 +30,6 @@ from .tables import processes, runs
 Axis = Literal["generation", "time", "sequence"]
 AXES: Final[Mapping[Axis, int]] = {"generation": GENERATION, "time": TIME, "sequence": SEQUENCE}
 CHUNK_RATIO: Final = 256
-# Laid over each other in one answer.
-MAX_RUNS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +64,14 @@ def read_series(engine: Engine, run_id: str, query: SeriesQuery) -> dict[str, An
 
 
 def overlay(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
-    """The same of up to MAX_RUNS runs, each item and damage with its ``run``, and "units" by run. Raises NoSuchRun."""
+    """The same of up to MAX_RUNS_OVERLAID runs, each item and damage with its ``run``, and "units" by run.
+
+    Raises NoSuchRun.
+    """
     found = _Found(MAX_ITEMS)
     units: dict[str, str] = {}
     with reading(engine) as connection:
-        for run_id in run_ids[:MAX_RUNS]:
+        for run_id in run_ids[:MAX_RUNS_OVERLAID]:
             of_run = _Found(MAX_ITEMS - len(found.items))
             units[run_id] = _read_run(connection, run_id, query, of_run)
             found.left_out += of_run.left_out

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
+from ..limits import MAX_REQUESTS
 from .engine import writing
 from .history import NoSuchRun
 from .runs import locked
 from .tables import requests
 
 # Waiting for one run, and for all that is told at all.
-MAX_WAITING: Final = 16
 MAX_TOLD: Final = 16_384
 # What no batch has answered by then is forgotten: the process ended, or does not know requests.
 EXPIRE_SECONDS: Final = 3_600.0
@@ -61,7 +61,7 @@ class Request:
 
 
 class TooManyWait(Exception):
-    """MAX_WAITING requests of the run wait already."""
+    """MAX_REQUESTS requests of the run wait already."""
 
 
 def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
@@ -78,7 +78,7 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
         if same in waiting and (same.by_person or not wanted.by_person):
             _note_generation(connection, same, wanted)
             return _request(same)
-        if len([row for row in waiting if row is not same]) >= MAX_WAITING:
+        if len([row for row in waiting if row is not same]) >= MAX_REQUESTS:
             raise TooManyWait
         return _put(connection, run_id, same, wanted, now)
 

@@ -19,10 +19,10 @@ from sqlalchemy import (
     update,
 )
 
+from ..limits import MAX_TOKENS
 from .engine import writing
 from .tables import tokens
 
-MAX_TOKENS: Final = 1_000
 # How long one that is revoked or expired stays in the list.
 SHOWN_SECONDS: Final = 90 * 86_400.0
 # When a token was used last is written no more often.

@@ -17,6 +17,7 @@ from ..limits import (
     MAX_LABEL_LENGTH,
     MAX_NAME_LENGTH,
     MAX_PATH_LENGTH,
+    MAX_RANK,
     MAX_TIME_SECONDS,
 )
 
@@ -36,11 +37,11 @@ EventKind = Literal[
 
 class Process(Struct, frozen=True):
     instance: Annotated[str, Meta(min_length=1, max_length=MAX_INSTANCE_LENGTH)]
-    rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
     pid: Count = 0
     host: Label = ""
     role: Label = "main"
-    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
+    attempt: Annotated[int, Meta(ge=1, le=MAX_RANK)] = 1
 
 
 class Columns(Struct):

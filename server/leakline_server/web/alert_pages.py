@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
 from ..errors import InvalidField, RequestRefused
+from ..limits import MAX_TITLE_LENGTH
 from ..store import delivery_list, webhook_changes, webhooks
 from . import rule_actions, webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
@@ -21,7 +22,6 @@ from .templating import render
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 DELIVERIES_SHOWN: Final = 100
-MAX_NAME_CHARACTERS: Final = 80
 
 
 @router.head("/alerts")
@@ -33,7 +33,7 @@ def show_alerts(use: Use) -> Response:
 @router.post("/alerts/webhooks")
 def add_webhook(form: Form, use: Use) -> Response:
     sent = NewWebhook(
-        form.get("name", "")[:MAX_NAME_CHARACTERS],
+        form.get("name", "")[:MAX_TITLE_LENGTH],
         form.get("url", ""),
         form.get("format", "standard"),
     )

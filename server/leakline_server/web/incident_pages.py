@@ -11,12 +11,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 from ..errors import InvalidField
+from ..limits import MAX_QUERY_LENGTH, MAX_REASON_LENGTH
 from ..store import incident_groups, runs
 from ..store.acknowledgements import Kind
 from ..texts import without_control
 from . import incident_actions
 from .forms import Form
-from .incident_schemas import MAX_REASON_CHARACTERS, Fingerprint
+from .incident_schemas import Fingerprint
 from .incidents_api import states_of
 from .incidents_view import EXPIRIES, Shown, incidents_page
 from .services import Services, Use
@@ -27,7 +28,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 LEAKS_PER_PAGE: Final = 25
 # Growth that was never called a leak is shown to who asks for it.
 LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
-Asked = Annotated[str | None, Field(max_length=2_000)]
+Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 @router.head("/incidents")
@@ -84,8 +85,8 @@ def take_back(fingerprint: Fingerprint, form: Form, use: Use) -> Response:
 
 def _say(use: Services, fingerprint: str, form: dict[str, str], kind: Kind) -> Response:
     project, reason = _project(form), form.get("reason", "")
-    if len(reason) > MAX_REASON_CHARACTERS:
-        raise InvalidField("reason", reason, f"has more than {MAX_REASON_CHARACTERS} characters")
+    if len(reason) > MAX_REASON_LENGTH:
+        raise InvalidField("reason", reason, f"has more than {MAX_REASON_LENGTH} characters")
     seconds = form.get("expires", "")
     if seconds not in [known for known, _ in EXPIRIES]:
         raise InvalidField("expires", seconds, "must be one of the choices of the page")

@@ -6,21 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ..limits import MAX_FINGERPRINT_LENGTH, MAX_REASON_LENGTH, MAX_SNOOZE_SECONDS
 from ..texts import without_control
 from .schemas import Name, Strict, UnixSeconds
 
-MAX_REASON_CHARACTERS = 1_000
-TEN_YEARS_SECONDS = 3.2e8
-
 Fingerprint = Annotated[
-    str, Field(min_length=1, max_length=128, pattern=r"^[0-9A-Za-z][0-9A-Za-z_.:-]*$")
+    str,
+    Field(
+        min_length=1, max_length=MAX_FINGERPRINT_LENGTH, pattern=r"^[0-9A-Za-z][0-9A-Za-z_.:-]*$"
+    ),
 ]
 Reason = Annotated[
     str,
     AfterValidator(lambda text: without_control(text).strip()),
-    Field(max_length=MAX_REASON_CHARACTERS),
+    Field(max_length=MAX_REASON_LENGTH),
 ]
-Seconds = Annotated[float, Field(gt=0, le=TEN_YEARS_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SNOOZE_SECONDS, allow_inf_nan=False)]
 
 
 class Acknowledging(Strict):

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ..chart_parts import Points
 from ..errors import InvalidField, run_not_found
+from ..limits import MAX_RUNS_OVERLAID
 from ..store import deleting, findings, points, runs
 from ..store.starts import first_generations
 from .json_response import json_response
@@ -96,9 +97,9 @@ def _chosen(ids: Sequence[str]) -> list[str]:
     chosen = list(dict.fromkeys(ids))
     if not chosen:
         raise InvalidField("run", None, "pick two to ten runs in the list of runs, then Overlay")
-    if len(chosen) > points.MAX_RUNS:
+    if len(chosen) > MAX_RUNS_OVERLAID:
         raise InvalidField(
-            "run", f"{len(chosen)} runs", f"an overlay takes up to {points.MAX_RUNS}: pick fewer"
+            "run", f"{len(chosen)} runs", f"an overlay takes up to {MAX_RUNS_OVERLAID}: pick fewer"
         )
     return chosen
 

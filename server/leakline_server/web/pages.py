@@ -15,7 +15,7 @@ from leakline.analysis.results import to_json
 
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
-from ..limits import MAX_PAGE
+from ..limits import MAX_PAGE, MAX_RUNS_PICKED
 from ..store import (
     accepted_counts,
     alerts,
@@ -251,7 +251,7 @@ def compare(
     use: Use,
     before: str = "",
     after: str = "",
-    pick: Annotated[list[str] | None, Query(max_length=2)] = None,
+    pick: Annotated[list[str] | None, Query(max_length=MAX_RUNS_PICKED)] = None,
 ) -> Response:
     """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before."""
     # In more than one group of the list, a run has more than one box.

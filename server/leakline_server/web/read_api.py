@@ -24,7 +24,7 @@ from ..errors import (
     run_not_found,
     too_many_bytes,
 )
-from ..limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_PAGE
+from ..limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_NAMES_ASKED, MAX_PAGE, MAX_QUERY_LENGTH
 from ..store import details, engine, findings, history, joining, run_order, runs, snapshots
 from ..store.intake import TooMuchStored, patience_seconds
 from ..store.requests import Wanted
@@ -54,9 +54,10 @@ _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": schemas.Error, "description": "the database does not take writes"},
 }
 # A NUL in a query is an error of the caller, not of the database.
-Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
+Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=schemas.NO_CONTROL)]
 Names = Annotated[
-    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None, Query(max_length=200)
+    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None,
+    Query(max_length=MAX_NAMES_ASKED),
 ]
 Generation = Annotated[int | None, Query(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]

@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..alerts.rule_fields import MAX_ADVICE_CHARACTERS, MAX_IN_A_ROW, MAX_SERIES_CHARACTERS
+from ..limits import MAX_ADVICE_LENGTH, MAX_IN_A_ROW, MAX_NAME_LENGTH, MAX_WORD_LENGTH
 from .schemas import NO_CONTROL, Name, Strict
 
 Measure = Literal["value", "rate", "forecast"]
-Series = Annotated[str, Field(max_length=MAX_SERIES_CHARACTERS, pattern=NO_CONTROL)]
+Series = Annotated[str, Field(max_length=MAX_NAME_LENGTH, pattern=NO_CONTROL)]
 # A number in the unit of the series, or a size such as "20 GB".
 Limit = (
     Annotated[float, Field(allow_inf_nan=False)]
-    | Annotated[str, Field(max_length=64, pattern=NO_CONTROL)]
+    | Annotated[str, Field(max_length=MAX_WORD_LENGTH, pattern=NO_CONTROL)]
 )
 InARow = Annotated[int, Field(ge=1, le=MAX_IN_A_ROW)]
 
@@ -33,7 +33,7 @@ class RuleChanges(Strict):
     below: Limit | None = None
     hold: InARow = 1
     grace: InARow = 3
-    advice: Annotated[str, Field(max_length=MAX_ADVICE_CHARACTERS)] = ""
+    advice: Annotated[str, Field(max_length=MAX_ADVICE_LENGTH)] = ""
     enabled: bool = True
 
 

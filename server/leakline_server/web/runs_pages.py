@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import Field
 from starlette.responses import Response
 
+from ..limits import MAX_QUERY_LENGTH
 from ..store import deleting, runs
 from ..texts import without_control
 from .runs_view import runs_page, shown_of
@@ -20,7 +21,7 @@ from .templating import render
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 RUNS_PER_PAGE: Final = 50
-Asked = Annotated[str | None, Field(max_length=2_000)]
+Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 @router.head("/")
@@ -28,7 +29,7 @@ Asked = Annotated[str | None, Field(max_length=2_000)]
 def list_page(
     request: Request,
     use: Use,
-    q: Annotated[str, Field(max_length=2_000)] = "",
+    q: Annotated[str, Field(max_length=MAX_QUERY_LENGTH)] = "",
     group: Asked = None,
     sort: Asked = None,
     cursor: Asked = None,

@@ -11,7 +11,25 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
 
-from ..limits import MAX_CONFIG_BYTES, MAX_ENVIRONMENT_BYTES, MAX_INTEGER, MAX_TIME_SECONDS
+from ..limits import (
+    MAX_CONFIG_BYTES,
+    MAX_DECLARED_PHASES,
+    MAX_ENVIRONMENT_BYTES,
+    MAX_INSTANCE_LENGTH,
+    MAX_INTEGER,
+    MAX_LABEL_LENGTH,
+    MAX_LINK_LENGTH,
+    MAX_NOTE_LENGTH,
+    MAX_NOTES_AT_ONCE,
+    MAX_RANK,
+    MAX_REASON_LENGTH,
+    MAX_ROW_ID,
+    MAX_RUN_ID_LENGTH,
+    MAX_RUN_TAGS,
+    MAX_TAG_LENGTH,
+    MAX_TIME_SECONDS,
+    MAX_TOLD_NAMES,
+)
 from ..texts import (
     SAYS_SOMETHING,
     all_without_control,
@@ -23,13 +41,13 @@ from ..texts import (
 # Postgres cannot store a NUL, and control characters in names are never meant.
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 RunId = Annotated[
-    str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
+    str, Field(min_length=1, max_length=MAX_RUN_ID_LENGTH, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
 ]
 # Of a row: a webhook, a delivery, a rule.
-RowId = Annotated[int, Path(ge=1, le=2**62)]
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
-Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=NO_CONTROL)]
-Phase = Annotated[str, Field(min_length=1, max_length=256, pattern=NO_CONTROL)]
+RowId = Annotated[int, Path(ge=1, le=MAX_ROW_ID)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)]
+Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH, pattern=NO_CONTROL)]
+Phase = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)]
 UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=False)]
 
 
@@ -58,12 +76,14 @@ class Strict(BaseModel):
 class JoiningProcess(Strict):
     """The process that creates or joins the run. The run ends when all processes of its attempt have."""
 
-    instance: Annotated[str, Field(min_length=1, max_length=128, pattern=NO_CONTROL)]
-    rank: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    instance: Annotated[
+        str, Field(min_length=1, max_length=MAX_INSTANCE_LENGTH, pattern=NO_CONTROL)
+    ]
+    rank: Annotated[int, Field(ge=0, le=MAX_RANK)] = 0
     pid: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
-    host: Annotated[str, Field(max_length=256, pattern=NO_CONTROL)] = ""
-    role: Annotated[str, Field(max_length=256, pattern=NO_CONTROL)] = "main"
-    attempt: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
+    host: Annotated[str, Field(max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)] = ""
+    role: Annotated[str, Field(max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)] = "main"
+    attempt: Annotated[int, Field(ge=1, le=MAX_RANK)] = 1
 
 
 class NewRun(Strict):
@@ -77,10 +97,10 @@ class NewRun(Strict):
     total: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
     started_at: UnixSeconds | None = None
     sent_at: UnixSeconds | None = None
-    phases: list[Phase] = Field(default=[], max_length=256)
-    tags: list[Tag] = Field(default=[], max_length=64)
-    config: Config = Field(default={}, max_length=1_000)
-    environment: Environment = Field(default={}, max_length=1_000)
+    phases: list[Phase] = Field(default=[], max_length=MAX_DECLARED_PHASES)
+    tags: list[Tag] = Field(default=[], max_length=MAX_RUN_TAGS)
+    config: Config = Field(default={}, max_length=MAX_TOLD_NAMES)
+    environment: Environment = Field(default={}, max_length=MAX_TOLD_NAMES)
     process: JoiningProcess | None = None
 
 
@@ -103,10 +123,12 @@ def _text_of_note(text: str) -> str:
 class Note(Strict):
     text: Annotated[
         str,
-        Field(min_length=1, max_length=4_000, json_schema_extra={"pattern": SAYS_SOMETHING}),
+        Field(
+            min_length=1, max_length=MAX_NOTE_LENGTH, json_schema_extra={"pattern": SAYS_SOMETHING}
+        ),
         AfterValidator(_text_of_note),
     ]
-    link: Annotated[str, Field(max_length=2_000, pattern=r"^https?://\S+$")] | None = None
+    link: Annotated[str, Field(max_length=MAX_LINK_LENGTH, pattern=r"^https?://\S+$")] | None = None
 
 
 class NewRequest(Strict):
@@ -117,7 +139,7 @@ class NewRequest(Strict):
 
     kind: Literal["find_holders", "census", "cleanup"]
     type: Name | None = None
-    rank: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    rank: Annotated[int, Field(ge=0, le=MAX_RANK)] = 0
 
 
 class WaitingRequest(BaseModel):
@@ -137,11 +159,15 @@ class RunChanges(Strict):
 
     state: Literal["running", "finished", "failed", "terminated", "killed", "silent"] | None = None
     ended_at: UnixSeconds | None = None
-    reason: Annotated[str, Field(max_length=1_000), AfterValidator(without_control)] = ""
-    instance: Annotated[str, Field(max_length=128, pattern=NO_CONTROL)] | None = None
+    reason: Annotated[str, Field(max_length=MAX_REASON_LENGTH), AfterValidator(without_control)] = (
+        ""
+    )
+    instance: Annotated[str, Field(max_length=MAX_INSTANCE_LENGTH, pattern=NO_CONTROL)] | None = (
+        None
+    )
     name: Name | None = None
-    tags: list[Tag] | None = Field(default=None, max_length=64)
-    notes: list[Note] = Field(default=[], max_length=100)
+    tags: list[Tag] | None = Field(default=None, max_length=MAX_RUN_TAGS)
+    notes: list[Note] = Field(default=[], max_length=MAX_NOTES_AT_ONCE)
 
 
 class RunSummary(BaseModel):

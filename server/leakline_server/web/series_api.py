@@ -9,7 +9,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 from ..errors import run_not_found
-from ..limits import MAX_NAME_LENGTH, MAX_POINTS
+from ..limits import (
+    MAX_NAME_LENGTH,
+    MAX_NAMES_ASKED,
+    MAX_POINTS,
+    MAX_QUERY_LENGTH,
+    MAX_RUNS_OVERLAID,
+)
 from ..store import history, points
 from . import schemas
 from .json_response import json_response
@@ -22,11 +28,12 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": schemas.Error, "description": "no such run"},
     422: {"model": schemas.Error, "description": "a field is wrong: named, with its value"},
 }
-Text = Annotated[str | None, Query(max_length=2_000, pattern=schemas.NO_CONTROL)]
+Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=schemas.NO_CONTROL)]
 Names = Annotated[
-    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]], Query(min_length=1, max_length=200)
+    list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]],
+    Query(min_length=1, max_length=MAX_NAMES_ASKED),
 ]
-Runs = Annotated[list[RunId], Query(alias="run", min_length=1, max_length=points.MAX_RUNS)]
+Runs = Annotated[list[RunId], Query(alias="run", min_length=1, max_length=MAX_RUNS_OVERLAID)]
 From = Annotated[float | None, Query(alias="from", allow_inf_nan=False)]
 To = Annotated[float | None, Query(alias="to", allow_inf_nan=False)]
 Most = Annotated[int, Query(alias="points", ge=1, le=MAX_POINTS)]

@@ -195,6 +195,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "LEAKLINE_HOST": "the address it listens on",
     "LEAKLINE_PORT": "the port it listens on",
     "LEAKLINE_PUBLIC_URL": "the address people use, for links in messages",
+    "LEAKLINE_TRUSTED_PROXIES": "proxies that are believed from which address a request comes, and whether by https",
     "LEAKLINE_INSECURE": "asks nobody who they are, also beyond this machine",
     "LEAKLINE_LOGIN": "asks who everybody is, also on this machine",
     "LEAKLINE_ADMIN_PASSWORD": "the password to sign in with",

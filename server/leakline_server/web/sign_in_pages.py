@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from ..credentials import MAX_PASSWORD_CHARACTERS, digest_of, is_password, is_token, make_session
 from ..errors import RequestRefused, Unauthorized
-from ..limits import MAX_SIGN_IN_BYTES
+from ..limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
 from ..store import logins, tokens
 from .callers import Caller, caller_of, cookie_name, session_digest
 from .door import is_place_of_ours
@@ -32,7 +32,7 @@ SESSION_SECONDS: Final = 7 * 86_400
 WRONG: Final = "That is neither the password nor a token of this server."
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-Asked = Annotated[str, Field(max_length=4_000)]
+Asked = Annotated[str, Field(max_length=MAX_SECRET_LENGTH)]
 
 
 @dataclass(frozen=True, slots=True)

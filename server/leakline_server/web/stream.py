@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import TooBusy, run_not_found
-from ..limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH
+from ..limits import MAX_INTEGER, MAX_LIVE_STREAMS, MAX_NAME_LENGTH, MAX_NAMES_ASKED
 from ..live import Read, Told, Viewer
 from ..store import findings, runs, snapshots
 from ..store.engine import Engine
@@ -137,7 +137,8 @@ async def live(
     run: Annotated[str, Depends(_existing_run)],
     use: Use,
     name: Annotated[
-        list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None, Query(max_length=200)
+        list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None,
+        Query(max_length=MAX_NAMES_ASKED),
     ] = None,
     since: Annotated[int | None, Query(ge=0, le=MAX_INTEGER)] = None,
     last_event_id: Annotated[str | None, Header()] = None,

@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..issuing import DEFAULT_DAYS, MAX_DAYS
+from ..issuing import DEFAULT_DAYS
+from ..limits import MAX_TITLE_LENGTH, MAX_TOKEN_DAYS
 from .schemas import NO_CONTROL, Name, Strict
 
-TokenName = Annotated[str, Field(max_length=80, pattern=NO_CONTROL)]
+TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL)]
 
 
 class NewToken(Strict):
@@ -21,7 +22,7 @@ class NewToken(Strict):
     scope: Literal["ingest", "read", "admin"] = "ingest"
     project: Name | None = None
     name: TokenName = ""
-    expires_in_days: Annotated[float, Field(gt=0, le=MAX_DAYS)] | None = DEFAULT_DAYS
+    expires_in_days: Annotated[float, Field(gt=0, le=MAX_TOKEN_DAYS)] | None = DEFAULT_DAYS
     browser: bool = False
 
 

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..alerts.address import MAX_URL_CHARACTERS
+from ..limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WORD_LENGTH
 from .schemas import NO_CONTROL, Strict
 
-HookName = Annotated[str, Field(max_length=80, pattern=NO_CONTROL)]
-Address = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARACTERS)]
-Format = Annotated[str, Field(min_length=1, max_length=32, pattern=NO_CONTROL)]
+HookName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL)]
+Address = Annotated[str, Field(min_length=1, max_length=MAX_WEBHOOK_LENGTH)]
+Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=NO_CONTROL)]
 
 
 class NewWebhook(Strict):

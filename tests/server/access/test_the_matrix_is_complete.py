@@ -22,7 +22,7 @@ from tests.server.access.people import (
     session,
     token,
 )
-from tests.server.databases import Copies
+from tests.server.conftest import DATABASES, copies_of
 
 from leakline_server.app import create_app
 from leakline_server.store import tokens
@@ -252,11 +252,11 @@ def _otlp(project: str) -> dict[str, Any]:
     return {"resourceMetrics": [resource]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=DATABASES)
 def everybody(
-    sqlite_copies: Copies, tmp_path_factory: pytest.TempPathFactory, make_run: Any
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, make_run: Any
 ) -> Iterator[Everybody]:
-    with sqlite_copies.new(tmp_path_factory.mktemp("matrix")) as url:
+    with copies_of(request).new(tmp_path_factory.mktemp("matrix")) as url:
         app = create_app(asking(url, allowed_origins=(ELSEWHERE,)))
         with TestClient(app, base_url=ADDRESS) as client:
             yield Everybody(client, make_run)
