@@ -15,6 +15,8 @@ EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
+# Of a change of a count; unknown while there is no verdict to tell a rise by.
+ChangeRating = Literal["good", "expected", "problem", "unknown"]
 BandState = Literal["within", "outside", "open", "not_measured"]
 BudgetState = Literal["normal", "above_normal", "leak", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
@@ -339,6 +341,10 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
+    # Of what is there now beside what was at first, in the light of the run's verdict.
+    change_rating: ChangeRating = "unknown"
+    difference: int | None = None
+    readings: int = 0  # of its count; of several processes the fewest
 
 
 @dataclass(frozen=True, slots=True)

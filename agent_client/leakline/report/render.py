@@ -128,7 +128,7 @@ def _peaks(process: ProcessReport, *, exact: bool) -> Iterator[str]:
 
 
 def _object_line(row: ObjectChange) -> str:
-    rating = "" if row.rating == "steady" else f"  {row.rating}"
+    rating = f"  {'not known yet' if row.rating == 'unknown' else row.rating}"
     expected = "" if row.expected is None else f" (expected {row.expected})"
     counts = f"{row.first:>10,} -> {row.last:>10,}  {row.last - row.first:>+10,}"
     return f"      {row.name:<36}{counts}{rating}{expected}"

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
+from leakline.analysis.growth import with_ratings
 from leakline.analysis.results import to_json
 
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
@@ -150,7 +151,7 @@ def _chart_data(
         axis=axis,
         read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
         books=derived.books,
-        types=suspects_first(derived.types, verdict),
+        types=suspects_first(with_ratings(derived.types, (verdict or {}).get("status")), verdict),
         stores=derived.stores,
         expectations=derived.expectations,
         steady=derived.steady,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING
-from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
+from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth, to_json
+from leakline.report.facts import rating_words
 
 from ..chart_parts import Chart
 from . import formats
@@ -27,7 +28,6 @@ SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
     "note": "note", "mark": "mark", "cleanup": "cleanup",
 }  # fmt: skip
-_RATING_STATUS: Final = {"steady": "ok", "expected": "ok", "grows": "watch", "problem": "confirmed"}
 _FILL_STATUS: Final = {
     "filling": "filling", "full": "ok", "over": "confirmed", "unbounded": "watch", "steady": "ok",
 }  # fmt: skip
@@ -218,6 +218,7 @@ def types(
         f"history, {process}" if process else "history",
         "#first",
         "#last",
+        "#change",
         f"#per {unit}",
         "#bytes",
         f"#bytes per {unit}",
@@ -244,23 +245,20 @@ def _type_row(each: TypeGrowth, history: Sequence[float | None]) -> list[Field]:
     rate = each.count_per_generation.estimate if each.count_per_generation else None
     line = sparkline(history, "Instances", formats.count)
     return [
-        code(each.name), rated(_rating(each), _RATING_STATUS[each.rating]),
+        code(each.name), rated(rating_words(to_json(each)), _rating_status(each)),
         Cell("", sparkline=line) if line else Cell("–"), formats.count(each.first_count),
-        formats.count(each.last_count), formats.rate(rate),
+        formats.count(each.last_count),
+        f"{each.last_count - each.first_count:+,}", formats.rate(rate),
         formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
         code(each.phase),
     ]  # fmt: skip
 
 
-def _rating(each: TypeGrowth) -> str:
-    """``grows``, ``problem: expected 2``, ``as expected: 17 after evolve_population``"""
-    if not each.expected:
-        return each.rating
-    return (
-        f"as expected: {each.expected}"
-        if each.rating == "expected"
-        else f"{each.rating}: expected {each.expected}"
-    )
+def _rating_status(each: TypeGrowth) -> str:
+    """A broken promise is worse than a growth that its finding tells of."""
+    if each.change_rating == "problem":
+        return "confirmed" if each.rating == "problem" else "watch"
+    return "learning" if each.change_rating == "unknown" else "ok"
 
 
 def suspects_first(
