@@ -178,6 +178,7 @@ def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> St
         return None
     capacity = capacity_of(lane, name, capacities)
     size = _last(lane, f"tracked.{name}.bytes")
+    beside = _on_devices(lane, name)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
     per_generation = _items_per_generation(lane, name)
@@ -189,7 +190,19 @@ def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> St
         ceiling_bytes=ceiling,
         full_at_generation=_full_at(lane, now, capacity, per_generation),
         state=_state(now, capacity, per_generation),
+        host_bytes=None if size is None or beside is None else max(0, size - beside),
+        device_bytes=beside,
     )
+
+
+def _on_devices(lane: Lane, name: str) -> int | None:
+    """Of the newest reading of its bytes the part on devices: told where there is any, so not told later is none."""
+    beside = lane.series.get(f"tracked.{name}.device_bytes", ())
+    if all(value is None for value in beside):
+        return None
+    pairs = zip(lane.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
+    newest = [part for size, part in pairs if size is not None]
+    return int(newest[-1] or 0) if newest else None
 
 
 def _items_per_generation(lane: Lane, name: str) -> float:

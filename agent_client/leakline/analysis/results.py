@@ -349,7 +349,10 @@ class TypeGrowth:
 
 @dataclass(frozen=True, slots=True)
 class StoreFill:
-    """A tracked container against its capacity."""
+    """A tracked container against its capacity.
+
+    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None where nobody tells them apart.
+    """
 
     name: str
     length: int
@@ -358,6 +361,8 @@ class StoreFill:
     ceiling_bytes: int | None
     full_at_generation: float | None
     state: Literal["filling", "full", "over", "unbounded", "steady"]
+    host_bytes: int | None = None
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

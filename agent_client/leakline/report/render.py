@@ -65,7 +65,8 @@ def _containers(values: Mapping[str, float]) -> Iterator[str]:
         fill = f" of {capacity:,.0f} ({length / capacity:.0%})" if capacity else ""
         size, beside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
         told = "" if size is None else f"   {format_bytes(size)}"
-        told += f", {format_bytes(beside)} of it on devices" if beside else ""
+        if beside and size is not None:
+            told += f", {format_bytes(size - beside)} of it on the host, {format_bytes(beside)} on devices"
         yield f"   {name + ':':<40}{length:>10,.0f}{fill}{told}"
 
 

@@ -292,7 +292,7 @@ def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> S
         "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
         "judged."
     )
-    heads = (
+    heads = [
         "container",
         "#items",
         "#capacity",
@@ -301,13 +301,19 @@ def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> S
         "#bytes when full",
         f"#full at {unit}",
         "state",
-    )
+    ]
+    rows = list(map(_container_row, stores))
+    if any(each.device_bytes is not None for each in stores):
+        # Behind the bytes, which are their sum.
+        heads[5:5] = ["#of it on the host", "#of it on devices"]
+        for row, each in zip(rows, stores, strict=True):
+            row[5:5] = [formats.size(each.host_bytes), formats.size(each.device_bytes)]
     figure = (
         Figure(chart, "Fill of the tracked containers, as a share of capacity.", low=True)
         if chart
         else None
     )
-    found = table(heads, map(_container_row, stores), tall=False)
+    found = table(heads, rows, tall=False)
     return Section("containers", "Tracked containers", how, figure, found, short="Containers")
 
 

@@ -1,0 +1,89 @@
+"""Bytes of a store on the host beside those on devices; instances created, freed and alive: on page and API."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+
+MIB = 2**20
+GENERATIONS = 10
+
+
+def send(api: TestClient, eventually: Any, series: Mapping[str, Any]) -> None:
+    """Each of ``series`` is asked for its reading by generation; None is none."""
+    began = time.time() - 3600
+    rows = []
+    for n in range(GENERATIONS):
+        read = {name: value(n) for name, value in series.items()}
+        samples = {name: value for name, value in read.items() if value is not None}
+        samples |= {"process.anon_bytes": 800 * MIB, "process.rss_bytes": 900 * MIB}
+        rows.append(Snapshot(n, began + n, float(n), n, None, "", "generation_end", samples, ()))
+    new = {"id": "r1", "project": "erl", "name": "before", "unit": "generation", "total": 25}
+    assert api.post("/api/v1/runs", json=new).status_code == 201
+    wire = batch_to_wire(Batch(ProcessIdentity("p1", pid=1, host="box"), tuple(rows)))
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json().get("generations") == GENERATIONS)
+
+
+def table_of(api: TestClient, section: str) -> list[dict[str, str]]:
+    """Rows of its table by the heads of the columns."""
+    page = api.get("/runs/r1").text.replace("<wbr>", "")
+    table = page[page.index(f'id="{section}"') :].partition("<table>")[2].partition("</table>")[0]
+    cells = [
+        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+        for row in table.split("</tr>")
+    ]  # fmt: skip
+    heads, *rows = [row for row in cells if row]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def items_of(api: TestClient, what: str) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in api.get(f"/api/v1/runs/r1/{what}").json()["items"]}
+
+
+def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
+    api: TestClient, eventually: Any
+) -> None:
+    stores = {
+        "tracked.replay.length": lambda n: 100 * (n + 1),
+        "tracked.replay.bytes": lambda n: 12 * MIB * (n + 1),
+        "tracked.replay.device_bytes": lambda n: 2 * MIB * (n + 1),
+        # Taken to the host after a while: what was on the device then is not there now.
+        "tracked.moved.length": lambda n: 100,
+        "tracked.moved.bytes": lambda n: 4 * MIB,
+        "tracked.moved.device_bytes": lambda n: 4 * MIB if n < 5 else None,
+        # Nobody has told these apart.
+        "tracked.plain.length": lambda n: 10,
+        "tracked.plain.bytes": lambda n: MIB,
+        "tracked.unsized.length": lambda n: 10,
+    }
+    send(api, eventually, stores)
+    told = items_of(api, "stores")
+    parts = ("bytes", "host_bytes", "device_bytes")
+    assert {name: tuple(each[part] for part in parts) for name, each in told.items()} == {
+        "replay": (120 * MIB, 100 * MIB, 20 * MIB),
+        "moved": (4 * MIB, 4 * MIB, 0),
+        "plain": (MIB, None, None),
+        "unsized": (None, None, None),
+    }
+    rows = {row["container"]: row for row in table_of(api, "containers")}
+    shown = ("bytes", "of it on the host", "of it on devices")
+    assert [rows["replay"][head] for head in shown] == ["120.00 MiB", "100.00 MiB", "20.00 MiB"]
+    assert [rows["moved"][head] for head in shown] == ["4.00 MiB", "4.00 MiB", "0 B"]
+    assert [rows["plain"][head] for head in shown] == ["1.00 MiB", "not measured", "not measured"]
+
+
+def test_where_no_store_is_on_a_device_the_table_has_no_column_for_it(
+    api: TestClient, eventually: Any
+) -> None:
+    send(
+        api, eventually, {"tracked.replay.length": lambda n: n, "tracked.replay.bytes": lambda n: n}
+    )
+    (row,) = table_of(api, "containers")
+    assert "bytes" in row and not any("devices" in head for head in row)
