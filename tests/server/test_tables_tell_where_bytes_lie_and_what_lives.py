@@ -87,3 +87,31 @@ def test_where_no_store_is_on_a_device_the_table_has_no_column_for_it(
     )
     (row,) = table_of(api, "containers")
     assert "bytes" in row and not any("devices" in head for head in row)
+
+
+def test_of_a_watched_class_it_is_told_how_many_were_created_freed_and_are_alive(
+    api: TestClient, eventually: Any
+) -> None:
+    counts = {
+        "type.app.Env.count": lambda n: 116 * (n + 1),
+        "type.app.Env.created": lambda n: 2_320 * (n + 1) if n else None,
+        "type.app.Env.freed": lambda n: 2_204 * (n + 1) if n else None,
+        "type.app.Agent.count": lambda n: 16,
+    }
+    send(api, eventually, counts)
+    told = items_of(api, "types")
+    parts = ("last_count", "created_at_least", "freed_at_least")
+    assert [told["app.Env"][part] for part in parts] == [1_160, 23_200, 22_040]
+    assert [told["app.Agent"][part] for part in parts] == [16, None, None]
+    rows = {row["type"]: row for row in table_of(api, "types")}
+    shown = ("last", "created, at least", "freed, at least")
+    assert [rows["app.Env"][head] for head in shown] == ["1,160", "23,200", "22,040"]
+    assert [rows["app.Agent"][head] for head in shown] == ["16", "–", "–"]
+
+
+def test_where_no_class_is_watched_the_table_of_types_says_nothing_of_it(
+    api: TestClient, eventually: Any
+) -> None:
+    send(api, eventually, {"type.app.Agent.count": lambda n: 16})
+    (row,) = table_of(api, "types")
+    assert row["last"] == "16" and not any("at least" in head for head in row)

@@ -95,6 +95,8 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         rating=_rating(facts, name, growth is not None),
         difference=int(counts[-1]) - int(counts[0]),
         readings=len(counts),
+        created_at_least=_last(lane, f"type.{name}.created"),
+        freed_at_least=_last(lane, f"type.{name}.freed"),
     )
 
 
@@ -158,7 +160,15 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
         rating=worst.rating,
         difference=sum(r.difference or 0 for r in rows),
         readings=min(r.readings for r in rows),
+        created_at_least=_sum(r.created_at_least for r in rows),
+        freed_at_least=_sum(r.freed_at_least for r in rows),
     )  # fmt: skip
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of what is told; the least of some is the least of all."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:

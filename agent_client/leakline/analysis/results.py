@@ -329,7 +329,11 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """How the number of live instances of one type moved over the run."""
+    """How the number of live instances of one type moved over the run. ``last_count`` are alive.
+
+    ``created_at_least`` and ``freed_at_least`` are of watched classes, since they are watched: what is born and dies
+    between two looks is not seen. None of others.
+    """
 
     name: str
     first_count: int
@@ -345,6 +349,8 @@ class TypeGrowth:
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
     readings: int = 0  # of its count; of several processes the fewest
+    created_at_least: int | None = None
+    freed_at_least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

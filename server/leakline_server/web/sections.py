@@ -23,6 +23,8 @@ from .verdict_view import short_name
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
 MAX_TYPE_LINES: Final = 8
+# Behind so many columns of the types.
+_ALIVE: Final = 5
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
 SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
@@ -212,7 +214,7 @@ def types(
         f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
         "the objects themselves own."
     )
-    heads = (
+    heads = [
         "type",
         "rating",
         f"history, {process}" if process else "history",
@@ -224,11 +226,17 @@ def types(
         f"#bytes per {unit}",
         "held by",
         "grows in",
-    )
+    ]
     ranked = grown[:MAX_ROWS]
     lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
     rows = [_type_row(each, lines.get(f"type.{each.name}.count", ())) for each in ranked]
+    if any(each.created_at_least is not None for each in ranked):
+        # Behind the last count, which is what is alive of them.
+        heads[_ALIVE:_ALIVE] = ["#created, at least", "#freed, at least"]
+        how += " Of watched classes it tells how many were created and freed: at least so many; last are alive."
+        for row, each in zip(rows, ranked, strict=True):
+            row[_ALIVE:_ALIVE] = [_least(each.created_at_least), _least(each.freed_at_least)]
     found = table(heads, rows) if ranked else None
     return Section(
         "types",
@@ -252,6 +260,10 @@ def _type_row(each: TypeGrowth, history: Sequence[float | None]) -> list[Field]:
         formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
         code(each.phase),
     ]  # fmt: skip
+
+
+def _least(count: int | None) -> str:
+    return "–" if count is None else formats.count(count)
 
 
 def _rating_status(each: TypeGrowth) -> str:
