@@ -8,7 +8,7 @@ from typing import Final
 from ..analysis.plan import plain_number
 from ..analysis.results import to_json
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import format_bytes
+from ..analysis.wording import format_bytes, worded
 from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
@@ -157,7 +157,7 @@ def _endings(report: Report) -> Iterator[str]:
 def _verdict(report: Report) -> Iterator[str]:
     verdict = report.verdict
     yield from banner("VERDICT")
-    yield f"{verdict.status}: {verdict.summary}"
+    yield worded(verdict.status, verdict.summary)
     for finding in verdict.findings:
         yield f"   [{finding.status}] {finding.kind} in {finding.phase or 'several phases'}"
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))

@@ -23,6 +23,8 @@ from .verdict_view import short_name
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
 MAX_TYPE_LINES: Final = 8
+# Of a run so long the share that measuring takes is one to go by: the first looks are the dearest.
+SHARE_KNOWN_SECONDS: Final = 60.0
 # Behind so many columns of the types.
 _ALIVE: Final = 5
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
@@ -353,6 +355,13 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
     return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
 
 
+def _share(spent: float, wall_seconds: float | None) -> str:
+    """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
+    if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
+        return f"not known yet: told from {formats.seconds(SHARE_KNOWN_SECONDS)} on"
+    return formats.percent(spent / wall_seconds, 3)
+
+
 def cost(
     last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
 ) -> Section | None:
@@ -367,7 +376,7 @@ def cost(
         ("time of recording and sending, on other threads", formats.seconds(beside)),
         (
             "share of the run's time",
-            formats.percent(in_all / wall_seconds if wall_seconds else None, 3),
+            _share(in_all, wall_seconds),
         ),
         ("longest single pause lately", formats.seconds(last.get("client.pause_seconds"))),
         ("memory held", formats.size(last.get("client.bytes"))),
