@@ -7,15 +7,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
-from leakline.snapshot import Batch, ProcessIdentity, Snapshot, batch_to_wire
+from leakline.snapshot import Batch, Census, ProcessIdentity, Snapshot, batch_to_wire
 
 MIB = 2**20
 GENERATIONS = 10
 
 
-def send(api: TestClient, eventually: Any, series: Mapping[str, Any]) -> None:
+def send(
+    api: TestClient, eventually: Any, series: Mapping[str, Any], census_at: int | None = None
+) -> None:
     """Each of ``series`` is asked for its reading by generation; None is none."""
     began = time.time() - 3600
     rows = []
@@ -23,7 +26,10 @@ def send(api: TestClient, eventually: Any, series: Mapping[str, Any]) -> None:
         read = {name: value(n) for name, value in series.items()}
         samples = {name: value for name, value in read.items() if value is not None}
         samples |= {"process.anon_bytes": 800 * MIB, "process.rss_bytes": 900 * MIB}
-        rows.append(Snapshot(n, began + n, float(n), n, None, "", "generation_end", samples, ()))
+        census = Census(n, "full", 1.0, 9, (("dict", 9, 3 * MIB),)) if n == census_at else None
+        rows.append(
+            Snapshot(n, began + n, float(n), n, None, "", "generation_end", samples, census=census)
+        )
     new = {"id": "r1", "project": "erl", "name": "before", "unit": "generation", "total": 25}
     assert api.post("/api/v1/runs", json=new).status_code == 201
     wire = batch_to_wire(Batch(ProcessIdentity("p1", pid=1, host="box"), tuple(rows)))
@@ -115,3 +121,36 @@ def test_where_no_class_is_watched_the_table_of_types_says_nothing_of_it(
     send(api, eventually, {"type.app.Agent.count": lambda n: 16})
     (row,) = table_of(api, "types")
     assert row["last"] == "16" and not any("at least" in head for head in row)
+
+
+def test_a_count_of_an_older_look_says_of_which_generation_it_is(
+    api: TestClient, eventually: Any
+) -> None:
+    counts = {
+        "type.app.Env.count": lambda n: n + 1,
+        "type.app.Rare.count": lambda n: 10 + n if n % 4 == 0 else None,
+    }
+    send(api, eventually, counts)
+    told = items_of(api, "types")
+    assert (told["app.Env"]["last_generation"], told["app.Rare"]["last_generation"]) == (9, 8)
+    rows = {row["type"]: row for row in table_of(api, "types")}
+    assert [rows[name]["counted at generation"] for name in ("app.Env", "app.Rare")] == ["9", "8"]
+    assert rows["app.Rare"]["last"] == "18"
+
+
+def test_where_all_was_counted_now_the_table_does_not_say_when(
+    api: TestClient, eventually: Any
+) -> None:
+    send(api, eventually, {"type.app.Env.count": lambda n: n + 1})
+    (row,) = table_of(api, "types")
+    assert not any(head.startswith("counted at") for head in row)
+
+
+@pytest.mark.parametrize(("at", "older"), [(4, True), (GENERATIONS - 1, False)])
+def test_what_is_accounted_for_by_an_older_census_says_of_which_generation_it_is(
+    at: int, older: bool, api: TestClient, eventually: Any
+) -> None:
+    send(api, eventually, {"tensors.bytes": lambda n: MIB}, census_at=at)
+    page = api.get("/runs/r1").text.replace("\u00a0", " ")
+    assert "other objects 3.00 MiB" in page
+    assert (f"Other objects are those of the census at generation {at}." in page) is older

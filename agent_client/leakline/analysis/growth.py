@@ -95,6 +95,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         rating=_rating(facts, name, growth is not None),
         difference=int(counts[-1]) - int(counts[0]),
         readings=len(counts),
+        last_generation=int(x[-1]) if x[-1] >= 0 and lane.generations else None,
         created_at_least=_last(lane, f"type.{name}.created"),
         freed_at_least=_last(lane, f"type.{name}.freed"),
     )
@@ -160,6 +161,7 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
         rating=worst.rating,
         difference=sum(r.difference or 0 for r in rows),
         readings=min(r.readings for r in rows),
+        last_generation=min((r.last_generation for r in rows if r.last_generation is not None), default=None),
         created_at_least=_sum(r.created_at_least for r in rows),
         freed_at_least=_sum(r.freed_at_least for r in rows),
     )  # fmt: skip

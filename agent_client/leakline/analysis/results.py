@@ -349,6 +349,8 @@ class TypeGrowth:
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
     readings: int = 0  # of its count; of several processes the fewest
+    # At whose end it was counted last: a census is not taken at each.
+    last_generation: int | None = None
     created_at_least: int | None = None
     freed_at_least: int | None = None
 

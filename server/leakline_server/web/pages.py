@@ -40,9 +40,9 @@ from .json_response import json_response
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
 from .run_view import run_page
-from .sections import suspects_first
 from .services import Services, Use, address_of
 from .templating import render
+from .types_view import suspects_first
 from .viewed import Viewed
 from .waterfall_view import chosen as chosen_generation
 from .zoom import Stretch, read_stretch, wanted
