@@ -18,8 +18,6 @@ from .tables import Field, code, rated, table
 from .verdict_view import short_name
 
 MAX_TYPE_LINES: Final = 8
-# Behind so many columns of the types.
-_ALIVE: Final = 5
 
 
 def types(
@@ -53,17 +51,17 @@ def types(
     lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
     rows = [_type_row(each, lines.get(f"type.{each.name}.count", ())) for each in ranked]
+    # Behind what every run has, so that who holds it stays in sight.
     if any(each.created_at_least is not None for each in ranked):
-        # Behind the last count, which is what is alive of them.
-        heads[_ALIVE:_ALIVE] = ["#created, at least", "#freed, at least"]
+        heads += ["#created, at least", "#freed, at least"]
         how += " Of watched classes it tells how many were created and freed: at least so many; last are alive."
         for row, each in zip(rows, ranked, strict=True):
-            row[_ALIVE:_ALIVE] = [_least(each.created_at_least), _least(each.freed_at_least)]
+            row += [_least(each.created_at_least), _least(each.freed_at_least)]
     if any(_is_older(each, newest) for each in ranked):
-        heads.insert(_ALIVE, f"#counted at {unit}")
+        heads.append(f"#counted at {unit}")
         how += f" Where the last look at a type is older than {unit} {newest:,}, the table says of which it is."
         for row, each in zip(rows, ranked, strict=True):
-            row.insert(_ALIVE, formats.count(each.last_generation))
+            row.append(formats.count(each.last_generation))
     found = table(heads, rows) if ranked else None
     return Section(
         "types",
