@@ -82,10 +82,11 @@ def _of_server(settings: Settings, command: str) -> str | None:
 
 def _worked_out(spools: list[Path], command: str) -> str:
     from .analysis import examine
+    from .analysis.wording import worded
     from .report import load
 
     verdict = examine(load(spools).history)
-    said = f"{verdict.status}: {verdict.summary}"
+    said = worded(verdict.status, verdict.summary)
     told = {"status": verdict.status, "unit": verdict.unit}
     return one_line(said + _advice(told, command), LINE_LIMIT)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from .delivery import Accepted, Delivery, one_line
 from .guard import Guard
+from .sizes import worded
 from .threads import OurThread
 
 ASK_AGAIN_SECONDS: Final = 0.01
@@ -30,7 +31,7 @@ def verdict_of_server(
             break
         seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
         if isinstance(seen, int) and seen >= generations and isinstance(summary, str):
-            return one_line(f"{outcome.body.get('status')}: {summary}", LINE_LIMIT)
+            return one_line(worded(str(outcome.body.get("status")), str(summary)), LINE_LIMIT)
         time.sleep(ASK_AGAIN_SECONDS)
     return None
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them -> bytes -> as they read them."""
+"""Sizes as people write them -> bytes -> as they read them; and a word before the sentence that it sums up."""
 
 from __future__ import annotations
 
@@ -40,3 +40,10 @@ def format_bytes(value: float) -> str:
     text = f"{amount:,.2f}" if unit else f"{math.floor(amount + 0.5):,}"
     sign = "-" if value < 0 and text.strip("0.") else ""
     return f"{sign}{text} {_BINARY[unit]}"
+
+
+def worded(word: str, sentence: str) -> str:
+    """``fixed: 16 MiB per generation before, 0 B after``: a status or an outcome, which no sentence need repeat."""
+    again = word.replace("_", " ")
+    says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
+    return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"

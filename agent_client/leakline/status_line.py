@@ -57,10 +57,10 @@ class StatusLine:
         if verdict is None:
             return NO_VERDICT
         # Loaded by whoever has worked it out.
-        from .analysis.wording import count_of
+        from .analysis.wording import count_of, worded
 
         seen = count_of(verdict.generations, verdict.unit)
-        return f"after {seen} {verdict.status}: {verdict.summary}"
+        return f"after {seen} {worded(verdict.status, verdict.summary)}"
 
 
 def _grown(before: Snapshot, now: Snapshot) -> str:

@@ -161,6 +161,7 @@ function layout(chart, theme, colour, view, scale) {
     },
     yaxis: {
       ...resolve(theme.yaxis, colour),
+      ...(isAmount(chart) ? { rangemode: "nonnegative" } : {}),
       ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
       title: { ...resolve(theme.yaxis.title, colour), text: view.narrow ? "" : escapeHtml(chart.y_title) },
       ticksuffix: scale.suffix === "" ? "" : scale.suffix.replace(/^ (?=%)/, "\u202f"),
@@ -169,6 +170,9 @@ function layout(chart, theme, colour, view, scale) {
     ...(chart.marks.length ? { yaxis2: MARK_AXIS } : {}),
   };
 }
+
+// Memory itself and no change of it: a forecast may reach below zero, and the axis has nothing to show there.
+const isAmount = ({ unit, lines }) => unit === "bytes" && lines.every(({ y, low }) => (low ?? y).every((each) => (each ?? 0) >= 0));
 
 // A band with a height of its own is one that was planned; the others mark a time.
 const isPlan = (band) => (band.high ?? null) !== null;

@@ -162,6 +162,28 @@ def test_peak_and_time_are_compared() -> None:
     assert twice.change_percent == pytest.approx(100, abs=5)
 
 
+def test_the_classes_of_the_program_stand_above_the_dicts_and_lists_that_grow_with_them() -> None:
+    noise = {
+        "dict": 400.0,
+        "list": 300.0,
+        "cell": 200.0,
+        "app.Agent": 2.0,
+        "collections.OrderedDict": 90.0,
+    }
+    found = compare(
+        _run(kept_environments(), Leak(TRAIN, MIB, noise)).history(),
+        _run(seed=51).history(),
+    ).by_type
+    names = [row.type for row in found]
+    assert names[0] == "trading.TradingEnvironment"
+    after = names.index("app.Agent")
+    assert all(
+        names.index(each) > after for each in ("dict", "list", "cell", "collections.OrderedDict")
+    )
+    # Among themselves by their growth.
+    assert names.index("dict") < names.index("list") < names.index("cell")
+
+
 def test_memory_is_compared_after_the_newest_generation_that_both_runs_have() -> None:
     long, short = _run(kept_environments()).history(), Training(generations=7).history()
     found = compare(long, short).memory_after

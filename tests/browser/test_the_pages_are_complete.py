@@ -30,7 +30,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "waterfall": ("at the beginning", "at the end"),
     "memory": ("private memory is accounted for", "The C allocator keeps"),
     "gpu": ("Allocated is what live tensors hold",),
-    "types": ("problem: expected 2", "as expected: 17 after evolve_population", "+16"),
+    "types": ("problem: expected 2", "expected: 17 after evolve_population", "+16"),
     "calculator": ("It adds up",),
     "holders": ("erl_trainer.Trainer.population_history[*]",),
     "containers": ("50,000", "100 %", "full"),

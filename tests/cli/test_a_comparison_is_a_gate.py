@@ -29,6 +29,8 @@ def test_a_fix_passes_and_is_told_in_percent(leakline: Any, server: str) -> None
     said = leakline("compare", "app/leaking", "app/fixed", "--server", server, GATE)
     assert said.status == 0
     assert said.output.startswith("fixed: ")
+    # The word stands before the sentence, which need not repeat it.
+    assert "Fixed" not in said.output.splitlines()[0]
     assert "-100.0 %" in said.output
 
 
@@ -76,7 +78,7 @@ def test_minutes_are_not_held_against_generations(leakline: Any, server: str) ->
     assert said.status == 3
     assert "failed on: undecided" in said.output
     assert (
-        "Undecided: one run counts generations, the other minutes; record both alike" in said.output
+        "undecided: one run counts generations, the other minutes; record both alike" in said.output
     )
     assert "difference:" not in said.output
     assert "\ngone:" not in said.output

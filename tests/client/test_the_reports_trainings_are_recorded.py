@@ -285,7 +285,7 @@ def test_the_text_report_has_gpu_memory_buffers_and_cleanups(tmp_path: Path) -> 
     lines = {" ".join(line.split()) for line in report_text(path).splitlines()}
     for line in (
         "GPU 0 allocated, live tensors: 0.15 GiB", "GPU 0 reserved by torch: 0.50 GiB",
-        "agent_memory: 15,680 of 50,000 (31%) 120.00 MiB, 20.00 MiB of it on devices",
+        "agent_memory: 15,680 of 50,000 (31%) 120.00 MiB, 100.00 MiB of it on the host, 20.00 MiB on devices",
         "experience: 1,200 of 2,000 (60%)", "pending_uploads: 3",
         "Time per episode: 945.20 s, 942.80 s on average", "agent ran once and freed 2.00 MiB.",
     ):  # fmt: skip
@@ -748,11 +748,15 @@ def test_growth_is_that_of_report_004(
 
 
 def test_object_changes_are_those_of_report_004_with_a_rating_each(tmp_path: Path) -> None:
-    """Old, new, difference; a declared count that holds is expected, one that does not is a problem."""
+    """Old, new, difference; a declared count that holds is expected, one that does not is a problem.
+
+    After three episodes nobody can say of others that rose whether they leak.
+    """
     counts = {
         "app.TradingEnvironment": (2, 2, "+0 expected (expected 2)"),
         "app.DDPGAgent": (16, 17, "+1 expected (expected 16 to 17)"),
-        "numpy.ndarray": (1234, 15_678, "+14,444"), "torch.Tensor": (567, 1234, "+667"),
+        "numpy.ndarray": (1234, 15_678, "+14,444 not known yet"), "torch.Tensor": (567, 1234, "+667 not known yet"),
+        "app.Gone": (3, 1, "-2 good"),
         "app.Leaked": (1, 18, "+17 problem (expected 1)"),
     }  # fmt: skip
     bounds = (("app.TradingEnvironment", 2, 2), ("app.DDPGAgent", 16, 17), ("app.Leaked", 1, 1))

@@ -40,7 +40,7 @@ def test_a_readme_shows_before_after_and_the_comparison(example: str) -> None:
     assert "after-fix" in after and "--leak" not in after
     project = example.replace("_", "-")
     assert comparison == f"leakline compare {project}/before-fix {project}/after-fix"
-    assert without_numbers(shown.promised).startswith("fixed: Fixed: SIZE per ")
+    assert without_numbers(shown.promised).startswith("fixed: SIZE per ")
 
 
 @pytest.mark.parametrize("example", IN_PYTHON)

@@ -40,6 +40,13 @@ test("a chart with one missing value keeps the gap", () => {
   assert.deepEqual(data[0].y, [null, 1]);
 });
 
+test("an axis of memory never goes below zero, one of changes does", () => {
+  const cone = { x: [1, 2], label: "forecast", estimate: [2 ** 30, 0], low: [2 ** 30, -(2 ** 30)], high: [2 ** 30, 2 ** 30] };
+  assert.equal(figure(chart({ cone }), theme, colour, { ...view, range: [0, 2] }).layout.yaxis.rangemode, "nonnegative");
+  const changes = chart({ lines: [line({ y: [2 ** 30, -(2 ** 20)] })] });
+  assert.equal(figure(changes, theme, colour, view).layout.yaxis.rangemode, "tozero");
+});
+
 test("a range given by the server sets the unit too, so that two charts read alike", () => {
   assert.equal(scaleOf(chart({ y_range: [0, 2 ** 30] }), [line({ y: [5] })]).suffix, " GiB");
 });

@@ -15,7 +15,7 @@ from leakline_server.store.tables import runs
 from leakline_server.web import inventory
 from leakline_server.web.contexts import Cell
 from leakline_server.web.run_data import first_shown, own_verdict
-from leakline_server.web.sections import suspects_first
+from leakline_server.web.types_view import suspects_first
 from leakline_server.workers.examine import Examiner
 
 MIB = 2**20

@@ -246,6 +246,16 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
     assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
 
+def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> None:
+    spent = {"client.seconds": 3.0, "client.background_seconds": 1.0}
+    told = [
+        {row.cells[0].text: row.cells[1].text for row in section.table.rows}["share of the run's time"]
+        for seconds in (2.0, 59.0, None, 400.0)
+        if (section := sections.cost(spent, seconds)) is not None and section.table is not None
+    ]  # fmt: skip
+    assert told == [*["not known yet: told from 1 min 0 s on"] * 3, "1.000 %"]
+
+
 def test_the_fragments_are_the_page_without_its_frame(
     api: TestClient, make_run: Any, read_page: Any, eventually: Any
 ) -> None:

@@ -233,7 +233,7 @@ def test_markdown_tells_where_what_how_much_and_when(leaking: TestClient) -> Non
     assert rows["how much"].startswith(format_change(growth))
     assert rows["how much"].endswith("per generation")
     assert rows["when"] and rows["where"] and rows["forecast"]
-    assert "| `app.Env` | 2 | 178 | +16 |" in text
+    assert "| `app.Env` | 2 | 178 | +176 | +16 |" in text
     assert "`app.Trainer.history[*]`" in text
     for sentence in (*verdict["findings"][0]["evidence"], *verdict["findings"][0]["advice"]):
         assert sentence.split("[")[0].split("_")[0] in text

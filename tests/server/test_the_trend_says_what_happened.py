@@ -152,6 +152,12 @@ def test_what_was_found_long_after_a_run_lies_at_its_end() -> None:
     assert [mark.x for mark in found] == [20, 20]
 
 
+def test_the_mark_of_an_incident_says_its_word_once() -> None:
+    at = {"first_seen_at": "1970-01-01T00:02:00.000+00:00", "status": "recovered"}
+    (found,) = made(incidents=[{**at, "summary": "Recovered: it no longer grows"}])
+    assert found.text == "recovered: it no longer grows"
+
+
 def test_many_cleanups_push_nothing_else_aside() -> None:
     many = [event("cleanup", "agent", time=float(i), generation=i) for i in range(5_000)]
     found = made(event("mark", "drop", generation=3), *many)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from statistics import median
@@ -10,6 +10,7 @@ from typing import Final
 
 from . import gauges
 from .books import NO_PHASE
+from .candidates import family_of
 from .differences import SAME, change_of, percent_of
 from .effects import effects_of_comparison
 from .evidence import MATERIAL, Scale
@@ -78,7 +79,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         peak_bytes=Change(a.peak, b.peak, percent_of(a.peak, b.peak)),
         seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
-        by_type=_by_type(_upto(before, shared), _upto(after, shared)) if alike else (),
+        by_type=_by_type(_upto(before, shared), _upto(after, shared), changes) if alike else (),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         fixes=b.verdict.fixes,
@@ -283,14 +284,30 @@ def _largest(row: PhaseChange) -> float:
     return -max(abs(i.estimate) for i in (row.before, row.after) if i is not None)
 
 
-def _by_type(before: RunHistory, after: RunHistory) -> tuple[TypeChange, ...]:
+def _by_type(
+    before: RunHistory, after: RunHistory, changes: FindingChanges
+) -> tuple[TypeChange, ...]:
+    """What findings name, then the classes of the program, then what grows along with them; each by its growth."""
+    found = (*changes.gone, *changes.still, *changes.new)
+    named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
     old = {row.name: row for row in type_growth(before)}
     new = {row.name: row for row in type_growth(after)}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
-    rows.sort(
-        key=lambda r: -max(abs(r.before_per_generation or 0), abs(r.after_per_generation or 0))
-    )
+    rows.sort(key=lambda row: (_rank(row, named), -_rate(row)))
     return tuple(rows[:_MAX_TYPES])
+
+
+def _rate(row: TypeChange) -> float:
+    return max(abs(row.before_per_generation or 0), abs(row.after_per_generation or 0))
+
+
+def _rank(row: TypeChange, named: Collection[str]) -> int:
+    """Dicts, lists and what libraries make follow the objects that own them, and are many more."""
+    if not _rate(row):
+        return 3
+    if row.type in named:
+        return 0
+    return 2 if family_of(row.type, "type") in ("plain", "library") else 1
 
 
 def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> TypeChange:

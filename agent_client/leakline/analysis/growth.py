@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from .bounds import capacity_of, tracked_names
@@ -14,11 +15,14 @@ from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .javascript import TENSORS as JS_TENSORS
-from .results import ExpectationRow, Interval, StoreFill, TypeGrowth
+from .ladder import GROWING
+from .results import ChangeRating, ExpectationRow, Interval, Status, StoreFill, TypeGrowth
 from .series import Lane, fill_gaps, lanes_of
 from .trend import theil_sen
 
 _WINDOW: Final = 64
+# Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
+_TELLING: Final = 4
 
 
 def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
@@ -31,6 +35,31 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
             if row is not None:
                 rows.setdefault(name, []).append(row)
     return tuple(sorted((_added(found) for found in rows.values()), key=_order))
+
+
+def with_ratings(rows: Iterable[TypeGrowth], status: Status | None) -> tuple[TypeGrowth, ...]:
+    """Each with the rating of its change. ``status``: of the run's verdict, None before there is one."""
+    return tuple(
+        replace(
+            row, change_rating=change_rating(row.rating, row.difference or 0, row.readings, status)
+        )
+        for row in rows
+    )
+
+
+def change_rating(rating: str, difference: int, readings: int, status: str | None) -> ChangeRating:
+    """A declared count is as expected, or a problem. What grows is a problem in a run that leaks, or may, and expected
+    in one of which the verdict says that it does not. Any other count is good: a rise once there is a verdict, and
+    readings enough to tell that it does not go on."""
+    if rating in ("expected", "problem"):
+        return "expected" if rating == "expected" else "problem"
+    if rating == "steady" and difference <= 0:
+        return "good"
+    if status is None or status == "learning":
+        return "unknown"
+    if rating == "steady":
+        return "good" if readings >= _TELLING else "unknown"
+    return "problem" if status in GROWING else "expected"
 
 
 def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:
@@ -64,6 +93,11 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         phase=place.phase if place else None,
         expected=_expected(facts, name),
         rating=_rating(facts, name, growth is not None),
+        difference=int(counts[-1]) - int(counts[0]),
+        readings=len(counts),
+        last_generation=int(x[-1]) if x[-1] >= 0 and lane.generations else None,
+        created_at_least=_last(lane, f"type.{name}.created"),
+        freed_at_least=_last(lane, f"type.{name}.freed"),
     )
 
 
@@ -125,7 +159,18 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
         phase=worst.phase,
         expected=worst.expected,
         rating=worst.rating,
+        difference=sum(r.difference or 0 for r in rows),
+        readings=min(r.readings for r in rows),
+        last_generation=min((r.last_generation for r in rows if r.last_generation is not None), default=None),
+        created_at_least=_sum(r.created_at_least for r in rows),
+        freed_at_least=_sum(r.freed_at_least for r in rows),
     )  # fmt: skip
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of what is told; the least of some is the least of all."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def store_fill(history: RunHistory) -> tuple[StoreFill, ...]:
@@ -145,6 +190,7 @@ def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> St
         return None
     capacity = capacity_of(lane, name, capacities)
     size = _last(lane, f"tracked.{name}.bytes")
+    beside = _on_devices(lane, name)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
     per_generation = _items_per_generation(lane, name)
@@ -156,7 +202,19 @@ def _fill_row(lane: Lane, name: str, capacities: Mapping[str, int | None]) -> St
         ceiling_bytes=ceiling,
         full_at_generation=_full_at(lane, now, capacity, per_generation),
         state=_state(now, capacity, per_generation),
+        host_bytes=None if size is None or beside is None else max(0, size - beside),
+        device_bytes=beside,
     )
+
+
+def _on_devices(lane: Lane, name: str) -> int | None:
+    """Of the newest reading of its bytes the part on devices: told where there is any, so not told later is none."""
+    beside = lane.series.get(f"tracked.{name}.device_bytes", ())
+    if all(value is None for value in beside):
+        return None
+    pairs = zip(lane.series.get(f"tracked.{name}.bytes", ()), beside, strict=True)
+    newest = [part for size, part in pairs if size is not None]
+    return int(newest[-1] or 0) if newest else None
 
 
 def _items_per_generation(lane: Lane, name: str) -> float:

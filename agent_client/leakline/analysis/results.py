@@ -15,6 +15,8 @@ EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
+# Of a change of a count; unknown while there is no verdict to tell a rise by.
+ChangeRating = Literal["good", "expected", "problem", "unknown"]
 BandState = Literal["within", "outside", "open", "not_measured"]
 BudgetState = Literal["normal", "above_normal", "leak", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
@@ -351,7 +353,11 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """How the number of live instances of one type moved over the run."""
+    """How the number of live instances of one type moved over the run. ``last_count`` are alive.
+
+    ``created_at_least`` and ``freed_at_least`` are of watched classes, since they are watched: what is born and dies
+    between two looks is not seen. None of others.
+    """
 
     name: str
     first_count: int
@@ -363,11 +369,22 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
+    # Of what is there now beside what was at first, in the light of the run's verdict.
+    change_rating: ChangeRating = "unknown"
+    difference: int | None = None
+    readings: int = 0  # of its count; of several processes the fewest
+    # At whose end it was counted last: a census is not taken at each.
+    last_generation: int | None = None
+    created_at_least: int | None = None
+    freed_at_least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFill:
-    """A tracked container against its capacity."""
+    """A tracked container against its capacity.
+
+    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None where nobody tells them apart.
+    """
 
     name: str
     length: int
@@ -376,6 +393,8 @@ class StoreFill:
     ceiling_bytes: int | None
     full_at_generation: float | None
     state: Literal["filling", "full", "over", "unbounded", "steady"]
+    host_bytes: int | None = None
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..sizes import format_bytes as format_bytes
+from ..sizes import worded as worded
 
 # Evidence of growth where no object was ever counted: of a process that is watched, of a log that was imported.
 SEEN_FROM_OUTSIDE = "No Python object was counted: from outside nobody can tell what it is."

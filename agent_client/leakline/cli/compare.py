@@ -21,7 +21,7 @@ from typing import Any, Final, get_args
 from urllib.parse import quote
 
 from ..analysis.results import Outcome
-from ..analysis.wording import count_of
+from ..analysis.wording import count_of, worded
 from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
 from ..report.facts import (
     change_interval,
@@ -119,7 +119,7 @@ def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: s
 
 
 def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
-    yield f"{comparison['outcome']}: {comparison['summary']}"
+    yield worded(comparison["outcome"], comparison["summary"])
     yield ""
     rows = (*change_rows(comparison, unit), *gauge_rows(comparison))
     yield table([("", "BEFORE", "AFTER", "CHANGE"), *rows])

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..analysis.promises import GROWTH, PHASE_GROWTH
+from ..analysis.wording import worded
 from ..errors import LeaklineError, ServerUnreachable
 from .asking import Asker
 from .children import Children, ends_by_signals
@@ -200,7 +201,7 @@ def _examined(asker: Asker, run: str, generations: int) -> dict[str, Any]:
         verdict = asker.get(f"/runs/{run}/verdict")
         whole = found["state"] != "running" and verdict["generations"] >= generations
         if whole or time.monotonic() > deadline:
-            print(f"  {verdict['status']}: {verdict['summary']}", flush=True)
+            print(f"  {worded(verdict['status'], verdict['summary'])}", flush=True)
             return {**found, "verdict": verdict}
         time.sleep(POLL_SECONDS)
 
@@ -211,9 +212,9 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
     print()
     for title, run in (("before", before), ("after", after)):
         print(f"{title:<11} {asker.server}/runs/{run['id']}")
-        print(f"{'':<11} {run['verdict']['status']}: {run['verdict']['summary']}")
+        print(f"{'':<11} {worded(run['verdict']['status'], run['verdict']['summary'])}")
     print(f"{'comparison':<11} {asker.server}/compare?before={before['id']}&after={after['id']}")
-    print(f"{'':<11} {comparison['outcome']}: {comparison['summary']}", flush=True)
+    print(f"{'':<11} {worded(comparison['outcome'], comparison['summary'])}", flush=True)
     for line in _moral(after["verdict"]):
         print(line, flush=True)
 
@@ -228,7 +229,7 @@ def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
         if claim in found:
             outcome, sentence = found[claim]["outcome"], found[claim]["sentence"]
             yield f"{title:<11} {'' if outcome == 'undecided' else f'{outcome}: '}{sentence}"
-    yield f"{'in truth':<11} {verdict['status']}: {verdict['summary']}"
+    yield f"{'in truth':<11} {worded(verdict['status'], verdict['summary'])}"
 
 
 def _wait_for_ctrl_c(children: Children) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import count_of
+from ..analysis.wording import count_of, worded
 from ..report.facts import finding_facts, forecast, interval
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
@@ -101,7 +101,7 @@ def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:
 
 def told(verdict: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a verdict, as the API gives it."""
-    yield f"{verdict['status']}: {verdict['summary']}"
+    yield worded(verdict["status"], verdict["summary"])
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:
         yield f"after {verdict['generations']} {unit}s: {interval(growth)} per {unit}"

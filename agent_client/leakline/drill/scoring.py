@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..analysis.wording import format_bytes, format_count
+from ..analysis.wording import format_bytes, format_count, worded
 from .kinds import Kind
 
 RAISED: Final = ("suspected", "confirmed")
@@ -75,7 +75,7 @@ def score(truth: Truth, seen: Seen) -> tuple[Answer, ...]:
     if finding is None:
         return _not_found(seen), _webhook(seen)
     return (
-        Answer("found", True, f"{finding['status']}: {seen.verdict['summary']}", {"status": finding["status"]}),
+        Answer("found", True, worded(finding["status"], seen.verdict["summary"]), {"status": finding["status"]}),
         _when(truth.kind, seen),
         _where(truth.kind, finding),
         _what(truth.kind, finding),
@@ -128,7 +128,7 @@ def _is(name: str, wanted: str) -> bool:
 
 def _quiet(seen: Seen) -> Answer:
     status, raised = seen.verdict["status"], first_raised(seen)
-    told = f"{status}: {seen.verdict['summary']}"
+    told = worded(status, seen.verdict["summary"])
     if raised is None and status not in RAISED:
         return Answer("quiet", True, told, {"status": status})
     when = "" if raised is None else f" (raised with {_generation(raised)})"
@@ -146,7 +146,7 @@ def _no_webhook(seen: Seen) -> Answer:
 
 def _not_found(seen: Seen) -> Answer:
     status, raised = seen.verdict["status"], first_raised(seen)
-    told = f"not found within {seen.verdict['generations']} generations; {status}: {seen.verdict['summary']}"
+    told = f"not found within {seen.verdict['generations']} generations; {worded(status, seen.verdict['summary'])}"
     if raised is not None:
         told += f" (raised with {_generation(raised)})"
     return Answer("found", False, told, {"status": status, "generations": raised})

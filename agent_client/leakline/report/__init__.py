@@ -56,12 +56,13 @@ def _item(recording: Recording) -> dict[str, Any]:
 def closing_line(path: Path) -> str:
     """One sentence with the verdict of one process, read quickly."""
     from ..analysis import examine
+    from ..analysis.wording import worded
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES
     batches = _generation_ends(path) if brief else read_batches(path)
     verdict = examine(history_from_batches(header, batches, ended=read_end(path) is not None))
-    return f"{verdict.status}: {verdict.summary}"
+    return worded(verdict.status, verdict.summary)
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
 if TYPE_CHECKING:
-    from ..analysis.results import Verdict
+    from ..analysis.results import ChangeRating, Status, Verdict
 
 MEMORY: Final = "process.rss_bytes"
 PEAK: Final = "process.peak_bytes"
@@ -52,13 +52,13 @@ class TrendRow:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """``rating`` and ``expected`` come from the analysis."""
+    """``rating``, that of the change, and ``expected`` come from the analysis."""
 
     name: str
     first: int
     last: int
     expected: str | None = None
-    rating: str = "steady"
+    rating: ChangeRating = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,11 @@ def build(recording: Recording, since: str | None = None) -> Report:
     from ..analysis import examine
 
     who = {process.instance: process for process in recording.processes}
+    verdict = examine(recording.history)
     processes = tuple(
-        _process(who[history.instance], history, recording, since)
+        _process(who[history.instance], history, recording, since, verdict.status)
         for history in recording.history.processes
     )
-    verdict = examine(recording.history)
     return Report(
         recording.header, processes, recording.large_objects, recording.lost, verdict, recording.endings
     )  # fmt: skip
@@ -144,6 +144,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 def told(recording: Recording, origin: Origin) -> RunTold:
     """The same run for a report in Markdown."""
     from ..analysis import books, examine, type_growth
+    from ..analysis.growth import with_ratings
     from ..analysis.results import to_json
 
     header, history = recording.header, recording.history
@@ -159,7 +160,7 @@ def told(recording: Recording, origin: Origin) -> RunTold:
         started=started.strftime("%Y-%m-%d %H:%M UTC"),
         verdict=to_json(verdict),
         books=to_json(books(history)),
-        types=to_json(type_growth(history)),
+        types=to_json(with_ratings(type_growth(history), verdict.status)),
         environment=header.environment,
         origin=origin,
         snapshot=newest_label,
@@ -168,7 +169,11 @@ def told(recording: Recording, origin: Origin) -> RunTold:
 
 
 def _process(
-    who: ProcessIdentity, history: ProcessHistory, recording: Recording, since: str | None
+    who: ProcessIdentity,
+    history: ProcessHistory,
+    recording: Recording,
+    since: str | None,
+    status: Status,
 ) -> ProcessReport:
     rows = trend(history)
     first = rows[0] if rows else None
@@ -186,7 +191,7 @@ def _process(
         trend=rows,
         first=first,
         last=rows[-1] if rows else None,
-        objects=_objects(history, recording.history, start),
+        objects=_objects(history, recording.history, start, status),
         peaks=phase_peaks(history),
         seconds_per_generation=mean_of(history.series.get(SECONDS, ())),
     )  # fmt: skip
@@ -260,8 +265,11 @@ def newest(column: Sequence[Value]) -> int | float | None:
     return next((value for value in reversed(column) if value is not None), None)
 
 
-def _objects(history: ProcessHistory, run: RunHistory, start: int) -> tuple[ObjectChange, ...]:
+def _objects(
+    history: ProcessHistory, run: RunHistory, start: int, status: Status
+) -> tuple[ObjectChange, ...]:
     from ..analysis import type_growth
+    from ..analysis.growth import change_rating
 
     known = {growth.name: growth for growth in type_growth(run)}
     rows = []
@@ -275,7 +283,9 @@ def _objects(history: ProcessHistory, run: RunHistory, start: int) -> tuple[Obje
             ObjectChange(
                 name, seen[0], seen[-1],
                 None if growth is None else growth.expected,
-                "steady" if growth is None else growth.rating,
+                change_rating(
+                    "steady" if growth is None else growth.rating, seen[-1] - seen[0], len(seen), status
+                ),
             )
         )  # fmt: skip
     return tuple(

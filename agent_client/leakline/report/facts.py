@@ -117,6 +117,18 @@ def survival_line(comparison: Json) -> str:
     return str((comparison.get("survival") or {}).get("sentence", ""))
 
 
+def rating_words(each: Json) -> str:
+    """Of the change of a count: ``good``, ``expected: 2``, ``problem: expected 2``, ``problem: grows``."""
+    word, bounds = each["change_rating"], each["expected"]
+    if word == "unknown":
+        return "not known yet"
+    if word == "expected":
+        return f"expected: {bounds or 'it grows, and nothing leaks'}"
+    if word == "problem":
+        return f"problem: expected {bounds}" if each["rating"] == "problem" else "problem: grows"
+    return str(word)
+
+
 def percent(change: float | None) -> str:
     """``-95.0 %``; empty where there is nothing to compare with."""
     return "" if change is None else f"{change:+.1f} %"

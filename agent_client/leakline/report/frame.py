@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.wording import count_of, format_bytes, format_change, format_count
+from ..analysis.wording import count_of, format_bytes, format_change, format_count, worded
 from ..phases import RESERVED_PHASES
 from .facts import forecast
 
@@ -50,7 +50,7 @@ def brief(shown: Shown) -> str:
         run["state"],
         progress(run),
         _memory(run),
-        f"{verdict['status']}: {verdict['summary']}",
+        worded(verdict["status"], verdict["summary"]),
     ]
     return "  ".join(plain(part) for part in parts if part)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
-from .facts import finding_facts, forecast, interval, leading_finding
+from .facts import finding_facts, forecast, interval, leading_finding, rating_words
 from .markup import NOTHING, bullets, code, escape, headline, linked, table
 
 Json = Mapping[str, Any]
@@ -205,27 +205,27 @@ def _types(types: Sequence[Json], unit: str) -> Iterator[str]:
     if not worth:
         return
     yield from ("## Objects by type", "")
-    heads = ("type", "#first", "#last", f"#per {unit}", f"#bytes per {unit}", "held by", "rating")
+    heads = (
+        "type",
+        "#first",
+        "#last",
+        "#change",
+        f"#per {unit}",
+        f"#bytes per {unit}",
+        "held by",
+        "rating",
+    )
     yield from table(heads, (_type_row(each) for each in worth))
 
 
 def _type_row(each: Json) -> tuple[str, ...]:
     size = each["bytes_per_generation"]
     return (
-        code(each["name"]), f"{each['first_count']:,}", f"{each['last_count']:,}", _rate(each) or NOTHING,
+        code(each["name"]), f"{each['first_count']:,}", f"{each['last_count']:,}",
+        f"{each['difference']:+,}", _rate(each) or NOTHING,
         NOTHING if size is None else format_change(size), code(each["holder"] or ""),
-        _rating(each),
+        escape(rating_words(each)),
     )  # fmt: skip
-
-
-def _rating(each: Json) -> str:
-    """``grows``, ``problem: expected 2``, ``as expected: 17 after evolve``"""
-    if not each["expected"]:
-        return str(each["rating"])
-    expected = escape(each["expected"])
-    if each["rating"] == "expected":
-        return f"as expected: {expected}"
-    return f"{each['rating']}: expected {expected}"
 
 
 def _rate(each: Json) -> str:

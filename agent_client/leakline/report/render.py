@@ -8,7 +8,7 @@ from typing import Final
 from ..analysis.plan import plain_number
 from ..analysis.results import to_json
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import format_bytes
+from ..analysis.wording import format_bytes, worded
 from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
@@ -65,7 +65,8 @@ def _containers(values: Mapping[str, float]) -> Iterator[str]:
         fill = f" of {capacity:,.0f} ({length / capacity:.0%})" if capacity else ""
         size, beside = (values.get(f"tracked.{name}.{of}") for of in ("bytes", "device_bytes"))
         told = "" if size is None else f"   {format_bytes(size)}"
-        told += f", {format_bytes(beside)} of it on devices" if beside else ""
+        if beside and size is not None:
+            told += f", {format_bytes(size - beside)} of it on the host, {format_bytes(beside)} on devices"
         yield f"   {name + ':':<40}{length:>10,.0f}{fill}{told}"
 
 
@@ -128,7 +129,7 @@ def _peaks(process: ProcessReport, *, exact: bool) -> Iterator[str]:
 
 
 def _object_line(row: ObjectChange) -> str:
-    rating = "" if row.rating == "steady" else f"  {row.rating}"
+    rating = f"  {'not known yet' if row.rating == 'unknown' else row.rating}"
     expected = "" if row.expected is None else f" (expected {row.expected})"
     counts = f"{row.first:>10,} -> {row.last:>10,}  {row.last - row.first:>+10,}"
     return f"      {row.name:<36}{counts}{rating}{expected}"
@@ -156,7 +157,7 @@ def _endings(report: Report) -> Iterator[str]:
 def _verdict(report: Report) -> Iterator[str]:
     verdict = report.verdict
     yield from banner("VERDICT")
-    yield f"{verdict.status}: {verdict.summary}"
+    yield worded(verdict.status, verdict.summary)
     for finding in verdict.findings:
         yield f"   [{finding.status}] {finding.kind} in {finding.phase or 'several phases'}"
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))

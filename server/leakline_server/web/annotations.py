@@ -10,6 +10,7 @@ from typing import Any, Final
 from leakline.analysis.history import RunHistory
 from leakline.analysis.promises import GROWTH
 from leakline.analysis.summary import PROMISE_WORDS
+from leakline.analysis.wording import worded
 
 from ..alerts.events import FIRED, OOM_RISK
 from ..chart_parts import Axis, Mark
@@ -100,7 +101,7 @@ def marks(
         rare.append((x, note.text, "note", note.text))
     for incident in incidents:
         x = place(min(unix(incident["first_seen_at"]), heard), None)
-        rare.append((x, "incident", "incident", f"{incident['status']}: {incident['summary']}"))
+        rare.append((x, "incident", "incident", worded(incident["status"], incident["summary"])))
     for alert in alerts:
         if alert["event"] not in TOLD:
             continue

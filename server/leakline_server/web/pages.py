@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
+from leakline.analysis.growth import with_ratings
 from leakline.analysis.results import to_json
 
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
@@ -39,9 +40,9 @@ from .json_response import json_response
 from .run_charts import zoomed_lines
 from .run_data import ReadSeries, RunData, first_shown, has_several, process_label, summed
 from .run_view import run_page
-from .sections import suspects_first
 from .services import Services, Use, address_of
 from .templating import render
+from .types_view import suspects_first
 from .viewed import Viewed
 from .waterfall_view import chosen as chosen_generation
 from .zoom import Stretch, read_stretch, wanted
@@ -150,7 +151,7 @@ def _chart_data(
         axis=axis,
         read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
         books=derived.books,
-        types=suspects_first(derived.types, verdict),
+        types=suspects_first(with_ratings(derived.types, (verdict or {}).get("status")), verdict),
         stores=derived.stores,
         expectations=derived.expectations,
         steady=derived.steady,

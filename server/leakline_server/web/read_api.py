@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leakline.analysis.growth import with_ratings
 from leakline.analysis.results import Books, Comparison, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
@@ -238,7 +239,8 @@ def get_books(run: RunId, use: Use) -> Response:
     **_answer(schemas.Types),
 )
 def get_types(run: RunId, use: Use) -> Response:
-    return _list(to_json(_derived(run, use).types))
+    verdict = findings.current_verdict(use.engine, run) or {}
+    return _list(to_json(with_ratings(_derived(run, use).types, verdict.get("status"))))
 
 
 @router.get(

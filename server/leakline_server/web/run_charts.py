@@ -14,11 +14,11 @@ from leakline.analysis.results import BookLine, Books
 from .. import charts
 from ..chart_outlook import budget_levels
 from ..chart_parts import JS_PRIVATE, PRIVATE, Chart, Line, Palette, Points
-from . import sections
 from .annotations import fix_effects, marks
 from .inventory import Effects
 from .notes_view import notes_of
 from .run_data import RunData, own_verdict, summed
+from .types_view import type_lines
 from .zoom import Stretch
 
 Json = Mapping[str, Any]
@@ -65,7 +65,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     rss = _lines(data, ("process.rss_bytes",))
     effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
     devices = data.read_ends(charts.GPU_SERIES)
-    titles = sections.type_lines(data.types)
+    titles = type_lines(data.types)
     found = RunCharts(
         trend=_trend(data, palette, private, rss, effects),
         books=_books(data, palette) if by_phase else None,

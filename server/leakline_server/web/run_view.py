@@ -12,7 +12,7 @@ from leakline.analysis.units import UNITS_OF_TIME
 
 from ..chart_parts import PRIVATE
 from ..store.runs import LISTENING, unix
-from . import ending_view, formats, growth_since, inventory, sections
+from . import ending_view, formats, growth_since, inventory, sections, types_view
 from .accounted import SOURCES, accounted
 from .calculator import calculator
 from .checklist import ticks
@@ -180,11 +180,12 @@ def _sections(data: RunData) -> list[Section | None]:
             accounted=_accounted(data),
         ),
         sections.gpu(found.gpu, unit, {p.name: last_of(p) for p in drawn.devices}),
-        sections.types(
+        types_view.types(
             found.types,
             data.types,
             unit,
             data.process if len(set(whose.values())) > 1 else None,
+            next(iter(data.books.generations[-1:]), None),
         ),
         calculator(data.verdict, data.types, data.holders, unit, data.asked),
         _growth_since(data, whose) if by_phase else None,
@@ -240,7 +241,13 @@ def _phase_peaks(read: ReadSeries) -> dict[str, float]:
 def _accounted(data: RunData) -> str:
     private = summed(data.read_ends(PRIVATE), PRIVATE)
     last = {points.name: last_of(points) for points in data.read_ends(SOURCES)}
-    return accounted(last_of(private[0]) if private else None, last, data.census)
+    newest = next(iter(data.books.generations[-1:]), None)
+    at = (data.census or {}).get("generation")
+    older = at if at is not None and newest is not None and at < newest else None
+    told = accounted(last_of(private[0]) if private else None, last, data.census)
+    if not told or older is None:
+        return told
+    return f"{told} Other objects are those of the census at {data.run['unit']} {older:,}."
 
 
 def trend_note(data: RunData) -> str:

@@ -7,27 +7,24 @@ lies in inventory.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from leakline.analysis.ladder import GROWING
-from leakline.analysis.results import BookLine, Books, StoreFill, TypeGrowth
+from leakline.analysis.results import BookLine, Books, StoreFill
 
 from ..chart_parts import Chart
 from . import formats
-from .contexts import Cell, Choice, Figure, Section, Sign, Table
-from .sparklines import sparkline
+from .contexts import Choice, Figure, Section, Sign, Table
 from .tables import Field, code, rated, shown, table
-from .verdict_view import short_name
 
 # Rows of a table in the page; the API has them all.
 MAX_ROWS: Final = 100
-MAX_TYPE_LINES: Final = 8
+# Of a run so long the share that measuring takes is one to go by: the first looks are the dearest.
+SHARE_KNOWN_SECONDS: Final = 60.0
 # Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
 SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
     "note": "note", "mark": "mark", "cleanup": "cleanup",
 }  # fmt: skip
-_RATING_STATUS: Final = {"steady": "ok", "expected": "ok", "grows": "watch", "problem": "confirmed"}
 _FILL_STATUS: Final = {
     "filling": "filling", "full": "ok", "over": "confirmed", "unbounded": "watch", "steady": "ok",
 }  # fmt: skip
@@ -203,81 +200,6 @@ def _times(count: float) -> str:
     return "once" if count == 1 else f"{formats.count(count)} times"
 
 
-def types(
-    chart: Chart | None, grown: Sequence[TypeGrowth], unit: str, process: str | None = None
-) -> Section:
-    """``process``: the one of several whose lines are shown; the numbers are those of all."""
-    how = (
-        "Live instances by exact type. A type that gains the same number in every "
-        f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
-        "the objects themselves own."
-    )
-    heads = (
-        "type",
-        "rating",
-        f"history, {process}" if process else "history",
-        "#first",
-        "#last",
-        f"#per {unit}",
-        "#bytes",
-        f"#bytes per {unit}",
-        "held by",
-        "grows in",
-    )
-    ranked = grown[:MAX_ROWS]
-    lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
-    figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
-    rows = [_type_row(each, lines.get(f"type.{each.name}.count", ())) for each in ranked]
-    found = table(heads, rows) if ranked else None
-    return Section(
-        "types",
-        "Objects by type",
-        how,
-        figure,
-        found,
-        empty="No type has been counted yet.",
-        short="Objects",
-    )
-
-
-def _type_row(each: TypeGrowth, history: Sequence[float | None]) -> list[Field]:
-    rate = each.count_per_generation.estimate if each.count_per_generation else None
-    line = sparkline(history, "Instances", formats.count)
-    return [
-        code(each.name), rated(_rating(each), _RATING_STATUS[each.rating]),
-        Cell("", sparkline=line) if line else Cell("–"), formats.count(each.first_count),
-        formats.count(each.last_count), formats.rate(rate),
-        formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
-        code(each.phase),
-    ]  # fmt: skip
-
-
-def _rating(each: TypeGrowth) -> str:
-    """``grows``, ``problem: expected 2``, ``as expected: 17 after evolve_population``"""
-    if not each.expected:
-        return each.rating
-    return (
-        f"as expected: {each.expected}"
-        if each.rating == "expected"
-        else f"{each.rating}: expected {each.expected}"
-    )
-
-
-def suspects_first(
-    grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
-) -> tuple[TypeGrowth, ...]:
-    """What findings name before all else: a type whose bytes nobody has measured comes late by itself."""
-    found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in GROWING]
-    named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}
-    return tuple(sorted(grown, key=lambda each: each.name not in named))
-
-
-def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
-    """Series -> title of the types worth a line; the analysis has put those that grow first."""
-    worth = [each for each in grown if each.rating != "steady"][:MAX_TYPE_LINES]
-    return {f"type.{each.name}.count": short_name(each.name) for each in worth}
-
-
 def tensors(chart: Chart | None, unit: str) -> Section | None:
     how = (
         "Counted at each look at the heap, those of TensorFlow.js at each snapshot. Tensors that still carry an "
@@ -294,7 +216,7 @@ def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> S
         "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
         "judged."
     )
-    heads = (
+    heads = [
         "container",
         "#items",
         "#capacity",
@@ -303,13 +225,19 @@ def containers(chart: Chart | None, stores: Sequence[StoreFill], unit: str) -> S
         "#bytes when full",
         f"#full at {unit}",
         "state",
-    )
+    ]
+    rows = list(map(_container_row, stores))
+    if any(each.device_bytes is not None for each in stores):
+        # Behind the bytes, which are their sum.
+        heads[5:5] = ["#of it on the host", "#of it on devices"]
+        for row, each in zip(rows, stores, strict=True):
+            row[5:5] = [formats.size(each.host_bytes), formats.size(each.device_bytes)]
     figure = (
         Figure(chart, "Fill of the tracked containers, as a share of capacity.", low=True)
         if chart
         else None
     )
-    found = table(heads, map(_container_row, stores), tall=False)
+    found = table(heads, rows, tall=False)
     return Section("containers", "Tracked containers", how, figure, found, short="Containers")
 
 
@@ -337,6 +265,13 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
     return _plain("seconds", f"Time per {unit}", how, chart, unit, short="Time")
 
 
+def _share(spent: float, wall_seconds: float | None) -> str:
+    """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
+    if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
+        return f"not known yet: told from {formats.seconds(SHARE_KNOWN_SECONDS)} on"
+    return formats.percent(spent / wall_seconds, 3)
+
+
 def cost(
     last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
 ) -> Section | None:
@@ -351,7 +286,7 @@ def cost(
         ("time of recording and sending, on other threads", formats.seconds(beside)),
         (
             "share of the run's time",
-            formats.percent(in_all / wall_seconds if wall_seconds else None, 3),
+            _share(in_all, wall_seconds),
         ),
         ("longest single pause lately", formats.seconds(last.get("client.pause_seconds"))),
         ("memory held", formats.size(last.get("client.bytes"))),
