@@ -16,7 +16,7 @@ OFFLINE ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo test test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+.PHONY: help demo drill test test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ test: $(VENV)/.test lint types ## lint, types and every test that belongs to a c
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
+
+drill: $(VENV)/.test ## plant every kind through the whole chain and write docs/drill-results.md: planted against called (ten minutes)
+	$(PYTHON) -m leakline drill --all --results docs/drill-results.md
 
 test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; nothing may be corrupt, double or stuck
 	$(PYTHON) -m pytest -m soak $(TEST_ARGS)

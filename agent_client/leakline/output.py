@@ -36,6 +36,7 @@ _STDOUT, _STDERR, _LOGGED = range(3)
 # Moving the cursor and colours, of progress bars and of loggers.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_OURS: Final = "leakline: "
 
 # A text of stdout, or another stream's with its number.
 _Piece = str | tuple[int, str]
@@ -131,7 +132,8 @@ class OutputTail:
             return
         else:
             for stream, pieces in groupby(came, key=_stream_of):
-                self._fresh.extend(self._lines_of(stream, pieces))
+                # What is told of no line takes no room of those that are.
+                self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
             self._making.release()
 
@@ -177,6 +179,10 @@ class OutputTail:
         if not any(message[:LINE_LIMIT] in text for text in map(_text_of, newest)):
             line = f"{record.levelname} {record.name}: {message[:PIECE_LIMIT]}\n"
             self._pieces.append((_LOGGED, line))
+
+
+def _says(line: str) -> bool:
+    return not line.startswith(_OURS) and not line.isspace() and line != ""
 
 
 def _stream_of(piece: _Piece) -> int:
@@ -248,7 +254,7 @@ def _clean(lines: Iterable[str]) -> list[str]:
     """Lines as people saw them: without what was overwritten, colours, control characters and our own lines."""
     seen = (_ESCAPES.sub("", _without_overwritten(line)).replace("\t", "    ") for line in lines)
     plain = (masked(_CONTROL.sub("", line)[:LINE_LIMIT].rstrip()) for line in seen)
-    return [line for line in plain if line and not line.startswith("leakline: ")]
+    return [line for line in plain if line and not line.startswith(_OURS)]
 
 
 def _newest(lines: list[str]) -> list[str]:

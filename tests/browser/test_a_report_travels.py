@@ -257,6 +257,12 @@ def test_the_report_is_copied_with_the_keyboard(
     expect(page.locator("#copy-report")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert f"Page: {server}{path}" in copied
+    # To the letter what the server gives, of which a test has an example.
+    served = (
+        path.replace("/compare?", "/compare/report.txt?") if "?" in path else f"{path}/report.txt"
+    )
+    with urllib.request.urlopen(server + served) as answer:
+        assert copied.strip() == answer.read().decode().strip()
     assert "GiB" in copied and copied.startswith("**")
     expect(page.locator("#copy-report")).to_be_focused()
 

@@ -55,6 +55,23 @@ def chart(page: Page, name: str) -> dict[str, Any]:
     return found
 
 
+def test_the_axes_of_a_run_in_episodes_say_so(server: str, open_page: Open) -> None:
+    training = MadeTraining(server, "in-episodes", unit="episode")
+    training.start()
+    training.run_generations(6)
+    training.finish()
+    page = open_page("/runs/in-episodes")
+    for name in ("trend", "books", "memory", "types", "fill"):
+        assert chart(page, name)["x_title"] == "episode", name
+        drawn = page.locator(f"#chart-{name}")
+        drawn.scroll_into_view_if_needed()
+        # What a person reads below the axis.
+        expect(drawn.locator(".xtitle").first).to_have_text("episode")
+    expect(page.locator("main")).to_contain_text("6 of 25 episodes")
+    expect(page.locator("#trend th").first).to_have_text("episode")
+    expect(page.locator("main")).not_to_contain_text(re.compile(r"per generation|\d generations"))
+
+
 def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
     address = f"{world.address}/runs/live/fragments"
     eventually(lambda: '"alert"' in text_of(address))

@@ -64,6 +64,7 @@ class MadeTraining:
     project: str = "erl-trading"
     tags: tuple[str, ...] = ()
     total: int | None = 25
+    unit: str = "generation"
     registers_cleanup: bool = False
     # With a plan, budgets, a fix with promises, a note, a gauge and a device.
     rich: bool = False
@@ -88,7 +89,7 @@ class MadeTraining:
             "host": "node-7",
         }
         header = RunHeader(
-            self.run, self.project, self.run, "generation", self.total, self.clock, (EVALUATE, TRAIN, EVOLVE),
+            self.run, self.project, self.run, self.unit, self.total, self.clock, (EVALUATE, TRAIN, EVOLVE),
             self.tags, {"population": 16, "learning_rate": 3e-4}, environment,
         )  # fmt: skip
         post(f"{self.server}/api/v1/runs", header_to_wire(header))
@@ -140,13 +141,13 @@ class MadeTraining:
             books[f"phase.{phase}.bytes"] = round(self.private - at_start)
             books[f"phase.{phase}.seconds"] = SECONDS[phase]
             books[f"phase.{phase}.executions"] = 1
-            label = f"generation {self.generation}: after {phase}"
+            label = f"{self.unit} {self.generation}: after {phase}"
             rows.append(self._snapshot("phase_end", phase, label, events=events))
         self.private += self.dice.uniform(-2, 3) * MIB
         booked = sum(value for name, value in books.items() if name.endswith(".bytes"))
         books["phase.between.bytes"] = round(self.private - before) - booked
         books["generation.seconds"] = sum(SECONDS.values())
-        label = f"generation {self.generation}: end"
+        label = f"{self.unit} {self.generation}: end"
         rows.append(self._snapshot("generation_end", None, label, books, look=True))
         self._send(rows)
         self.generation += 1

@@ -111,6 +111,16 @@ def test_one_event_has_a_bound_whatever_is_written(tail: OutputTail, out: io.Str
     assert len(json.dumps(lines)) <= EVENT_BYTES + 100
 
 
+def test_what_is_no_line_of_the_program_takes_the_room_of_none(
+    tail: OutputTail, out: io.StringIO, err: io.StringIO
+) -> None:
+    """Of a burst the newest are the program's own, however many lines of ours and empty ones are among them."""
+    for i in range(2 * LINES_KEPT):
+        print(f"step {i}\n", file=out)
+        print(f"leakline: generation {i}: end: RSS 1.00 GiB", file=err)
+    assert tail.take() == [f"step {i}" for i in range(LINES_KEPT, 2 * LINES_KEPT)]
+
+
 def test_what_waits_has_a_bound(tail: OutputTail, out: io.StringIO) -> None:
     for _ in range(20 * PIECES_KEPT):
         out.write(".")

@@ -51,10 +51,10 @@ def _eventually() -> Callable[..., Any]:
 class Server:
     """`leakline serve` on loopback; started again on the same folder and port it is the same server."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, **environ: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
-            cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=folder, env=clean_environment(**environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -155,8 +155,8 @@ class Training:
 def start_server() -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
 
-    def start(folder: Path, port: int = 0) -> Server:
-        started.append(Server(folder, port))
+    def start(folder: Path, port: int = 0, **environ: str) -> Server:
+        started.append(Server(folder, port, **environ))
         return started[-1]
 
     yield start

@@ -265,6 +265,25 @@ def test_the_lines_for_an_issue_are_few_and_have_what_one_asks_first(leaking: Te
         assert re.search(f"^{line}$", text, re.MULTILINE), line
 
 
+EXAMPLE = f"""\
+**Suspected.** evaluate keeps 16 Env per generation: 64.00 KiB per generation since generation 1
+
+- Run: `erl / before-fix`, running, 12 of 25 generations, newest snapshot `generation 11: end`
+- Where: `evaluate`, 100 % of the growth
+- How much: +64.00 KiB (32.00 KiB to 96.00 KiB) per generation
+- What: `app.Env` 2 → 178, 16 more per generation, 64.00 KiB per generation, held by `app.Trainer.history[*]`
+- Since: generation 1
+- Page: {SERVER}/runs/r1
+"""
+
+
+def test_the_report_to_paste_reads_like_the_example(leaking: TestClient) -> None:
+    """Report 004 asks for where, how much, which type from how many to how many, which snapshot, and since when."""
+    text = leaking.get("/runs/r1/report.txt").text
+    state = leaking.get("/api/v1/runs/r1").json()["state"]
+    assert text == EXAMPLE.replace(", running,", f", {state},")
+
+
 def test_what_a_comparison_says_is_passed_on(leaking: TestClient) -> None:
     asked = {"before": "r1", "after": "r2"}
     found = leaking.get("/api/v1/compare", params=asked).json()

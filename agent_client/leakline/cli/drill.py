@@ -8,6 +8,7 @@ example: leakline drill
          leakline drill --list --json
          leakline drill cycles
          leakline drill --all --json
+         leakline drill --all --results drill-results.md
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import secrets
 import shutil
 import signal
@@ -28,7 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from .. import __version__
 from ..drill.kinds import GENERATIONS, KINDS, REPRESENTATIVE, Kind
+from ..drill.matrix import matrix, matrix_lines, results_page
 from ..drill.receiver import Received, Receiver
 from ..drill.scoring import RAISED, Answer, Look, Message, Seen, Truth, score
 from ..drill.telling import Drilled, as_json, kinds_as_json, lines, listing, summary
@@ -86,6 +90,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="name the kinds and end")
     parser.add_argument("--json", action="store_true", help="the answers for programs")
     parser.add_argument(
+        "--results", type=Path, metavar="FILE",
+        help="write what was planted against what it was called, as a page in Markdown",
+    )  # fmt: skip
+    parser.add_argument(
         "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
     )
     parser.add_argument(
@@ -117,6 +125,8 @@ def main(options: argparse.Namespace) -> int:
             print("\nstopped", file=sys.stderr, flush=True)
             return 130
     _tell(drills, skipped, options.json)
+    if options.results:
+        _write(options.results, results_page(drills, skipped, _about(options.generations)))
     return 0 if all(drilled.passed for drilled in drills) else 1
 
 
@@ -325,11 +335,34 @@ def _truth(kind: Kind, training: Training) -> Truth:
     return Truth(kind, sum(leaking) / max(1, len(leaking)))
 
 
+def _about(generations: int) -> dict[str, str]:
+    """What was drilled, on what, and when."""
+    return {
+        "Leakline": __version__,
+        "Python": platform.python_version(),
+        "on": f"{platform.system()} {platform.machine()}",
+        "generations": f"{generations}",
+        "written": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises LeaklineError when the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LeaklineError(
+            f"{path} cannot be written ({error.strerror}); name another FILE"
+        ) from None
+
+
 def _tell(drills: Sequence[Drilled], skipped: Sequence[Kind], wants_json: bool) -> None:
     if wants_json:
-        print(json.dumps(as_json(drills, skipped), indent=2))
+        told = {**as_json(drills, skipped), "matrix": matrix(drills)}
+        print(json.dumps(told, indent=2))
         return
     for kind in skipped:
         print(f"{kind.name}: skipped, needs {' and '.join(kind.missing)}")
     if len(drills) > 1:
-        print("\n".join(summary(drills)))
+        print("\n".join([*matrix_lines(drills), "", *summary(drills)]))

@@ -130,9 +130,17 @@ def _quiet(seen: Seen) -> Answer:
     status, raised = seen.verdict["status"], first_raised(seen)
     told = worded(status, seen.verdict["summary"])
     if raised is None and status not in RAISED:
-        return Answer("quiet", True, told, {"status": status})
+        return Answer("quiet", True, told, _accused(seen))
     when = "" if raised is None else f" (raised with {_generation(raised)})"
-    return Answer("quiet", False, f"{told}{when}", {"status": status, "generations": raised})
+    return Answer("quiet", False, f"{told}{when}", _accused(seen))
+
+
+def _accused(seen: Seen) -> Mapping[str, Any]:
+    """What it is called in the end, of which kinds, and after how many generations it was accused first."""
+    raised = [
+        finding["kind"] for finding in seen.verdict["findings"] if finding["status"] in RAISED
+    ]
+    return {"status": seen.verdict["status"], "generations": first_raised(seen), "kinds": raised}
 
 
 def _no_webhook(seen: Seen) -> Answer:
@@ -149,7 +157,7 @@ def _not_found(seen: Seen) -> Answer:
     told = f"not found within {seen.verdict['generations']} generations; {worded(status, seen.verdict['summary'])}"
     if raised is not None:
         told += f" (raised with {_generation(raised)})"
-    return Answer("found", False, told, {"status": status, "generations": raised})
+    return Answer("found", False, told, _accused(seen))
 
 
 def _when(kind: Kind, seen: Seen) -> Answer:

@@ -1,0 +1,85 @@
+"""50 MiB a generation, planted in each phase of a real training in turn: booked there, to the sum, and ranked first."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from .conftest import clean_environment
+
+pytestmark = pytest.mark.flow
+MIB = 2**20
+PLANTED = 50 * MIB
+PHASES = ("collect", "train", "evaluate")
+GENERATIONS = 8
+
+TRAINING = """
+import sys
+import leakline
+
+where, generations, kept = sys.argv[1], int(sys.argv[2]), []
+run = leakline.init(project="books", name=where, quiet=True)
+for generation in range(generations):
+    with run.generation(generation):
+        for phase in ("collect", "train", "evaluate"):
+            with run.phase(phase):
+                # Every phase takes as much; one keeps it.
+                taken = bytearray(b"1") * (50 << 20)
+                if phase == where:
+                    kept.append(taken)
+                del taken
+run.finish()
+"""
+
+
+def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
+    path = f"/runs/{run}/series?name={name}&kind=generation_end&points=200"
+    (item,) = server.get(path)["items"]
+    return dict(zip(map(int, item["x"]), item["last"], strict=True))
+
+
+@pytest.mark.parametrize("where", PHASES)
+def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
+    server: Any, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    run = f"books-{where}"
+    done = subprocess.run(
+        [sys.executable, "train.py", where, str(GENERATIONS)], cwd=tmp_path, timeout=120, capture_output=True,
+        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run), check=False, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    verdict = server.verdict(run, GENERATIONS)
+
+    books = server.get(f"/runs/{run}/books")
+    assert books["generations"] == list(range(GENERATIONS))
+    lines = {line["name"]: line["bytes"] for line in books["lines"]}
+    for i, generation in enumerate(books["generations"]):
+        # To the byte.
+        assert sum(line[i] for line in lines.values()) == books["total"][i], generation
+        assert lines[where][i] == pytest.approx(PLANTED, rel=0.1), generation
+        for other in set(PHASES) - {where}:
+            # A phase that gives all back may keep what its first execution warmed up.
+            assert abs(lines[other][i]) < (0.1 if i else 0.3) * PLANTED, (generation, other)
+
+    # And the sum of the books is what the kernel says of the process from one end to the next.
+    anon, swap = (at_ends(server, run, f"process.{name}_bytes") for name in ("anon", "swap"))
+    ends = [anon[g] + swap.get(g, 0) for g in books["generations"]]
+    for i, (before, after) in enumerate(pairwise(ends), 1):
+        assert books["total"][i] == pytest.approx(after - before, abs=MIB), i
+
+    assert verdict["findings"][0]["phase"] == where, verdict["summary"]
+    with urlopen(f"{server.address}/runs/{run}") as answer:
+        page = html.unescape(answer.read().decode())
+    (section,) = re.findall(r'<section[^>]* id="books".*?</section>', page, re.DOTALL)
+    rows = [re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)]
+    (row,) = (row for row in rows if f" {where} " in row)
+    assert re.search(r"\+(4[5-9]|5[0-5])\.\d\d MiB", row), row

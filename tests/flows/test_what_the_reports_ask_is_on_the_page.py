@@ -1,0 +1,404 @@
+"""Trainings like those of the reports, for real and as a client measures by default: what the page and the API say."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from .conftest import Server, clean_environment
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
+MIB = 2**20
+
+# Report 000. What is kept has its graph or not; the experience buffer forgets 50 too few once it is full.
+DQN = """
+import sys, time
+import torch, leakline
+torch.set_num_threads(1)
+attached = sys.argv[1] == "attached"
+network = torch.nn.Linear(64, 64)
+replay, experience = [], []
+run = leakline.init(project="dqn", name=sys.argv[1], unit="episode", quiet=True)
+run.track("replay", replay, capacity=50_000)
+run.track("experience", experience, capacity=2_000)
+for episode in range(14):
+    began = time.monotonic()
+    with run.episode(episode):
+        with run.phase("collect"):
+            for step in range(200):
+                value = network(torch.randn(8, 64)).sum(1)
+                replay.append(value if attached else value.detach())
+                experience.append(bytes(1000))
+        with run.phase("prune"):
+            del experience[: max(0, len(experience) - 2_050)]
+        with run.phase("train"):
+            while time.monotonic() < began + 0.7:
+                torch.randn(64, 64) @ network.weight.detach()
+run.finish()
+"""
+
+# Report 002: 16 agents keep the losses of 32 steps, of which each is accumulated 6 times.
+LOSSES = """
+import time
+import torch, leakline
+torch.set_num_threads(1)
+
+
+class Agent:
+    def __init__(self):
+        self.critic, self.losses = torch.nn.Linear(64, 1), []
+
+    def learn(self):
+        loss = self.critic(torch.randn(16, 64)).mean()
+        loss.backward(retain_graph=True)
+        self.losses.append(loss)
+
+
+population = [Agent() for _ in range(16)]
+run = leakline.init(project="erl", name="losses", quiet=True)
+for generation in range(10):
+    began = time.monotonic()
+    with run.generation(generation):
+        with run.phase("evaluate_population"):
+            for agent in population:
+                agent.critic(torch.randn(16, 64)).mean().item()
+        with run.phase("train_population"):
+            for agent in population:
+                for step in range(32):
+                    for _ in range(6):
+                        agent.learn()
+        with run.phase("evolve_population"):
+            while time.monotonic() < began + 1.0:
+                torch.randn(64, 64) @ torch.randn(64, 64)
+run.finish()
+"""
+
+# Report 001: the phase that was blamed never ran; another stayed flat.
+BLAMED = """
+import leakline
+run = leakline.init(
+    project="erl", name="blamed", quiet=True, phases=["evaluate_population", "train_population", "evolve_population"]
+)
+kept = []
+for generation in range(12):
+    with run.generation(generation):
+        with run.phase("evaluate_population"):
+            kept.append(bytearray(b"1") * (8 << 20))
+        with run.phase("evolve_population"):
+            sorted(range(1000))
+run.finish()
+"""
+
+# Two fixes in the middle: one stops what evaluate kept, one makes what train keeps three times as much.
+FIXED = """
+import leakline
+run = leakline.init(project="erl", name="fixed", quiet=True)
+kept = []
+for generation in range(32):
+    if generation == 16:
+        run.fix("clear the history", phase="evaluate", location="training/evaluate.py:12")
+        run.fix("keep gradients for later", phase="train", location="training/train.py:80")
+    fixed = generation >= 16
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            if not fixed:
+                kept.append(bytearray(b"1") * (6 << 20))
+        with run.phase("train"):
+            kept.append(bytearray(b"1") * ((12 if fixed else 4) << 20))
+run.finish()
+"""
+
+# Report 001 again: it says a line for each step, one of ours for each fifth generation, and is killed in the sixth.
+KILLED = """
+import os, signal, sys, time
+import leakline
+
+
+class TradingEnvironment:
+    def __init__(self):
+        self.prices = bytearray(b"1") * (3 << 20)
+
+
+run = leakline.init(project="erl", name="killed", watch=[TradingEnvironment], log_every=5)
+kept, step = [], 0
+for generation in range(7):
+    with run.generation(generation):
+        with run.phase("evaluate_population"):
+            kept += [TradingEnvironment() for _ in range(2)]
+            for _ in range(12):
+                print(f"step {step}: reward 0.5", flush=True)
+                step += 1
+        if generation % 5 == 0:
+            print(f"[DEBUG] environments alive: {len(kept)}", file=sys.stderr, flush=True)
+    if generation == 6:
+        # What was taken and said a second before is with the server.
+        time.sleep(2.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def train(
+    server: Server, folder: Path, run: str, program: str, *arguments: str, **environ: str
+) -> int:
+    """As by default: nothing is set but where the server is."""
+    (folder / "train.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "train.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+        env=clean_environment(LEAKLINE_SERVER=server.address, LEAKLINE_RUN_ID=run, **environ),
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode
+
+
+def page_of(server: Server, path: str) -> str:
+    with urlopen(server.address + path) as answer:
+        return html.unescape(answer.read().decode())
+
+
+def section(page: str, name: str) -> str:
+    return re.findall(rf'<(?:section|div)[^>]* id="{name}".*?</section>', page, re.DOTALL)[0]
+
+
+def section_of(page: str, name: str) -> str:
+    """Its text, of which a break may be anywhere."""
+    return " ".join(re.sub(r"<[^>]+>", " ", section(page, name).replace("<wbr>", "")).split())
+
+
+def figure_of(page: str, name: str) -> dict[str, Any]:
+    part = re.findall(rf'data-part="{name}\.data".*?<script[^>]*>(.*?)</script>', page, re.DOTALL)
+    found: dict[str, Any] = json.loads(part[0])
+    return found
+
+
+def points(server: Server, run: str, name: str) -> list[tuple[int, float]]:
+    """(generation, reading) at the ends of generations, where there was one."""
+    items = server.get(f"/runs/{run}/series?name={name}&kind=generation_end&points=2000")["items"]
+    read = [(int(x), y) for item in items for x, y in zip(item["x"], item["last"], strict=True)]
+    return [(x, y) for x, y in read if y is not None]
+
+
+def rates(found: list[tuple[int, float]]) -> set[float]:
+    """By how much it rose per generation between each two readings."""
+    assert len(found) >= 2, found
+    return {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(found)}
+
+
+PRIORITIES = """
+import leakline
+run = leakline.init(project="erl", name="priorities", quiet=True)
+kept = []
+for generation in range(16):
+    with run.generation(generation):
+        with run.phase("evaluate"):
+            kept.append(bytearray(b"1") * (12 << 20))
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def dqn(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    done: dict[str, dict[str, Any]] = {}
+
+    def verdict(kept: str) -> dict[str, Any]:
+        if kept not in done:
+            assert train(server, tmp_path_factory.mktemp("dqn"), f"dqn-{kept}", DQN, kept) == 0
+            done[kept] = server.verdict(f"dqn-{kept}", 14)
+        return done[kept]
+
+    return verdict
+
+
+def test_a_run_in_episodes_has_them_on_its_axis_and_in_its_texts(server: Server, dqn: Any) -> None:
+    verdict = dqn("attached")
+    page = page_of(server, "/runs/dqn-attached")
+    for chart in ("trend", "books", "memory", "types", "tensors", "fill", "seconds"):
+        assert figure_of(page, chart)["x_title"] == "episode", chart
+    assert "per episode" in verdict["summary"] and "generation" not in verdict["summary"]
+    assert "14 episodes" in page
+    assert "#episode" not in page and "generation 1" not in page
+    assert server.get("/runs/dqn-attached")["unit"] == "episode"
+
+
+def test_a_buffer_beyond_its_limit_is_flagged(server: Server, dqn: Any) -> None:
+    dqn("attached")
+    lengths = points(server, "dqn-attached", "tracked.experience.length")
+    assert max(y for _, y in lengths) == 2_050
+    stores = {each["name"]: each for each in server.get("/runs/dqn-attached/stores")["items"]}
+    assert (stores["experience"]["state"], stores["experience"]["length"]) == ("over", 2_050)
+    assert stores["replay"]["state"] == "filling"
+    page = page_of(server, "/runs/dqn-attached")
+    (row,) = re.findall(r"<tr>(?:(?!</tr>).)*>experience<.*?</tr>", page, re.DOTALL)
+    assert "2,050" in row and "2,000" in row and "over" in row
+    assert re.search(r'data-status="confirmed"|status-confirmed|confirmed', row)
+    # The chart goes above the line of its capacity.
+    (line,) = (each for each in figure_of(page, "fill")["lines"] if each["name"] == "experience")
+    assert max(y for y in line["y"] if y is not None) == pytest.approx(1.025)
+
+
+def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default(
+    server: Server, dqn: Any
+) -> None:
+    verdict = dqn("attached")
+    assert rates(points(server, "dqn-attached", "tensors.graph_count")) == {200}
+    finding = verdict["findings"][0]
+    assert (finding["kind"], finding["phase"]) == ("graph", "collect"), verdict["summary"]
+    assert any("replay" in suspect["name"] for suspect in finding["suspects"])
+    page = page_of(server, "/runs/dqn-attached")
+    assert "tensors with a graph" in json.dumps(figure_of(page, "tensors"))
+    assert "replay" in section_of(page, "findings")
+
+
+def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, dqn: Any) -> None:
+    verdict = dqn("detached")
+    counted = points(server, "dqn-detached", "tensors.graph_count")
+    assert rates(counted) == {0}
+    # They are there, and as many as were stored.
+    assert rates(points(server, "dqn-detached", "tensors.count")) == {200}
+    assert not [f for f in verdict["findings"] if f["kind"] in ("graph", "tensors")], verdict[
+        "summary"
+    ]
+    assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
+
+
+def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
+    server: Server, tmp_path: Path
+) -> None:
+    assert train(server, tmp_path, "losses", LOSSES) == 0
+    verdict = server.verdict("losses", 10)
+    assert rates(points(server, "losses", "tensors.graph_count")) == {3_072}
+    finding = verdict["findings"][0]
+    assert (finding["kind"], finding["phase"]) == ("graph", "train_population"), verdict["summary"]
+    assert finding["suspects"][0]["count_per_generation"] == pytest.approx(3_072, rel=0.01)
+    assert any("Agent.losses" in suspect["name"] for suspect in finding["suspects"])
+    page = page_of(server, "/runs/losses")
+    assert "3,072" in section_of(page, "findings")
+
+
+def test_what_never_ran_and_what_stayed_flat_is_ruled_out_with_the_reason(
+    server: Server, tmp_path: Path
+) -> None:
+    assert train(server, tmp_path, "blamed", BLAMED) == 0
+    verdict = server.verdict("blamed", 12)
+    assert verdict["findings"][0]["phase"] == "evaluate_population"
+    ruled_out = {each["phase"]: each["reason"] for each in verdict["ruled_out"]}
+    assert ruled_out.keys() == {"train_population", "evolve_population"}
+    assert "never ran" in ruled_out["train_population"]
+    assert "flat" in ruled_out["evolve_population"]
+    # The evidence: how often each ran, in the API and on the page.
+    ran = {
+        line["name"]: sum(line["executions"]) for line in server.get("/runs/blamed/books")["lines"]
+    }
+    assert (ran["evaluate_population"], ran["evolve_population"]) == (12, 12)
+    assert not ran.get("train_population")
+    page = " ".join(re.sub(r"<[^>]+>", " ", page_of(server, "/runs/blamed")).split())
+    for phase, reason in ruled_out.items():
+        assert f"{phase} ({reason})" in page, phase
+
+
+def test_each_fix_has_its_effect_one_helped_and_one_made_it_worse(
+    server: Server, tmp_path: Path
+) -> None:
+    assert train(server, tmp_path, "fixes", FIXED, LEAKLINE_MAX_OVERHEAD="1") == 0
+    verdict = server.verdict("fixes", 32)
+    effects = {
+        each["fix"]: each for each in verdict["effects"] if each["measure"] == "phase_growth"
+    }
+    told = {name: (each["phase"], each["outcome"]) for name, each in effects.items()}
+    assert told == {
+        "clear the history": ("evaluate", "helped"), "keep gradients for later": ("train", "worse"),
+    }, verdict["effects"]  # fmt: skip
+    helped, worse = effects["clear the history"], effects["keep gradients for later"]
+    for effect, before, after in ((helped, 6, 0), (worse, 4, 12)):
+        for name, mib in (("before", before), ("after", after)):
+            assert effect[name]["estimate"] == pytest.approx(mib * MIB, abs=0.6 * MIB), (
+                effect,
+                name,
+            )
+    page = page_of(server, "/runs/fixes")
+    told_there = section_of(page, "effects")
+    assert re.search(r"clear the history.*helped", told_there), told_there
+    assert re.search(r"keep gradients for later.*worse", told_there), told_there
+
+
+def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
+    server: Server, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    """The generation, the trend of memory, the last 50 lines, and what was said for debugging."""
+    status = train(
+        server, tmp_path, "killed-6", KILLED, LEAKLINE_LOG_LINES="1", LEAKLINE_MAX_OVERHEAD="1"
+    )
+    assert status == -signal.SIGKILL
+    subprocess.run(
+        [sys.executable, "-m", "leakline", "sync", str(tmp_path / ".leakline"), "--server", server.address],
+        check=True, capture_output=True, timeout=60, env=clean_environment(),
+    )  # fmt: skip
+    dead = ("killed", "silent")
+    told = eventually(lambda: (r := server.get("/runs/killed-6"))["state"] in dead and r)
+    (process,) = told["processes"]
+    said = process["log_lines"]
+    assert len(said) == 50
+    # 84 steps, and two lines for debugging, of which the first has gone with the oldest.
+    assert said[-1] == "step 83: reward 0.5"
+    assert "[DEBUG] environments alive: 12" in said
+    assert said[0] == "step 35: reward 0.5"
+    alive = points(server, "killed-6", "type.__main__.TradingEnvironment.count")[-1]
+    assert alive == (6, 14)
+    for path in ("/runs/killed-6", "/runs/killed-6/report.html"):
+        page = page_of(server, path)
+        assert "7 generations" in page, path
+        assert "at generation 6" in section_of(page, "end"), path
+        ends = [
+            each for each in figure_of(page, "trend")["lines"] if each["name"] == "generation end"
+        ]
+        assert all(line["y"][-1] - line["y"][0] > 6 * 5 * MIB for line in ends) and ends, path
+        rows = re.findall(r"<code[^>]*>(.*?)</code>", section(page, "lines"))
+        assert [re.sub(r"<[^>]+>", "", row) for row in rows] == said, path
+        # What the line of every fifth generation says: memory, and how many environments are alive.
+        assert "RSS" in section_of(page, "end"), path
+        counted = next(
+            each
+            for each in figure_of(page, "types")["lines"]
+            if each["name"] == "TradingEnvironment"
+        )
+        assert counted["y"][-1] == 14, path
+
+
+@pytest.mark.parametrize(
+    ("setting", "called"),
+    [
+        (None, "minor"),
+        ("major=10 MiB,critical=1 GiB", "major"),
+        ("major=1 MiB,critical=10 MiB", "critical"),
+    ],
+)
+def test_from_how_much_on_a_leak_is_critical_is_a_setting_of_the_server(
+    start_server: Callable[..., Server], tmp_path: Path, setting: str | None, called: str
+) -> None:
+    environ = {} if setting is None else {"LEAKLINE_PRIORITIES": setting}
+    server = start_server(tmp_path, **environ)
+    assert train(server, tmp_path, "priorities", PRIORITIES) == 0
+    verdict = server.verdict("priorities", 16)
+    assert verdict["findings"][0]["growth_bytes_per_generation"]["estimate"] == pytest.approx(
+        12 * MIB, rel=0.1
+    )
+    assert verdict["findings"][0]["priority"] == called
+    assert called in section_of(page_of(server, "/runs/priorities"), "findings").split()
+    (incident,) = server.get("/incidents")["items"]
+    assert incident["finding"]["priority"] == called
+    text = page_of(server, "/runs/priorities/report.md")
+    assert f"| {called.upper()} |" in text
+    others = {"minor", "major", "critical"} - {called}
+    assert not [word for word in others if f"| {word.upper()} |" in text]
