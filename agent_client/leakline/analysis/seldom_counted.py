@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from .candidates import Candidate, bytes_series, describe, family_of
-from .counts import CountGrowth
+from .counts import LOOK_BACK, CountGrowth
+from .series import Lane
 from .study import Assessed, LaneStudy
 
 _MIN_READINGS: Final = 3
@@ -55,8 +56,8 @@ def _risen_with(
     if not study.lane.has(bytes_series(name, family)):
         return None
     begin = a.start[0] - 1 if a.start is not None else 0.0
-    x, sizes = _since(*study.lane.points(bytes_series(name, family), upto), begin)
-    at, counts = _since(*study.lane.points(series, upto), begin)
+    x, sizes = _since(study.lane, bytes_series(name, family), upto, begin)
+    at, counts = _since(study.lane, series, upto, begin)
     if len(x) < _MIN_READINGS or at != x or x[-1] - x[0] < _PART * a.window:
         return None
     if not (_is_what_memory_gained(study, x, sizes, upto) and _rises(counts)):
@@ -66,9 +67,11 @@ def _risen_with(
     return replace(known, bytes_rate=(sizes[-1] - sizes[0]) / (x[-1] - x[0]))
 
 
-def _since(x: Sequence[float], y: Sequence[float], begin: float) -> tuple[list[float], list[float]]:
+def _since(lane: Lane, series: str, upto: int, begin: float) -> tuple[list[float], list[float]]:
+    """What is counted more often than that has a pattern of its own."""
+    x, y = lane.points(series, upto, newest=LOOK_BACK)
     first = next((i for i, at in enumerate(x) if at >= begin), len(x))
-    return list(x[first:]), list(y[first:])
+    return x[first:], y[first:]
 
 
 def _rises(values: Sequence[float]) -> bool:
