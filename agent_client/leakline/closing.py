@@ -31,7 +31,7 @@ def closing_words(settings: Settings, *, asks: bool = True, command: str = "leak
     spools = sorted(where.glob("*.spool"))
     if not spools:
         return "nothing was recorded: the program had ended before it could be looked at"
-    if not any(_is_ours(path) for path in spools):
+    if not any(is_ours(path) for path in spools):
         return ""
     if asks and settings.mode == "online":
         told = _of_server(settings, command)
@@ -51,7 +51,7 @@ def closing_words(settings: Settings, *, asks: bool = True, command: str = "leak
     return f"{told}; {more}"
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Whether it is of a program that was counted by time; a damaged one says nothing of that."""
     try:
         return read_header(path)[0].unit in UNITS_OF_TIME

@@ -111,21 +111,25 @@ def _stat(path: Path) -> os.stat_result:
         raise SpoolError(path, f"cannot be read ({error.strerror})") from error
 
 
-def settle(path: Path, known: tuple[str, str] | None = None) -> None:
+def settle(path: Path, known: tuple[str, str] | None = None, *, knows_better: bool = False) -> None:
     """Note how a process ended that is gone and did not say so. Raises SpoolError.
 
     ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
+    ``knows_better``: what the process has called finished is as its parent knows it; its exit status it could not see.
     """
     with claimed(path) as fd:
         if fd is not None:
-            _note_end(path, fd, known)
+            _note_end(path, fd, known, knows_better)
 
 
-def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) -> None:
-    if read_open_end(fd, path) is not None:
+def _note_end(
+    path: Path, fd: Descriptor, known: tuple[str, str] | None = None, knows_better: bool = False
+) -> None:
+    said = read_open_end(fd, path)
+    end = _end_of(path) if said is None else said.payload()
+    if said is not None and not (knows_better and known and known[0] != end["state"] == "finished"):
         return
-    end = _end_of(path)
-    if known is not None and end["state"] == "silent":
+    if known is not None and end["state"] in ("silent", "finished"):
         end = {**end, "state": known[0], "reason": known[1]}
     # Where nothing can be written, it stays as it was: without an end.
     with suppress(OSError):

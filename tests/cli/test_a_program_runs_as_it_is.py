@@ -31,7 +31,9 @@ def test_wrong_use_starts_nothing(leakline: Any, words: tuple[str, ...], why: st
 @pytest.mark.parametrize(
     ("ending", "status", "how"),
     [
-        ("sys.exit(7)", 7, ("finished", "")),
+        ("sys.exit(7)", 7, ("failed", "exit status 7")),
+        ("sys.exit(0)", 0, ("finished", "")),
+        ("raise ValueError(3)", 1, ("failed", "ValueError")),
         ("os._exit(5)", 5, ("failed", "exit status 5")),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ("terminated", "SIGKILL")),
     ],
@@ -46,6 +48,23 @@ def test_the_exit_status_is_that_of_the_program(
     # Told how so short a program is judged.
     last = said.stderr.splitlines()[-1]
     assert "learning" in last and "leakline run --per second" in last
+
+
+def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place) -> None:
+    """Its run may be over long before it fails at something else."""
+    said = place.python(
+        """
+        import sys, leakline
+        run = leakline.init(unit="epoch")
+        for number in range(3):
+            run.epoch(number)
+        run.finish()
+        sys.exit(7)
+        """
+    )
+    assert said.returncode == 7
+    (recorded,) = place.recorded()
+    assert recorded.how == ("finished", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

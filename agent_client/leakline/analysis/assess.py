@@ -18,6 +18,7 @@ from .evidence import Rise, Scale
 from .handles import with_handles
 from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
+from .seldom_counted import with_seldom_counted
 from .sharing import share_out
 from .stores import is_stored
 from .study import (
@@ -69,6 +70,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
     found = with_handles(found, candidates)
+    found = with_seldom_counted(study, found, upto)
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
 

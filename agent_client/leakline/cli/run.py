@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..analysis.units import UNITS_OF_TIME
-from ..closing import closing_words
+from ..closing import closing_words, is_ours
 from ..delivery import Delivery
 from ..errors import BadArgument, LeaklineError, ServerUnreachable, SpoolError
 from ..launching import Program, end_of, leave_as, plan_for
@@ -163,10 +163,16 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Note how processes ended that could not say it: killed, or crashed."""
-    for path in sorted(settings.run_directory.glob("*.spool")):
+    """Note how processes ended that could not say it: killed, crashed, or by a status that none learns of its own end.
+
+    A program with a run of its own says itself what became of that.
+    """
+    spools = sorted(settings.run_directory.glob("*.spool"))
+    of_program = [path for path in spools if _is_of(path, pid)]
+    for path in spools:
         with suppress(SpoolError):
-            settle(path, end if _is_of(path, pid) else None)
+            known = end if path in of_program else None
+            settle(path, known, knows_better=of_program == [path] and is_ours(path))
 
 
 def _send_what_is_left(settings: Settings) -> bool:
@@ -188,4 +194,8 @@ def _send_what_is_left(settings: Settings) -> bool:
 
 
 def _is_of(path: Path, pid: int) -> bool:
-    return read_header(path)[1].pid == pid
+    """A damaged one is nobody's."""
+    try:
+        return read_header(path)[1].pid == pid
+    except SpoolError:
+        return False

@@ -1,0 +1,92 @@
+"""A program that calls nothing of ours is counted after 2, 4, 8 and 16 seconds: enough to name what bytes it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from leakline.analysis import examine
+from leakline.analysis.history import history_from_batches
+from leakline.analysis.results import Finding
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+
+MB = 1_000_000
+SECONDS = 26
+GROWS = 5 * MB
+CENSUSES = (2, 4, 8, 16)
+# Second -> how many there are, and their bytes.
+Table = Mapping[int, tuple[int, int]]
+
+
+def table(each: int = MB, *, per_second: int = 5, at: tuple[int, ...] = CENSUSES) -> Table:
+    return {second: (per_second * second, per_second * second * each) for second in at}
+
+
+def found(types: Mapping[str, Table], bytes_series: str = "type.{}.bytes") -> Finding:
+    """The finding of a run that gains 5 MB each second, with these types counted."""
+    snapshots = []
+    for second in range(SECONDS):
+        gained = 30 * MB + GROWS * second
+        samples = {"process.rss_bytes": gained + 9 * MB, "process.anon_bytes": gained}
+        for name, counted in types.items():
+            if second in counted:
+                count, size = counted[second]
+                samples |= {f"type.{name}.count": count, bytes_series.format(name): size}
+        snapshots.append(
+            Snapshot(
+                sequence=second, time=1e9 + second, monotonic=float(second), generation=None, phase=None,
+                label="", kind="generation_end", samples=samples,
+            )
+        )  # fmt: skip
+    batch = Batch(ProcessIdentity("a"), tuple(snapshots))
+    verdict = examine(history_from_batches(RunHeader("r", "p", "n", "second", None, 1e9), [batch]))
+    return next(f for f in verdict.findings if f.status in ("suspected", "confirmed"))
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        table(each=MB // 5),
+        table(each=2 * MB),
+        table(at=(2, 4)),
+        {**table(), 16: (80, 41 * MB)},
+        {**table(), 8: (20, 20 * MB)},
+        {second: (7, size) for second, (_, size) in table().items()},
+    ],
+    ids=["a fifth", "twice as much", "two readings", "rose no more", "not each time", "no more"],
+)
+def test_bytes_that_are_not_what_memory_gained_name_nothing(counted: Table) -> None:
+    finding = found({"bytearray": counted})
+    assert (finding.kind, finding.suspects) == ("native", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "kind"),
+    [
+        ("bytearray", "type.{}.bytes", "objects"),
+        ("str", "type.{}.bytes", "objects"),
+        ("numpy.ndarray", "arrays.bytes", "arrays"),
+    ],
+)
+def test_the_type_whose_bytes_are_what_memory_gained_is_named(
+    name: str, series: str, kind: str
+) -> None:
+    finding = found({name: table()}, series)
+    (suspect,) = finding.suspects
+    assert (finding.kind, suspect.name) == (kind, name)
+    assert suspect.count_per_generation == pytest.approx(5)
+    assert suspect.bytes_per_generation == pytest.approx(GROWS)
+    assert not any("No Python object" in line for line in finding.evidence)
+    assert any(line.startswith("Measured objects explain 100%") for line in finding.evidence)
+
+
+def test_of_several_the_one_with_most_of_the_bytes_is_named() -> None:
+    """The numbers that our own client keeps rise as well."""
+    finding = found({"int": table(each=28, per_second=32), "bytearray": table()})
+    assert [suspect.name for suspect in finding.suspects] == ["bytearray"]
+
+
+def test_a_name_makes_nobody_surer() -> None:
+    named, unnamed = found({"bytearray": table()}), found({})
+    assert (named.status, named.confidence) == (unnamed.status, unnamed.confidence)
