@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import zstandard
 
+from leakline.environment import masked
 from leakline.snapshot import WIRE_VERSION, ProcessIdentity
 
 from . import number_columns
@@ -406,6 +407,7 @@ def _check_event(i: int, event: wire.Event) -> None:
         _check_pairs(i, event, "devices", "must be bytes by series: {series: [before, after]}")
     if event.kind == "log":
         _check_lines(i, event.data.get("lines"))
+        event.data["lines"] = [masked(line) for line in event.data["lines"]]
     promises = event.data.get("promises")
     if event.kind == "fix" and not (promises is None or isinstance(promises, dict)):
         raise InvalidField(f"events[{i}].data.promises", promises, "must be an object")

@@ -10,6 +10,7 @@ from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from leakline.analysis.results import Interval, OomForecast, StoreFill, TypeGrowth
+from leakline.environment import masked
 
 from ..limits import (
     MAX_CONFIG_BYTES,
@@ -30,6 +31,7 @@ from ..limits import (
     MAX_TIME_SECONDS,
     MAX_TOLD_NAMES,
 )
+from ..redaction import redacted
 from ..texts import (
     SAYS_SOMETHING,
     all_without_control,
@@ -58,7 +60,8 @@ def _told_in(limit_bytes: int) -> AfterValidator:
         encoded = msgspec.json.encode(told)
         if len(encoded) > limit_bytes:
             raise ValueError(f"has more than {limit_bytes} bytes as JSON")
-        return all_without_control(told) if may_steer(encoded) else told
+        shown: dict[str, Any] = redacted(all_without_control(told) if may_steer(encoded) else told)
+        return shown
 
     return AfterValidator(check)
 
@@ -151,6 +154,10 @@ class WaitingRequest(BaseModel):
     rank: int
 
 
+def _reason(text: str) -> str:
+    return masked(without_control(text))
+
+
 class RunChanges(Strict):
     """Only what is given changes. With `instance`, `state` ends that process, and the run with the last of them."""
 
@@ -159,9 +166,7 @@ class RunChanges(Strict):
 
     state: Literal["running", "finished", "failed", "terminated", "killed", "silent"] | None = None
     ended_at: UnixSeconds | None = None
-    reason: Annotated[str, Field(max_length=MAX_REASON_LENGTH), AfterValidator(without_control)] = (
-        ""
-    )
+    reason: Annotated[str, Field(max_length=MAX_REASON_LENGTH), AfterValidator(_reason)] = ""
     instance: Annotated[str, Field(max_length=MAX_INSTANCE_LENGTH, pattern=NO_CONTROL)] | None = (
         None
     )
