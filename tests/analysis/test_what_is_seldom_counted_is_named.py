@@ -90,3 +90,18 @@ def test_of_several_the_one_with_most_of_the_bytes_is_named() -> None:
 def test_a_name_makes_nobody_surer() -> None:
     named, unnamed = found({"bytearray": table()}), found({})
     assert (named.status, named.confidence) == (unnamed.status, unnamed.confidence)
+
+
+def test_numbers_that_every_program_makes_are_no_suspects_beside_a_class_that_is_the_growth() -> (
+    None
+):
+    """Counted every second, so that each has a pattern of its own."""
+    seconds = tuple(range(SECONDS))
+    every = {
+        "app.Episode": table(each=64, at=seconds),
+        "bytearray": table(each=MB, at=seconds),
+        "int": table(each=28, per_second=32, at=seconds),
+    }
+    finding = found(every)
+    assert [suspect.name for suspect in finding.suspects] == ["app.Episode", "bytearray"]
+    assert not any("int" in line.split() for line in finding.evidence)

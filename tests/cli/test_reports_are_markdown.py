@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import GENERATIONS, STARTED, by_the_minute, post_run
 
 import leakline as client
+from leakline.snapshot import RunHeader
 
 
 @pytest.fixture
@@ -70,6 +72,19 @@ def test_a_comparison_becomes_markdown(leakline: Any, server: str) -> None:
     assert any(" in `evaluate`: `app.Environment`" in line for line in gone)
     assert "- New: nothing" in lines
     assert f"{server}/compare?before=run1&after=run2" in lines[-1]
+
+
+def test_a_run_without_generations_is_told_by_its_time(leakline: Any, server: str) -> None:
+    header = RunHeader("minutes-told", "by-time", "told", "minute", None, STARTED)
+    post_run(server, header, 0, by_the_minute)
+    said = leakline("compare", "app/fixed", "by-time/told", "--markdown", "--server", server)
+    (progress,) = [
+        cells(line) for line in said.output.splitlines() if line.startswith("| progress |")
+    ]
+    count, unit = progress[2].split()
+    assert unit == "minutes" and int(count.replace(",", "")) >= GENERATIONS - 1
+    assert "The two runs have no generations in common." in said.output
+    assert "Compared over" not in said.output
 
 
 def test_the_gate_stays_closed_and_says_nothing_between_the_lines(

@@ -62,6 +62,18 @@ def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
     assert of_run(api, "empty") == {}
 
 
+@pytest.mark.parametrize(
+    ("unit", "is_told"), [("minute", False), ("second", False), ("epoch", True)]
+)
+def test_a_program_that_counts_no_generations_has_no_number_of_them(
+    api: TestClient, unit: str, is_told: bool
+) -> None:
+    api.post("/api/v1/runs", json={"id": "timed", "project": "p", "name": "n", "unit": unit})
+    found = of_run(api, "timed")
+    assert found["leakline_run_severity"] == 0.0
+    assert ("leakline_run_generations" in found) is is_told
+
+
 def test_a_leaking_run_has_its_headline_numbers(api: TestClient, make_run: Any) -> None:
     limit = 4 * 2**30
     run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: limit})

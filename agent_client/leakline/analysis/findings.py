@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from .advice import advice_for
-from .attribution import Cause, holds
+from .attribution import SMALL, Cause, holds
 from .books import executions_each
 from .candidates import OF_OTHERS, Candidate
 from .child_processes import growing_children, growing_line
@@ -90,7 +90,7 @@ def _holder(study: LaneStudy, cause: Cause) -> str | None:
 
 def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
-    for position, member in enumerate(cause.members):
+    for position, member in enumerate(_of_note(cause)):
         if position and member.role == "container" and not holds(member, cause.members[0]):
             continue
         if any(s.name == member.name for s in found):
@@ -118,6 +118,23 @@ def _children(study: LaneStudy, a: Assessed) -> tuple[Suspect, ...]:
         return ()
     since = None if a.start is None else a.start[0]
     return growing_children(study.lane, since, a.cause.rate.estimate)
+
+
+def _of_note(cause: Cause) -> list[Candidate]:
+    """Without plain types behind another owner that were measured and are next to nothing of the growth: the numbers
+    and strings that every program makes, and our own client with it.
+    """
+    least = SMALL * cause.rate.estimate
+    return [
+        member
+        for position, member in enumerate(cause.members)
+        if not position
+        or member.family != "plain"
+        or member.declared
+        or member.violation is not None
+        or member.bytes_rate is None
+        or member.bytes_rate >= least
+    ]
 
 
 def _kept_in(study: LaneStudy, cause: Cause) -> list[Suspect]:
@@ -200,7 +217,7 @@ def _contract_lines(a: Assessed) -> list[str]:
 
 def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
-    for member in a.cause.members[:3]:
+    for member in _of_note(a.cause)[:3]:
         g = member.growth
         what = f"{_named(member)} grows by {format_count(g.slope)} per {unit}"
         if g.pattern == "constant":

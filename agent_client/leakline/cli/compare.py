@@ -17,10 +17,12 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, get_args
 from urllib.parse import quote
 
 from ..analysis.results import Outcome
+from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import count_of, worded
 from ..report.comparison import ComparisonTold, SideTold, comparison_markdown
 from ..report.facts import (
@@ -106,8 +108,19 @@ def _markdown(comparison: Mapping[str, Any], asker: Asker) -> str:
 
 
 def _side(run: Mapping[str, Any]) -> SideTold:
-    progress = count_of(run["generations"], run["unit"])
-    return SideTold(run["project"], run["name"], run["id"], progress)
+    return SideTold(run["project"], run["name"], run["id"], _progress(run))
+
+
+def _progress(run: Mapping[str, Any]) -> str:
+    """How many generations; of a program that counts none, for how long."""
+    seconds_each = UNITS_OF_TIME.get(run["unit"])
+    if seconds_each is None:
+        return count_of(run["generations"], run["unit"])
+    began, until = (
+        datetime.fromisoformat(each).timestamp()
+        for each in (run["started_at"], run["ended_at"] or run["last_seen_at"])
+    )
+    return count_of(int((until - began) / seconds_each), run["unit"])
 
 
 def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: str) -> bool:

@@ -149,6 +149,8 @@ def _of(side: SideTold, what: str) -> str:
 
 
 def _support(found: Json, unit: str) -> str:
+    if not found["generations_compared"]:
+        return f"The two runs have no {unit}s in common."
     compared = f"Compared over {found['generations_compared']:,} {unit}s that both runs have"
     difference = found["growth_bytes_per_generation"].get("difference")
     if difference is None:

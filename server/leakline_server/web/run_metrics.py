@@ -11,6 +11,7 @@ from typing import Any, Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from leakline.analysis.results import SEVERITY
+from leakline.analysis.units import UNITS_OF_TIME
 
 from ..store import runs
 from ..store.engine import Engine
@@ -43,6 +44,11 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _generations(run: Summary) -> float | None:
+    """None of a program that counts none: its growth is per minute or second."""
+    return None if run["unit"] in UNITS_OF_TIME else float(run["generations"])
+
+
 def _rank(order: Sequence[str], value: str) -> float | None:
     """None where a newer version wrote a value that this one does not know."""
     return float(order.index(value)) if value in order else None
@@ -57,7 +63,7 @@ def _oom_at(run: Summary) -> float | None:
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("rss_bytes", "Resident memory of live runs.", lambda run: run["rss_bytes"]),
     ("peak_bytes", "Largest resident memory of live runs.", lambda run: run["peak_bytes"]),
-    ("generations", "Generations that a live run has been through.", lambda run: run["generations"]),
+    ("generations", "Generations that a live run has been through.", _generations),
     ("generations_planned", "Generations that a live run has planned.", lambda run: run["total"]),
     ("growth_bytes_per_generation", "Growth per generation of live runs.", _growth("estimate")),
     ("growth_bytes_per_generation_low", "Its 90 % interval begins here.", _growth("low")),
