@@ -367,8 +367,8 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
         for each in changes[:MAX_ROWS]
     ]  # fmt: skip
     how = (
-        f"Live instances in both runs, per {unit}, the difference with its 90 % interval. First what findings name, then "
-        "classes of the program, then what grows along with them, and last what grows in neither."
+        f"Live instances in both runs, per {unit}, the difference with its 90 % interval. First what findings name, "
+        "then classes of the program, then what grows along with them, and last what grows in neither."
     )
     return Section("by-type", "By type", how, table=table(heads, rows))
 
