@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .budget import Governor
-from .caches import CacheFalls
 from .looks import Measured
 from .output import OutputTail
 from .phases import Frame, PhaseBooks, Reading, book_samples
@@ -23,6 +22,9 @@ from .probes.peaks import PEAK
 from .recorder import Losses
 from .sampler import Sampler
 from .snapshot import Event, Number, Snapshot
+
+if TYPE_CHECKING:
+    from .caches import CacheFalls
 
 EVENTS_LIMIT: Final = 256
 GAUGES_LIMIT: Final = 128
@@ -71,7 +73,8 @@ class Loop:
         self._told_too_large = False
         self._limits: dict[str, Number] = {}
         self._books = PhaseBooks(self._read())
-        self._caches = CacheFalls()
+        # Of what torch keeps of devices; loaded once a device is read.
+        self._caches: CacheFalls | None = None
         self._own_bytes = 0
         self._last_exception = 0
         self.generation: int | None = None
@@ -320,7 +323,7 @@ class Loop:
         """For a cleanup, which tells itself what it gave back."""
         found = self.sampler.device_bytes()
         with self._order:
-            self._caches.see(found, tell=False)
+            self._tell_caches(found, tell=False)
         return found
 
     def counts(self) -> dict[str, int]:
@@ -351,8 +354,7 @@ class Loop:
             gauges = self._gauges if kind == "generation_end" else self._fresh_gauges
             samples.update({f"gauge.{name}": self._gauges[name] for name in gauges})
             self._fresh_gauges.clear()
-            for fall in self._caches.see(samples):
-                self.note("mark", *fall.told)
+            self._tell_caches(samples)
             events, self._events = [*self._events, *self._collections()], []
             snapshot = Snapshot(
                 number, self._wall_clock(), self._clock(), self.generation, phase, label[:LABEL_LIMIT], kind,
@@ -389,6 +391,17 @@ class Loop:
             )
             for each in self.sampler.take_collections()
         ]  # fmt: skip
+
+    def _tell_caches(self, samples: Mapping[str, Number], *, tell: bool = True) -> None:
+        """What a device got back since the reading before. Holding the order."""
+        if self._caches is None:
+            if not any(name.startswith(("cuda.", "mps.")) for name in samples):
+                return
+            from .caches import CacheFalls
+
+            self._caches = CacheFalls()
+        for fall in self._caches.see(samples, tell=tell):
+            self.note("mark", *fall.told)
 
     def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
         """``process.phase_peak_bytes``: the highest of all peaks told while this phase was open."""

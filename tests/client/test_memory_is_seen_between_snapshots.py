@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -231,7 +230,6 @@ def test_full_collections_of_the_program_are_events_with_what_they_freed(
     assert told.time <= after.time
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel does not say")
 def test_a_collection_tells_the_resident_memory_that_went_with_it(
     offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
 ) -> None:

@@ -97,7 +97,7 @@ WEB = ROOT / "server" / "leakline_server" / "web"
 # The rooms that make the parts of a page, and the template that has the others.
 RUN_PAGE = (
     "sections", "inventory", "ending_view", "waterfall_view", "calculator", "growth_since", "notes_view", "planned",
-    "promises", "effects_view", "expectations_view", "forecasts_view",
+    "promises", "effects_view", "expectations_view", "forecasts_view", "types_view",
 )  # fmt: skip
 COMPARISON = ("compare_view", "promises", "effects_view")
 
@@ -112,7 +112,7 @@ def test_every_part_of_a_page_is_told_and_called_as_there(
     named = set(re.findall(r"\*\*([^*]+)\*\*", "\n".join(rows_of_parts(document))))
     made = {title for room in rooms for title in titles_of(WEB / f"{room}.py")}
     drawn = re.findall(r"<h2[^>]*>([\w ]+)</h2>", (ROOT / "templates" / template).read_text())
-    tiles = {"GROWTH", "PEAK", "TIME"} if document == "fixes.md" else set()
+    tiles = {"GROWTH", "AFTER n", "PEAK", "TIME"} if document == "fixes.md" else set()
     assert len(made) > 8
     assert named == made | {*drawn} | tiles
 
