@@ -64,7 +64,7 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        found.append(native_growth(study, memory, left, kept, rise, scale, start, upto))
+        found.append(native_growth(study, memory, left, kept, rise, scale, start, upto, candidates))
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))

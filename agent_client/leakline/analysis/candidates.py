@@ -240,10 +240,16 @@ def _bytes_rate(
             if rate is not None:
                 return rate, False
         return None, False
-    series = {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
-    series = JS_TENSOR_BYTES if name == JS_TENSOR else series
-    rate = rate_of(facts.lane, series, growth.start, upto)
+    rate = rate_of(facts.lane, bytes_series(name), growth.start, upto)
     return rate, family in ("tensor", "array") and rate is not None
+
+
+def bytes_series(name: str) -> str:
+    """The series of what the objects of a type own."""
+    if name == JS_TENSOR:
+        return JS_TENSOR_BYTES
+    families: dict[Family, str] = {"tensor": "tensors.bytes", "array": "arrays.bytes"}
+    return families.get(family_of(name, "type"), f"type.{name}.bytes")
 
 
 def rate_of(lane: Lane, series: str, start: float, upto: int) -> float | None:

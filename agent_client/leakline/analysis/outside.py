@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from .attribution import Cause, Memory
 from .candidates import NOWHERE, Candidate, Place, place_of
 from .channels import Channel, allocator_rate, garbage_per_generation
+from .early import in_step
 from .evidence import Rise, Scale
 from .fingerprint import fingerprint_of
 from .garbage import garbage_of, may_pass, members_of, no_growth, together
@@ -21,6 +22,7 @@ from .trend import NO_GROWTH, floor_slope
 
 # The share of a growth from which it is called after what the allocator keeps.
 _MOSTLY: Final = 0.5
+_KINDS: Final[Mapping[str, Kind]] = {"array": "arrays", "tensor": "tensors"}
 
 
 def retained(study: LaneStudy, memory: Memory, causes: Sequence[Cause], upto: int) -> float:
@@ -45,8 +47,12 @@ def native_growth(
     scale: Scale,
     start: Start | None,
     upto: int,
+    known: Sequence[Candidate] = (),
 ) -> Assessed:
-    """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
+    """Growth that no count accounts for; ``kept`` of it is what the C allocator keeps unused.
+
+    Where the measured sizes of a type have risen with it from look to look, it is of that type.
+    """
     bend = study.bend(upto) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     if is_javascript(study.lane.series):
@@ -54,7 +60,15 @@ def native_growth(
         kind = "tensors"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
+    seen = in_step(study, upto, known) if kind == "native" else None
     cause = Cause(kind, memory.place(), (), None, rate)
+    if seen is not None:
+        cause = replace(
+            cause,
+            kind=_KINDS.get(seen.family, "objects"),
+            members=(seen,),
+            measured=seen.bytes_rate,
+        )
     return Assessed(
         cause, bend, window_since(study, bend, upto), rise, frozenset(), scale,
         study.lane.name,
