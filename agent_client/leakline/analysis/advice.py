@@ -22,12 +22,16 @@ from .history import RunHistory
 from .results import Finding, Kind
 from .series import Lane
 from .study import Assessed
-from .wording import format_bytes, short_name
+from .wording import COUNTED_TOO_SELDOM, format_bytes, short_name
 
 MAX_LINES: Final = 6
 # Where no object was ever counted, memory outside Python is a guess like any other.
 _FROM_OUTSIDE: Final = (
     "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
+)
+# Native code is blamed once objects have been counted.
+_NEXT_LOOK: Final = (
+    "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
@@ -352,6 +356,8 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
     if finding.kind == "children" and _rises(lane, _CHILDREN):
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
+    if COUNTED_TOO_SELDOM in finding.evidence:
+        known = (_NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])
 

@@ -21,6 +21,7 @@ from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import (
+    COUNTED_TOO_SELDOM,
     SEEN_FROM_OUTSIDE,
     format_bytes,
     format_change,
@@ -30,6 +31,9 @@ from .wording import (
 )
 
 _MAX_SUSPECTS: Final = 8
+# Read at each census; two of them show what has grown in between.
+_COUNTED: Final = "python.objects"
+_LOOKS_THAT_TELL: Final = 2
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -277,6 +281,8 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
     if cause.kind == "native":
         if study.facts.from_outside:
             return [SEEN_FROM_OUTSIDE]
+        if _counted_too_seldom(study.lane, a):
+            return [COUNTED_TOO_SELDOM]
         return ["No Python object that was counted explains it."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with it: they grow larger."]
@@ -298,6 +304,14 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
         return []
     share = min(1.0, cause.measured / cause.rate.estimate)
     return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}."]
+
+
+def _counted_too_seldom(lane: Lane, a: Assessed) -> bool:
+    """Whether fewer than two looks at the heap have seen it grow, of a program that is looked at."""
+    if not lane.has(_COUNTED):
+        return False
+    at, _ = lane.points(_COUNTED)
+    return sum(a.start is None or x >= a.start[0] - 1 for x in at) < _LOOKS_THAT_TELL
 
 
 def _phase_lines(a: Assessed) -> list[str]:

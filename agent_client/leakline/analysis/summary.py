@@ -9,6 +9,7 @@ from .budgets import budget_title
 from .plan import band_title
 from .results import Finding, Interval, Status
 from .wording import (
+    COUNTED_TOO_SELDOM,
     SEEN_FROM_OUTSIDE,
     entries_in,
     format_bytes,
@@ -156,6 +157,9 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     if SEEN_FROM_OUTSIDE in finding.evidence:
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
         return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
+    if COUNTED_TOO_SELDOM in finding.evidence:
+        keeps = "keeps" if finding.phase else "gains"
+        return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.analysis.wording import SEEN_FROM_OUTSIDE
+from leakline.analysis.wording import COUNTED_TOO_SELDOM, SEEN_FROM_OUTSIDE
 from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
@@ -180,6 +180,9 @@ def _what(finding: Json, unit: str) -> Tile:
     kind = KINDS[finding["kind"]]
     if _is_from_outside(finding):
         return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
+    if COUNTED_TOO_SELDOM in finding["evidence"]:
+        short = "objects were counted too seldom"
+        return Tile("WHAT", _not_known(False), short, "#types", finding["status"])
     if not suspects:
         return Tile(
             "WHAT", kind.capitalize(), "no type or holder named yet", "#types", finding["status"]
@@ -318,7 +321,8 @@ def _location(finding: Json) -> Cell | None:
 
 
 def _kind(finding: Json) -> str:
-    return "unknown memory" if _is_from_outside(finding) else KINDS[finding["kind"]]
+    unknown = _is_from_outside(finding) or COUNTED_TOO_SELDOM in finding["evidence"]
+    return "unknown memory" if unknown else KINDS[finding["kind"]]
 
 
 def priority_of(finding: Json) -> str:
