@@ -61,6 +61,8 @@ def site(
     monkeypatch.setenv("LEAKLINE_WEBHOOK_ALLOW", "127.0.0.0/8")
     monkeypatch.setenv("LEAKLINE_WEBHOOK_SECRET", "whsec_" + "QUJD" * 8)
     monkeypatch.setenv("LEAKLINE_LOG_FORMAT", "json")
+    # As docker-compose.yml has it for the network that the proxy is on.
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
     with postgres_copies.new(tmp_path) as url:
         arguments = ["--database-url", url]
         servers = [serve(arguments=arguments), serve(arguments=arguments)]
