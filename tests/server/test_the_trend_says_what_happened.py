@@ -8,7 +8,14 @@ from leakline.caches import CacheFall
 from leakline_server.chart_parts import Axis, Mark
 from leakline_server.web import inventory
 from leakline_server.web.accounted import accounted
-from leakline_server.web.annotations import MAX_COLLECTIONS, MAX_MARKS, Clock, fix_effects, marks
+from leakline_server.web.annotations import (
+    MAX_CACHES,
+    MAX_COLLECTIONS,
+    MAX_MARKS,
+    Clock,
+    fix_effects,
+    marks,
+)
 from leakline_server.web.notes_view import Note
 from leakline_server.web.run_view import progress
 
@@ -116,6 +123,14 @@ def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None
     assert found.text == (
         "cache of cuda.0: gave at least 3.00 GiB back to the device: 10.00 GiB kept before, 7.00 GiB after"
     )
+
+
+def test_emptied_caches_push_no_word_of_a_person_aside() -> None:
+    name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).told
+    caches = [event("mark", name, generation=i, **data) for i in range(10, 500)]
+    found = made(event("fix", "bound", generation=5), event("mark", "note", generation=6), *caches)
+    assert {"bound", "note"} <= {mark.label for mark in found}
+    assert [mark.label for mark in found].count(name) == MAX_CACHES
 
 
 def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:

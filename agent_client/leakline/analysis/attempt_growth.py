@@ -10,6 +10,7 @@ from .history import RunHistory
 from .processes import measured
 from .results import AttemptGrowth, Interval, Stretch
 from .series import Lane, lanes_of, with_its_generations
+from .spans import union
 from .study import LaneStudy, memory_since
 from .units import UNITS_OF_TIME
 
@@ -38,9 +39,10 @@ def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
 
 
 def _generations(lanes: Sequence[Lane]) -> Stretch:
+    """Of lanes that have ended some each."""
     # What is left out of a very long one it has ended as well.
-    ended = [g for lane in lanes for g in (*lane.generations, *lane.left_out.generations)]
-    return Stretch(min(ended), max(ended))
+    ended = union(lane.lived for lane in lanes).spans
+    return Stretch(ended[0][0], ended[-1][1])
 
 
 def _growth(history: RunHistory, lanes: Sequence[Lane]) -> Interval | None:

@@ -4,7 +4,7 @@ in that time, or to ourselves.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
@@ -164,7 +164,9 @@ def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
     """How many generations each of these stands for: itself, and those left out before it."""
     if not left_out:
         return ()
-    upto = [len(left_out.upto(generation)) for generation in generations]
+    starts = [first for first, _ in left_out.spans]
+    gone = list(accumulate((last - first + 1 for first, last in left_out.spans), initial=0))
+    upto = [gone[bisect(starts, generation)] for generation in generations]
     return tuple(1 + now - before for before, now in pairwise((0, *upto)))
 
 

@@ -48,9 +48,10 @@ def with_ratings(rows: Iterable[TypeGrowth], status: Status | None) -> tuple[Typ
 
 
 def change_rating(rating: str, difference: int, readings: int, status: str | None) -> ChangeRating:
-    """A declared count is as expected, or a problem. What grows is a problem in a run that leaks, or may, and expected
-    in one of which the verdict says that it does not. Any other count is good: a rise once there is a verdict, and
-    readings enough to tell that it does not go on."""
+    """A declared count is as expected, or a problem. What grows is a problem in a run that leaks, or may, expected in
+    one of which the verdict says that it does not, or not yet, and unknown in one that has leaked. Any other count is
+    good: a rise once there is a verdict, and readings enough to tell that it does not go on.
+    """
     if rating in ("expected", "problem"):
         return "expected" if rating == "expected" else "problem"
     if rating == "steady" and difference <= 0:
@@ -59,7 +60,9 @@ def change_rating(rating: str, difference: int, readings: int, status: str | Non
         return "unknown"
     if rating == "steady":
         return "good" if readings >= _TELLING else "unknown"
-    return "problem" if status in GROWING else "expected"
+    if status in GROWING:
+        return "problem"
+    return "unknown" if status == "recovered" else "expected"
 
 
 def _order(row: TypeGrowth) -> tuple[bool, float, float, str]:

@@ -7,6 +7,7 @@ between any two of them, memory and the bytes of one type rose alike. It gives a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from typing import Final, Literal
 
 from .candidates import Candidate, bytes_series, describe, family_of
 from .counts import LOOK_BACK, CountGrowth
-from .series import Lane
+from .history import Value
 from .study import Assessed, LaneStudy
 
 _MIN_READINGS: Final = 3
@@ -28,16 +29,23 @@ _PART: Final = 0.4
 
 def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
     """The same, with native growth named after the type whose bytes rose by most of it, if there is one."""
-    return [_named(study, a, upto) if a.cause.kind == "native" else a for a in found]
+    return [
+        _named(study, a, upto) if a.cause.kind == "native" and a.cause.owner is None else a
+        for a in found
+    ]
 
 
 def _named(study: LaneStudy, a: Assessed, upto: int) -> Assessed:
+    memory, begin = study.residual(upto), a.start[0] - 1 if a.start is not None else 0.0
+    # What is counted more often than that has a pattern of its own.
+    first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
     rising = [
         candidate
         for series, name, role in study.facts.count_series
-        if role == "type" and (candidate := _risen_with(study, a, series, name, role, upto))
+        if role == "type"
+        and (candidate := _risen_with(study, a, memory, series, name, first, upto))
     ]
-    if not rising or a.cause.owner is not None:
+    if not rising:
         return a
     owner = max(rising, key=lambda c: (c.bytes_rate or 0.0, c.name))
     kind: Literal["objects", "arrays", "tensors"] = "objects"
@@ -49,44 +57,53 @@ def _named(study: LaneStudy, a: Assessed, upto: int) -> Assessed:
 
 
 def _risen_with(
-    study: LaneStudy, a: Assessed, series: str, name: str, role: Literal["type"], upto: int
-) -> Candidate | None:
-    """The type as what grows, when memory rose by its bytes since the growth began."""
-    family = family_of(name, role)
-    if not study.lane.has(bytes_series(name, family)):
+    study: LaneStudy, a: Assessed, memory: Sequence[float], series: str, name: str, first: int, upto: int
+) -> Candidate | None:  # fmt: skip
+    """The type as what grows, when memory rose by its bytes since the growth began, at position ``first``."""
+    lane, owned = study.lane, bytes_series(name, family_of(name, "type"))
+    if not lane.has(owned):
         return None
-    begin = a.start[0] - 1 if a.start is not None else 0.0
-    x, sizes = _since(study.lane, bytes_series(name, family), upto, begin)
-    at, counts = _since(study.lane, series, upto, begin)
-    if len(x) < _MIN_READINGS or at != x or x[-1] - x[0] < _PART * a.window:
+    ends = _ends(lane.values(owned), first, upto)
+    # Of thousands of types hardly one gains what memory does: no more of the others is read.
+    if ends is None or not _explains(memory, lane.values(owned), *ends):
         return None
-    if not (_is_what_memory_gained(study, x, sizes, upto) and _rises(counts)):
+    at, counts = _read(lane.values(series), first, upto)
+    where, sizes = _read(lane.values(owned), first, upto)
+    x = [float(lane.generations[i]) for i in where]
+    if len(x) < _MIN_READINGS or at != where or x[-1] - x[0] < _PART * a.window:
         return None
-    growth = _growth(a, x, counts)
-    known = describe(study.facts, series, name, role, growth, upto)
+    if not (_in_step([memory[i] for i in where], sizes) and _rises(counts)):
+        return None
+    known = describe(study.facts, series, name, "type", _growth(a, x, counts), upto)
     return replace(known, bytes_rate=(sizes[-1] - sizes[0]) / (x[-1] - x[0]))
 
 
-def _since(lane: Lane, series: str, upto: int, begin: float) -> tuple[list[float], list[float]]:
-    """What is counted more often than that has a pattern of its own."""
-    x, y = lane.points(series, upto, newest=LOOK_BACK)
-    first = next((i for i, at in enumerate(x) if at >= begin), len(x))
-    return x[first:], y[first:]
+def _ends(values: Sequence[Value], first: int, upto: int) -> tuple[int, int] | None:
+    """Where the first and the last reading is."""
+    begin = next((i for i in range(first, upto) if values[i] is not None), None)
+    if begin is None:
+        return None
+    return begin, next(i for i in range(upto - 1, begin - 1, -1) if values[i] is not None)
+
+
+def _read(values: Sequence[Value], first: int, upto: int) -> tuple[list[int], list[float]]:
+    """Positions and readings."""
+    there = [(i, float(v)) for i, v in enumerate(values[first:upto], first) if v is not None]
+    return [i for i, _ in there], [v for _, v in there]
 
 
 def _rises(values: Sequence[float]) -> bool:
     return all(before < now for before, now in pairwise(values))
 
 
-def _is_what_memory_gained(
-    study: LaneStudy, x: Sequence[float], sizes: Sequence[float], upto: int
-) -> bool:
-    memory = study.residual(upto)
-    level = [memory[study.lane.position[int(at)]] for at in x]
-    gained = level[-1] - level[0]
-    if not _MOST * gained <= sizes[-1] - sizes[0] <= _OVERSHOOT * gained:
-        return False
-    steps = zip(pairwise(level), pairwise(sizes), strict=True)
+def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last: int) -> bool:
+    """Whether the bytes gained what memory gained between the two."""
+    gained, before, now = memory[last] - memory[first], sizes[first] or 0, sizes[last] or 0
+    return gained > 0 and _MOST * gained <= now - before <= _OVERSHOOT * gained
+
+
+def _in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
+    steps = zip(pairwise(memory), pairwise(sizes), strict=True)
     return all(size[1] - size[0] >= _EACH * max(0.0, now - was) for (was, now), size in steps)
 
 

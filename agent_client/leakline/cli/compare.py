@@ -113,14 +113,16 @@ def _side(run: Mapping[str, Any]) -> SideTold:
 
 def _progress(run: Mapping[str, Any]) -> str:
     """How many generations; of a program that counts none, for how long."""
-    seconds_each = UNITS_OF_TIME.get(run["unit"])
-    if seconds_each is None:
-        return count_of(run["generations"], run["unit"])
+    unit = run["unit"]
+    if unit not in UNITS_OF_TIME:
+        return count_of(run["generations"], unit)
     began, until = (
         datetime.fromisoformat(each).timestamp()
         for each in (run["started_at"], run["ended_at"] or run["last_seen_at"])
     )
-    return count_of(int((until - began) / seconds_each), run["unit"])
+    if until - began < UNITS_OF_TIME[unit]:
+        unit = "second"
+    return count_of(int((until - began) / UNITS_OF_TIME[unit]), unit)
 
 
 def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: str) -> bool:

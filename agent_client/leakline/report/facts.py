@@ -123,7 +123,7 @@ def rating_words(each: Json) -> str:
     if word == "unknown":
         return "not known yet"
     if word == "expected":
-        return f"expected: {bounds or 'it grows, and nothing leaks'}"
+        return f"expected: {bounds or 'it grows, and no leak is told'}"
     if word == "problem":
         return f"problem: expected {bounds}" if each["rating"] == "problem" else "problem: grows"
     return str(word)

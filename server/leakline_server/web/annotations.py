@@ -24,6 +24,7 @@ Json = Mapping[str, Any]
 MAX_MARKS: Final = 60
 MAX_CLEANUPS: Final = 300
 MAX_COLLECTIONS: Final = 100
+MAX_CACHES: Final = 60
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
 # The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
@@ -83,6 +84,7 @@ def marks(
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
     collections: list[tuple[float | None, str, str, str]] = []
+    caches: list[tuple[float | None, str, str, str]] = []
     for event in events:
         x = place(event["time"], event["generation"])
         if event["kind"] == "cleanup":
@@ -94,6 +96,9 @@ def marks(
         elif event["kind"] == "fix":
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
+        elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
+            # What an allocator gave back, perhaps in each generation: not what a person wrote.
+            caches.append((x, event["name"], "mark", _with_text(event)))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], _with_text(event)))
     for note in notes:
@@ -113,7 +118,8 @@ def marks(
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
     # Of too many, the newest; what is rare never goes for cleanups.
     chosen = [
-        *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS), *_newest(collections, MAX_COLLECTIONS),
+        *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS),
+        *_newest(collections, MAX_COLLECTIONS), *_newest(caches, MAX_CACHES),
     ]  # fmt: skip
     return tuple(Mark(x, label[:MAX_TEXT], kind, _wrapped(text)) for x, label, kind, text in chosen)
 
