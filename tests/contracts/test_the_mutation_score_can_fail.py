@@ -18,6 +18,16 @@ def add(first, second):
 
 def forgotten(first):
     return first - LIMIT
+
+
+STEP = 7
+
+
+class Counter:
+    width: int = 9
+
+    def next_of(self, number):
+        return number + STEP + self.width
 """
 # What Hypothesis calls has no frame of a test around it.
 TESTS = """\
@@ -30,6 +40,10 @@ from hypothesis import given, settings, strategies
 @given(strategies.integers(1, 9))
 def test_drawn(number):
     assert sums.add(number, 1) > number
+
+
+def test_next():
+    assert sums.Counter().next_of(1) > 1
 
 
 class TestAdding:
@@ -116,3 +130,13 @@ def test_code_that_cannot_be_imported_any_more_is_noticed(
     line, test = (str(source), 1), "test_sums.py::test_drawn"
     everybody = Known({line: {test}}, known.seconds)
     assert noticed(everybody, tmp_path, Drawn("sums", "sums", source, index), project)
+
+
+@pytest.mark.parametrize("words", ["7 ->", "9 ->"])
+def test_a_constant_belongs_to_who_reads_it(project: Path, known: Known, words: str) -> None:
+    assert known.of(drawn(project, words)) == ["test_sums.py::test_next"]
+
+
+def test_a_constant_that_no_test_has_read_is_nobodys(project: Path, known: Known) -> None:
+    (one, *_) = [each for each in mutants(CODE) if each.line == 1]
+    assert known.of(Drawn("sums", "sums", project / "code" / "sums.py", one)) == []

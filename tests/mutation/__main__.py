@@ -5,9 +5,10 @@
 1. The tests of each part are run once under coverage, which says what tests take each line, and how long each takes.
 2. Of all changes (`mutants.py`) that many are drawn, each as likely as another; of the signatures all are taken.
 3. Of each part one module is run unchanged: tests that fail with it would notice anything.
-4. For each change, the tests that take its line run with it, cheapest first, until one fails. What no test takes, or
-   all pass with, has survived: it is printed, and the share that did not is the score. Where pytest could not run
-   them, nothing was noticed and there is no score.
+4. For each change, the tests that take its line run with it, cheapest first, until one fails; of a line that runs
+   when its module is imported, those that read what it binds (`imported.py`). What no test takes, or all pass with,
+   has survived: it is printed, and the share that did not is the score. Where pytest could not run them, nothing was
+   noticed and there is no score.
 
 mutmut was tried first: it makes every mutant of a module at once, takes the module's name from its path, which is
 not that of an editable install, and has no way to draw some of the 10,000 that the detector has.
@@ -26,11 +27,12 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tests.mutation.imported import Line, users_of, uses
 from tests.mutation.mutants import Mutant, mutants, mutated
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -64,14 +66,17 @@ class Drawn:
 class Known:
     """(file, line) -> tests by their names for pytest, and how long each takes."""
 
-    tests: dict[tuple[str, int], set[str]]
+    tests: dict[Line, set[str]]
     seconds: dict[str, float]
+    # Name -> where it is read.
+    uses: dict[str, set[Line]] = field(default_factory=dict)
 
     def of(self, drawn: Drawn) -> list[str]:
-        found = sorted(
-            self.tests.get((str(drawn.source), drawn.mutant.line), ()),
-            key=self.seconds.__getitem__,
-        )
+        taking = self.tests.get((str(drawn.source), drawn.mutant.line), set())
+        if not taking:
+            lines = users_of(drawn.source, drawn.mutant.line, self.uses)
+            taking = set().union(*(self.tests.get(line, ()) for line in lines))
+        found = sorted(taking, key=self.seconds.__getitem__)
         chosen: list[str] = []
         total = 0.0
         for test in found:
@@ -157,7 +162,8 @@ def know(folder: Path, part: str, source: Path, tests: str, root: Path = ROOT) -
         for line, contexts in found["contexts"].items():
             by_line[str(root / file), int(line)] |= {*filter(None, contexts)}
     print(f"{part}: its tests took {time.monotonic() - began:.0f} s under coverage", flush=True)
-    return Known(dict(by_line), json.loads(told.read_text()))
+    files = sorted({Path(file) for file, _ in by_line})
+    return Known(dict(by_line), json.loads(told.read_text()), uses(files))
 
 
 def _refuse_what_notices_anything(known: Known, folder: Path, drawn: Sequence[Drawn]) -> None:
