@@ -86,6 +86,32 @@ def test_of_a_command_the_arguments_are_not_told() -> None:
     assert wanted_of_command(b"", b"kworker") == Wanted("kworker", 1)
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python\0-uc\0import x; connect('password=hunter2')\0", "python"),
+        ("python\0-Bucimport x; connect('password=hunter2')\0", "python"),
+        ("python\0-c\0\0--token=secret\0", "python"),
+        ("python\0-\0secret\0", "python"),
+        (": secret\0", ""),
+        ("python\0-i\0", "python"),
+        ("python\0-um\0http.server\0--bind\0secret\0", "http.server"),
+        ("python\0-mhttp.server\0secret\0", "http.server"),
+        ("python\0-W\0ignore\0train.py\0secret\0", "train"),
+        ("python\0-Wignore\0-uX\0faulthandler\0/home/me/train.py\0-c\0secret\0", "train"),
+        ("python\0-X\0faulthandler\0-c\0print(secret)\0", "python"),
+        ("python\0--check-hash-based-pycs\0always\0--\0train.py\0secret\0", "train"),
+        ("myapp: worker --api-key=abcdef123 (run)\0\0\0", "myapp"),
+        ("/opt/my/app --upload=/home/me/secret\0", "app"),
+        ("python3 -c connect('password=hunter2')\0", "python"),
+    ],
+)
+def test_neither_code_nor_a_title_nor_the_value_of_an_option_is_a_name(
+    command: str, name: str
+) -> None:
+    assert wanted_of_command(command.encode(), b"comm") == Wanted(name, 1)
+
+
 def test_a_child_has_the_name_that_the_program_gave_it_and_the_parts_are_the_whole() -> None:
     with collectors("collector-a", "collector-b"):
         samples = read_children()
