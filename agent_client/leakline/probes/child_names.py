@@ -39,7 +39,9 @@ class ChildNames:
     """Who has which name, and of whom is told."""
 
     def __init__(self) -> None:
-        self._names: dict[Hashable, str] = {}
+        # None: too many names when it came, and so for as long as it lives.
+        self._names: dict[Hashable, str | None] = {}
+        self._taken = {OTHER}
         self._ever: set[str] = set()
         self._told: set[str] = set()
 
@@ -47,17 +49,24 @@ class ChildNames:
         """The names of those that have ended are free."""
         here = set(living)
         self._names = {key: name for key, name in self._names.items() if key in here}
+        self._taken = {OTHER, *filter(None, self._names.values())}
 
     def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
-        """That of the child ``key``; ``wanted`` is asked once of each. None where there are too many names."""
+        """That of the child ``key``; ``wanted`` is asked once of each at most. None where there are too many names."""
         if key not in self._names:
-            taken = {*self._names.values(), OTHER}
-            found = _free(wanted(), taken)
-            if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
-                return None
-            self._ever.add(found)
-            self._names[key] = found
+            self._names[key] = self._new(wanted)
         return self._names[key]
+
+    def _new(self, wanted: Callable[[], Wanted]) -> str | None:
+        if len(self._taken) > NAMES_LIMIT:
+            # All are in use, so whatever it wants would be one more.
+            return None
+        found = _free(wanted(), self._taken)
+        if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
+            return None
+        self._ever.add(found)
+        self._taken.add(found)
+        return found
 
     def told(self, sizes: Mapping[str, int]) -> set[str]:
         """Of these names with their bytes the largest; who is told already stays, unless others are clearly larger."""
