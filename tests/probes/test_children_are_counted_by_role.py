@@ -124,6 +124,23 @@ def test_processes_started_with_a_rank_of_their_own_are_ranks() -> None:
     assert roles(samples) == {"ranks": 2}
 
 
+def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with waiting(RANK="7") as rank:
+
+        def ends() -> dict[int, str]:
+            # Between what is read for the roles and what is read for the names: its environment is gone.
+            rank.kill()
+            os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+            return {}
+
+        monkeypatch.setattr("leakline.probes.children.given_names", ends)
+        samples = read_children()
+    assert roles(samples) == {"ranks": 1}
+    assert samples["children.process.rank_7.uss_bytes"] == samples["children.uss_bytes"] > 0
+
+
 def test_what_a_rank_starts_is_no_rank() -> None:
     outer = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[-1]], stdin=0);"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,6 +87,32 @@ def test_of_a_command_the_arguments_are_not_told() -> None:
     assert wanted_of_command(b"", b"kworker") == Wanted("kworker", 1)
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python\0-uc\0import x; connect('password=hunter2')\0", "python"),
+        ("python\0-Bucimport x; connect('password=hunter2')\0", "python"),
+        ("python\0-c\0\0--token=secret\0", "python"),
+        ("python\0-\0secret\0", "python"),
+        (": secret\0", ""),
+        ("python\0-i\0", "python"),
+        ("python\0-um\0http.server\0--bind\0secret\0", "http.server"),
+        ("python\0-mhttp.server\0secret\0", "http.server"),
+        ("python\0-W\0ignore\0train.py\0secret\0", "train"),
+        ("python\0-Wignore\0-uX\0faulthandler\0/home/me/train.py\0-c\0secret\0", "train"),
+        ("python\0-X\0faulthandler\0-c\0print(secret)\0", "python"),
+        ("python\0--check-hash-based-pycs\0always\0--\0train.py\0secret\0", "train"),
+        ("myapp: worker --api-key=abcdef123 (run)\0\0\0", "myapp"),
+        ("/opt/my/app --upload=/home/me/secret\0", "app"),
+        ("python3 -c connect('password=hunter2')\0", "python"),
+    ],
+)
+def test_neither_code_nor_a_title_nor_the_value_of_an_option_is_a_name(
+    command: str, name: str
+) -> None:
+    assert wanted_of_command(command.encode(), b"comm") == Wanted(name, 1)
+
+
 def test_a_child_has_the_name_that_the_program_gave_it_and_the_parts_are_the_whole() -> None:
     with collectors("collector-a", "collector-b"):
         samples = read_children()
@@ -153,6 +180,31 @@ def test_a_program_that_invents_names_gets_so_many_series_and_no_more() -> None:
     names.keep([])
     assert names.name("new", lambda: Wanted("job-5")) == "job-5"
     assert names.name("newer", lambda: Wanted("job-unheard-of")) is None
+
+
+def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None:
+    names, asked, living = ChildNames(), list[int](), range(500)
+
+    def wanted(child: int) -> Wanted:
+        asked.append(child)
+        # More kinds than there are names, so that names of some are free while others have none.
+        return Wanted(f"job-{child}" if child % 2 else "worker", None if child % 2 else 1)
+
+    def read(living: Iterable[int]) -> list[str]:
+        names.keep(living)
+        found = [names.name(child, partial(wanted, child)) for child in living]
+        return [name for name in found if name is not None]
+
+    first = read(living)
+    assert len(set(first)) == len(first) == NAMES_LIMIT
+    assert len(asked) == NAMES_LIMIT
+    for _ in range(3):
+        assert read(living) == first
+    # The first ten end: each that comes now is asked once, and the names of its kind are there for it.
+    newer = range(10, 510)
+    assert len(read(newer)) == NAMES_LIMIT - 5
+    assert read(newer) == read(newer)
+    assert asked == [*range(NAMES_LIMIT), *range(500, 510)]
 
 
 def test_the_names_of_a_child_cost_little_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

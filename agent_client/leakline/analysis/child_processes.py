@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 from .results import Suspect
 from .series import Lane
@@ -33,35 +34,47 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
     return {found[name]: name for name in sorted(found)}
 
 
-def growing_children(lane: Lane, since: float | None, rate: float) -> tuple[Suspect, ...]:
+class GrowingChildren(NamedTuple):
+    """``told``: how many children have series of their own. ``rest``: bytes per generation by which the others grow
+    together; 0 where that is no part worth telling, or not known."""
+
+    suspects: tuple[Suspect, ...] = ()
+    told: int = 0
+    rest: float = 0.0
+
+
+def growing_children(lane: Lane, since: float | None, rate: float) -> GrowingChildren:
     """Those that account for a growth of all together by ``rate`` bytes per generation, what grows most first.
 
     ``since``: the generation from which they grow.
     """
-    rates = {
-        name: _rate(lane, series, since) for series, name in sizes_of_children(lane.series).items()
-    }
-    grown = sorted(
-        (name for name in rates if rates[name] >= _PART * rate > 0), key=lambda n: -rates[n]
-    )
-    return tuple(
-        Suspect(name, "process", None, round(rates[name], 1)) for name in grown[:_MAX_NAMED]
+    sizes = sizes_of_children(lane.series)
+    named = {series: name for series, name in sizes.items() if name != OTHER}
+    rates = {name: _rate(lane, series, since) for series, name in named.items()}
+    least = _PART * rate
+    grown = sorted((name for name in rates if rates[name] >= least > 0), key=lambda n: -rates[n])
+    suspects = (Suspect(name, "process", None, round(rates[name], 1)) for name in grown)
+    rest = sum(_rate_of_rest(lane, s, named, since) for s in sizes.keys() - named.keys())
+    return GrowingChildren(
+        tuple(suspects)[:_MAX_NAMED], len(named), rest if rest >= least > 0 else 0.0
     )
 
 
-def growing_line(lane: Lane, suspects: Iterable[Suspect], unit: str) -> str | None:
-    """``Of 3 children told one by one, this grows: collector-b by 12.00 MiB per generation.``"""
-    told = [name for name in sizes_of_children(lane.series).values() if name != OTHER]
-    grown = [
-        f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}"
-        for s in suspects
-        if s.role == "process"
-    ]
-    if not grown:
-        return None
-    children = "1 child" if len(told) == 1 else f"{len(told)} children"
-    verb = "this grows" if len(grown) == 1 else "these grow"
-    return f"Of {children} told one by one, {verb}: {', '.join(grown)} per {unit}."
+def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
+    """``Of 3 children told one by one, this grows: collector-b by 12.00 MiB per generation.``, and of the rest."""
+    found = []
+    if growing.suspects:
+        grown = (
+            f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
+        )
+        children = "1 child" if growing.told == 1 else f"{growing.told} children"
+        verb = "this grows" if len(growing.suspects) == 1 else "these grow"
+        found.append(f"Of {children} told one by one, {verb}: {', '.join(grown)} per {unit}.")
+    if growing.rest:
+        found.append(
+            f"The children that have no series of their own grow by {format_bytes(growing.rest)} per {unit}."
+        )
+    return found
 
 
 def _rate(lane: Lane, series: str, since: float | None) -> float:
@@ -72,3 +85,36 @@ def _rate(lane: Lane, series: str, since: float | None) -> float:
     if len(kept) < _FEW:
         return 0.0
     return floor_slope([x for x, _ in kept], [y for _, y in kept]).estimate
+
+
+class _Read(NamedTuple):
+    generation: int
+    size: float
+    # Who is told one by one then, in which attempt: the rest is the same children while that is the same.
+    beside: Hashable
+
+
+def _rate_of_rest(lane: Lane, series: str, named: Mapping[str, str], since: float | None) -> float:
+    """As `_rate`. A child that joins the rest or leaves it, for a series of its own, takes along all that it has: that
+    is no growth. So such a generation counts as the others do on average."""
+    read = []
+    for generation, row in list(zip(lane.generations, lane.end_rows, strict=True))[-_NEWEST:]:
+        size = lane.series[series][row]
+        if size is not None and (since is None or generation >= since - 1):
+            told = frozenset(name for name in named if lane.series[name][row] is not None)
+            read.append(_Read(generation, size, (lane.segment[row], told)))
+    alike = [(a, b) for a, b in pairwise(read) if a.beside == b.beside]
+    if len(alike) < _FEW - 1:
+        return 0.0
+    usual = sum(b.size - a.size for a, b in alike) / sum(
+        b.generation - a.generation for a, b in alike
+    )
+    return floor_slope([float(r.generation) for r in read], _without_moves(read, usual)).estimate
+
+
+def _without_moves(read: Sequence[_Read], usual: float) -> list[float]:
+    gains = (
+        b.size - a.size if a.beside == b.beside else usual * (b.generation - a.generation)
+        for a, b in pairwise(read)
+    )
+    return list(accumulate(gains, initial=0.0))

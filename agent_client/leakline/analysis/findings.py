@@ -10,7 +10,7 @@ from .advice import advice_for
 from .attribution import SMALL, Cause, holds
 from .books import executions_each
 from .candidates import OF_OTHERS, Candidate
-from .child_processes import growing_children, growing_line
+from .child_processes import GrowingChildren, growing_children, growing_lines
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
@@ -51,7 +51,8 @@ def build_finding(
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
-    suspects = (*_children(study, a), *_suspects(study, cause))[:_MAX_SUSPECTS]
+    children = _children(study, a)
+    suspects = (*children.suspects, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
         status=standing.status,
@@ -62,7 +63,7 @@ def build_finding(
         growth_bytes_per_generation=interval(cause.rate),
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
-        evidence=_evidence(study, standing, suspects),
+        evidence=_evidence(study, standing, children),
         advice=advice_for(a, holder, study.lane, study.facts.from_outside)
         if standing.status != "ok"
         else (),
@@ -117,9 +118,9 @@ def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     return tuple((head + tail)[:_MAX_SUSPECTS])
 
 
-def _children(study: LaneStudy, a: Assessed) -> tuple[Suspect, ...]:
+def _children(study: LaneStudy, a: Assessed) -> GrowingChildren:
     if a.cause.kind != "children":
-        return ()
+        return GrowingChildren()
     since = None if a.start is None else a.start[0]
     return growing_children(study.lane, since, a.cause.rate.estimate)
 
@@ -167,18 +168,14 @@ def _confidence(standing: Standing) -> float:
     return round(base, 2)
 
 
-def _evidence(
-    study: LaneStudy, standing: Standing, suspects: tuple[Suspect, ...]
-) -> tuple[str, ...]:
+def _evidence(study: LaneStudy, standing: Standing, children: GrowingChildren) -> tuple[str, ...]:
     a, unit = standing.assessed, study.history.unit
     lines = [a.note] if a.note else []
     if a.waiting is not None:
         lines.append(a.waiting.told(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
-    if (who := growing_line(study.lane, suspects, unit)) is not None:
-        lines.append(who)
-    lines.extend(_phase_lines(a))
+    lines += [*growing_lines(children, unit), *_phase_lines(a)]
     lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:
         lines.append(_harmless(a, unit))

@@ -20,6 +20,10 @@ _LENGTH: Final = 64
 # The names that multiprocessing numbers on and on.
 _NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
+_END_OF_PROGRAM: Final = re.compile(r"[\s:]")
+# Options of Python stand together in one word; the first of these takes what follows it, else the word after: "-uc".
+_WITH_VALUE: Final = re.compile(r"-[^-cmWX]*([cmWX])")
+_LONG_WITH_VALUE: Final = ("--check-hash-based-pycs", "--jit")
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
 OTHER: Final = "other"
 
@@ -35,7 +39,9 @@ class ChildNames:
     """Who has which name, and of whom is told."""
 
     def __init__(self) -> None:
-        self._names: dict[Hashable, str] = {}
+        # None: too many names when it came, and so for as long as it lives.
+        self._names: dict[Hashable, str | None] = {}
+        self._taken = {OTHER}
         self._ever: set[str] = set()
         self._told: set[str] = set()
 
@@ -43,17 +49,24 @@ class ChildNames:
         """The names of those that have ended are free."""
         here = set(living)
         self._names = {key: name for key, name in self._names.items() if key in here}
+        self._taken = {OTHER, *filter(None, self._names.values())}
 
     def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
-        """That of the child ``key``; ``wanted`` is asked once of each. None where there are too many names."""
+        """That of the child ``key``; ``wanted`` is asked once of each at most. None where there are too many names."""
         if key not in self._names:
-            taken = {*self._names.values(), OTHER}
-            found = _free(wanted(), taken)
-            if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
-                return None
-            self._ever.add(found)
-            self._names[key] = found
+            self._names[key] = self._new(wanted)
         return self._names[key]
+
+    def _new(self, wanted: Callable[[], Wanted]) -> str | None:
+        if len(self._taken) > NAMES_LIMIT:
+            # All are in use, so whatever it wants would be one more.
+            return None
+        found = _free(wanted(), self._taken)
+        if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
+            return None
+        self._ever.add(found)
+        self._taken.add(found)
+        return found
 
     def told(self, sizes: Mapping[str, int]) -> set[str]:
         """Of these names with their bytes the largest; who is told already stays, unless others are clearly larger."""
@@ -97,13 +110,35 @@ def wanted_of_given(name: str) -> Wanted:
 
 
 def wanted_of_command(command: bytes, name: bytes) -> Wanted:
-    """By the program that runs; of a Python by its script or module. Arguments are nobody's business."""
-    words = [word.decode(errors="replace") for word in command.split(b"\0") if word]
-    program = words[0].rpartition("/")[2] if words else name.decode(errors="replace")
-    if not _PYTHON.match(program):
-        return Wanted(program, 1)
-    at = next((i for i, word in enumerate(words[1:], 1) if not word.startswith("-")), None)
-    if at is None or words[at - 1] == "-c":
-        helper = _OF_MULTIPROCESSING.search(words[at]) if at is not None else None
-        return Wanted(helper[1] if helper else "python", 1)
-    return Wanted(words[at].rpartition("/")[2].removesuffix(".py"), 1)
+    """By the program that runs; of a Python by its script or module. Arguments are nobody's business.
+
+    ``command``: the words of the command line, each with a zero byte behind it; ``name``: what the kernel calls it.
+    """
+    program, *words = (command.removesuffix(b"\0") or name).decode(errors="replace").split("\0")
+    # A title that a process has given itself is all in the first word: "myapp: worker --token=.. (run)".
+    program = _END_OF_PROGRAM.split(program, maxsplit=1)[0].rpartition("/")[2]
+    if _PYTHON.match(program):
+        return Wanted(_run_by_python(words) or "python", 1)
+    return Wanted(program, 1)
+
+
+def _run_by_python(words: Iterable[str]) -> str | None:
+    """The script or module that these words after ``python`` make it run; None where it is neither."""
+    waiting = iter(words)
+    for word in waiting:
+        if word == "-":
+            # What comes on its standard input.
+            return None
+        if word in _LONG_WITH_VALUE:
+            next(waiting, "")
+        elif word == "--" or not word.startswith("-"):
+            script = next(waiting, "") if word == "--" else word
+            return script.rpartition("/")[2].removesuffix(".py")
+        elif (option := _WITH_VALUE.match(word)) is not None:
+            value = word[option.end() :] or next(waiting, "")
+            if option[1] == "c":
+                helper = _OF_MULTIPROCESSING.search(value)
+                return helper[1] if helper else None
+            if option[1] == "m":
+                return value
+    return None

@@ -40,6 +40,8 @@ _RANK_VARIABLES: Final = (b"RANK", b"LOCAL_RANK")
 _STARTED_FIELD: Final = 19
 
 _Rank = tuple[bytes, ...]
+# Role -> process id -> the rank that it was started with.
+_Roles = dict[str, dict[int, _Rank]]
 _Size = tuple[int, int]  # proportional and unique bytes
 
 
@@ -79,32 +81,32 @@ def read_children(
 
 
 def _named(
-    proc: Path, children: Sequence[_Process], roles: dict[str, list[int]], names: ChildNames
+    proc: Path, children: Sequence[_Process], roles: _Roles, names: ChildNames
 ) -> dict[int, str | None]:
     """Process id -> its name."""
-    role_of = {pid: role for role, pids in roles.items() for pid in pids}
+    known = {pid: (role, rank) for role, ranks in roles.items() for pid, rank in ranks.items()}
     # One that has become something else since has another name.
     keys = {
-        child.pid: (child.pid, child.born, child.name, role_of[child.pid]) for child in children
+        child.pid: (child.pid, child.born, child.name, known[child.pid][0]) for child in children
     }
     names.keep(keys.values())
     given = given_names()
     # In the order of their birth, which is that of the numbers.
     return {
         child.pid: names.name(
-            keys[child.pid], partial(_wanted, proc, child, role_of[child.pid], given)
+            keys[child.pid], partial(_wanted, proc, child, *known[child.pid], given)
         )
         for child in sorted(children, key=lambda child: (int(child.born), child.pid))
     }
 
 
-def _wanted(proc: Path, child: _Process, role: str, given: dict[int, str]) -> Wanted:
+def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int, str]) -> Wanted:
     if role == LOADER_WORKERS:
         # torch counts them from zero.
         return Wanted("loader_worker", 0)
     if role == RANKS:
-        rank = next(filter(None, _rank_of(f"{proc}/{child.pid}"))).decode(errors="replace")
-        return Wanted(f"rank_{rank}")
+        # As it was read for its role: of one that ends meanwhile there is nothing to read any more.
+        return Wanted(f"rank_{next(filter(None, rank)).decode(errors='replace')}")
     if child.pid in given:
         return wanted_of_given(given[child.pid])
     return wanted_of_command(_content(f"{proc}/{child.pid}/cmdline") or b"", child.name)
@@ -135,10 +137,10 @@ def _summed(name: str, sizes: list[_Size | None]) -> dict[str, Number]:
     return samples
 
 
-def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> dict[str, list[int]]:
+def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
     # Ours both as it was at the start, which is what a fork shows, and as it is, which is what it hands on.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
-    roles: dict[str, list[int]] = {}
+    roles: _Roles = {}
     # Parents come before their children.
     for child in children:
         rank = _rank_of(f"{proc}/{child.pid}")
@@ -149,7 +151,7 @@ def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> dict[str, l
             role = RANKS
         else:
             role = OTHERS
-        roles.setdefault(role, []).append(child.pid)
+        roles.setdefault(role, {})[child.pid] = rank
     return roles
 
 
