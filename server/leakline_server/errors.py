@@ -160,8 +160,8 @@ def too_many_bytes(
 def no_room_for_notes(run_id: str) -> Conflict:
     return Conflict(
         "no_room_for_notes",
-        f"run {shorten(run_id)} has as many notes of people as it may, and a token that only adds pushes none of them "
-        "out; write them elsewhere, or as an administrator",
+        f"run {shorten(run_id)} has no room for all of these notes, and a token that only adds pushes out none of "
+        "people; send fewer, write them elsewhere, or as an administrator",
         {"run": shorten(run_id)},
     )
 

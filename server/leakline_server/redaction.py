@@ -12,7 +12,9 @@ from leakline.environment import command_line, masked
 
 HIDDEN: Final = "***"
 _COMMAND: Final = "command_line"
-_SECRET: Final = re.compile(r"(?i)passw|secret|api[-_]?key|credential|private[-_]?key")
+_SECRET: Final = re.compile(
+    r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
+)
 # Trainings count tokens and name them: `max_tokens`, `pad_token` = "<pad>".
 _TOKEN: Final = re.compile(
     r"(?i)(?:^|[-_.])(?:auth|access|refresh|bearer|session|api|hf|github)?[-_.]?token$"
@@ -22,7 +24,7 @@ _SHORTEST_TOKEN: Final = 8
 
 
 def redacted(told: Any) -> Any:
-    """A JSON value without the texts that keys call a secret, and without those that texts say themselves."""
+    """A JSON value without what keys call a secret, and without those that texts say themselves."""
     if isinstance(told, str):
         return masked(told)
     if isinstance(told, dict):
@@ -33,7 +35,7 @@ def redacted(told: Any) -> Any:
 
 
 def _under(key: str, value: Any) -> Any:
-    if isinstance(value, str) and value and _names_a_secret(key, value):
+    if _may_tell(value) and _names_a_secret(key, value):
         return HIDDEN
     if (
         key == _COMMAND
@@ -45,8 +47,16 @@ def _under(key: str, value: Any) -> Any:
     return redacted(value)
 
 
-def _names_a_secret(key: str, value: str) -> bool:
+def _may_tell(value: Any) -> bool:
+    """Neither nothing nor a yes or no, which says only whether there is a secret."""
+    return not isinstance(value, bool) and value not in (None, "", [], (), {})
+
+
+def _names_a_secret(key: str, value: Any) -> bool:
     if _SECRET.search(key):
         return True
+    if not isinstance(value, str):
+        # Numbers by the name of tokens are sizes of language models.
+        return False
     is_token = len(value) >= _SHORTEST_TOKEN and not _OF_A_TOKENIZER.fullmatch(value)
     return is_token and _TOKEN.search(key) is not None

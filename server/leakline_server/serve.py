@@ -88,8 +88,9 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
         )
     if config.takes_all_viewers_for_one:
         log.warning(
-            "LEAKLINE_PUBLIC_URL is https, which something before this server speaks, and nobody is believed whom it "
-            "brings: set LEAKLINE_TRUSTED_PROXIES to its address (127.0.0.1), or all viewers share their failures"
+            "LEAKLINE_PUBLIC_URL is https, so a proxy stands before this server, and it is not trusted: set "
+            "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
+            "one person keep everybody from signing in"
         )
     # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
+from leakline_server.limits import MAX_SKEW_SECONDS
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
@@ -31,6 +32,7 @@ RECORDED = {
     "0009_deleted_runs": "22fae87",
     "0010_strands": "44f7bc0",
     "0012_access": "5638250",
+    "0013_accepted_counts": "15f396f",
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}
@@ -123,6 +125,10 @@ def missing(before: Any, now: Any, where: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for number, value in enumerate(before):
             yield from missing(value, now[number], f"{where}[{number}]")
+    elif where.endswith(".clock_skew_seconds") and (before or 0) > MAX_SKEW_SECONDS:
+        # The age of what was uploaded, which they took for a clock that is behind.
+        if now is not None:
+            yield f"{where}: {before} is {now}, and not unknown"
     elif folded(before) != folded(now):
         yield f"{where}: {str(before)[:80]} is {str(now)[:80]}"
 

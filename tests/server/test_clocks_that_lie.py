@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.server.conftest import StartServer
 
 from leakline_server import limits
+from leakline_server.store.moments import iso
 
 BATCHES = "/api/v1/runs/r1/batches"
 HOURS = 3 * 3_600.0
@@ -59,7 +60,7 @@ def test_a_recording_that_comes_late_is_no_clock_that_lies(api: TestClient, make
     assert first["lost"] == second["lost"] == {}
     rows = api.get("/api/v1/runs/r1/snapshots?limit=200").json()["items"]
     assert {row["time"] for row in rows} == {day + i / 2 for i in range(6)}
-    assert "Clocks that lie" not in api.get("/runs/r1").text
+    assert "Clocks that lied at first" not in api.get("/runs/r1").text
 
 
 @pytest.mark.parametrize("seconds", [limits.MAX_SKEW_SECONDS - 60, limits.MAX_SKEW_SECONDS + 60])
@@ -75,7 +76,7 @@ def test_the_same_bound_holds_either_way(
     lies = seconds > limits.MAX_SKEW_SECONDS
     reason = "clock_behind" if way > 0 else "clock_ahead"
     assert process["lost"] == ({reason: 3} if lies else {})
-    assert ("Clocks that lie" in api.get("/runs/r1").text) == lies
+    assert ("Clocks that lied at first" in api.get("/runs/r1").text) == lies
 
 
 def test_a_clock_behind_is_put_right_and_told_and_never_refused(
@@ -104,7 +105,7 @@ def test_a_clock_behind_is_put_right_and_told_and_never_refused(
     started, ended = process["started_at"], process["ended_at"]
     assert started < ended and started[:13] >= time.strftime("%Y-%m-%dT%H", time.gmtime(now - 120))
     page = api.get("/runs/r1").text
-    assert "that of node-0 is 3 h 0 min behind the server" in page.replace("\u00a0", " ")
+    assert "that of node-0 was 3 h 0 min behind the server" in page.replace("\u00a0", " ")
     assert "clock of the process was minutes behind" in page
     # Nor is the rest of it another's.
     wire["columns"]["series"]["process.rss_bytes"][0] += 1
@@ -130,14 +131,53 @@ def test_a_rank_whose_clock_is_behind_is_of_the_attempt_that_it_joins(
 
 
 def test_what_was_measured_first_stands(api: TestClient, make_run: Any) -> None:
-    """Times were put right by it: a clock that is set meanwhile does not put the old ones elsewhere."""
-    run = make_run(started=time.time() - HOURS)
+    """Times were put right by it: a clock that is set meanwhile does not put the old ones elsewhere. And from then on
+    it is right: what it tells stays, and is neither moved nor of the future.
+    """
+    now = time.time()
+    run = make_run(started=now - HOURS)
     join(api, run, behind=HOURS)
     run.send(api, 0, 3)
     join(api, run, behind=0)
+    run.started = now
     run.send(api, 3, 3)
     (process,) = processes(api)
     assert process["clock_skew_seconds"] == pytest.approx(HOURS, abs=30)
+    assert process["lost"] == {"clock_behind": 3}
+    rows = api.get("/api/v1/runs/r1/snapshots?limit=200").json()["items"]
+    times = {row["sequence"]: row["time"] - now for row in rows}
+    assert times == pytest.approx({n: n / 2 for n in range(6)}, abs=5)
+    assert [times[n] for n in (3, 4, 5)] == pytest.approx([1.5, 2, 2.5], abs=0.001)
+
+
+def test_a_clock_that_is_set_right_within_a_batch_moves_only_what_it_told_before(
+    api: TestClient, make_run: Any
+) -> None:
+    now = time.time()
+    run = make_run(started=now - HOURS)
+    join(api, run, behind=HOURS)
+    wire = run.wire(0, 6)
+    told = wire["columns"]["time"]
+    wire["columns"]["time"] = [*told[:3], *(at + HOURS for at in told[3:])]
+    wire["events"] = [
+        {"sequence": n, "time": wire["columns"]["time"][n], "kind": "mark", "name": f"m{n}", "data": {}}
+        for n in (0, 5)
+    ]  # fmt: skip
+    assert api.post(BATCHES, json=wire).json()["accepted"] == 6
+    end = {"state": "finished", "instance": "p1", "ended_at": now + 3}
+    assert api.patch("/api/v1/runs/r1", json=end).status_code == 200
+    (process,) = processes(api)
+    assert process["lost"] == {"clock_behind": 3}
+    rows = api.get("/api/v1/runs/r1/snapshots?limit=200").json()["items"]
+    steps = [row["time"] - now for row in sorted(rows, key=lambda row: row["sequence"])]
+    assert steps == pytest.approx([n / 2 for n in range(6)], abs=5)
+    assert steps[3:] == pytest.approx([1.5, 2, 2.5], abs=0.001)
+    events = api.get("/api/v1/runs/r1/events").json()["items"]
+    marks = {each["name"]: each["time"] - now for each in events if each["kind"] == "mark"}
+    assert marks == pytest.approx({"m0": 0, "m5": 2.5}, abs=5)
+    assert process["ended_at"] == iso(now + 3)
+    # The same once more is no contradiction.
+    assert api.post(BATCHES, json=wire).json()["accepted"] == 0
 
 
 def train(folder: Path, behind: float, run_id: str, **environment: str) -> None:

@@ -11,15 +11,18 @@ from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store.engine import open_engine
+from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
+from leakline_server.store.tables import processes
 
 KEYS = "0005_keys_begin_with_the_run"
+CLOCKS = "0014_clocks_not_known"
 KNOWN = revisions(MIGRATIONS)
 # Those from which there is a way back to; older ones are recorded.
 STEPS = KNOWN[KNOWN.index(KEYS) : -1]
@@ -92,6 +95,37 @@ def test_from_every_schema_with_a_way_back_everything_reads_the_same(
         now = answers(database_url)
         for path, answer in before.items():
             assert now[path] == answer, (step, path)
+
+
+@pytest.mark.parametrize("step", KNOWN[KNOWN.index(KEYS) : KNOWN.index(CLOCKS)])
+def test_an_age_that_was_taken_for_a_clock_that_is_behind_is_not_known(
+    step: str, database_url: str, make_run: Any
+) -> None:
+    """Servers of before wrote it of every process that they had heard of by what it had measured days ago."""
+    of_before = {"uploaded": 35_000_000.5, "late": 300.5, "in time": 300.0, "ahead": -86_000.0}
+    with TestClient(
+        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
+    ) as api:
+        for rank, instance in enumerate((*of_before, "unknown")):
+            run = make_run(instance=instance, rank=rank)
+            run.create(api)
+            run.send(api, 0, 3)
+    engine = open_engine(database_url)
+    downgrade(engine, MIGRATIONS, step)
+    of = processes.c.instance
+    with writing(engine) as connection:
+        for name, skew in of_before.items():
+            stored = update(processes).where(of == name).values(clock_skew_seconds=skew)
+            connection.execute(stored)
+    engine.dispose()
+    api = TestClient(create_app(Config(database_url=database_url)), base_url="http://127.0.0.1")
+    found = api.get("/api/v1/runs/r1").json()["processes"]
+    assert {each["instance"]: each["clock_skew_seconds"] for each in found} == {
+        "uploaded": None, "late": None, "in time": 300.0, "ahead": -86_000.0, "unknown": None,
+    }  # fmt: skip
+    page = api.get("/runs/r1").text
+    assert "ahead of the server" in page and "behind the server" not in page
+    api.app.state.services.engine.dispose()  # type: ignore[attr-defined]
 
 
 def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(

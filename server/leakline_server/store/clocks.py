@@ -3,7 +3,8 @@
 - One that is ahead tells times of the future: they become the moment in which they were heard of.
 - One that is behind cannot be told by its times alone, because a time of the past may be true: old recordings are
   uploaded. But a process that joins tells what its clock says while it asks (``sent_at``), however old the snapshots
-  are that it brings. Where that is behind, its times move by as much.
+  are that it brings. Where that is behind, its times move by as much. But NTP may set a clock right while a program
+  runs: a time that would move into the future was told by a clock that is right by now, and stays as it was told.
 
 Snapshots are in order by their numbers, and durations are of the clock that never jumps, so only the moment that is
 shown changes. What was sent first counts: the same snapshot, sent again, says another time than the one that is
@@ -54,21 +55,25 @@ def lag(skew_seconds: float | None) -> float:
 
 def moment(time: float, now: float, skew_seconds: float | None = None) -> float:
     """A time that somebody has told, put right: no later than can be."""
-    time += lag(skew_seconds)
-    return now if time > now + MAX_SKEW_SECONDS else time
+    latest = now + MAX_SKEW_SECONDS
+    moved = time + lag(skew_seconds)
+    if moved <= latest:
+        return moved
+    return now if time > latest else time
 
 
 def righted(
     columns: BatchColumns, now: float, skew_seconds: float | None
 ) -> tuple[BatchColumns, dict[str, int]]:
     """The columns with times that can be, and of how many snapshots they were changed, by reason."""
-    late = lag(skew_seconds)
+    late, latest = lag(skew_seconds), now + MAX_SKEW_SECONDS
     counted = {}
-    if late and len(columns):
-        counted[BEHIND] = len(columns)
-        columns = replace(columns, time=columns.time + late)
-    if len(columns) and columns.time.max() > now + MAX_SKEW_SECONDS:
-        ahead = columns.time > now + MAX_SKEW_SECONDS
+    if late and len(columns) and columns.time.min() + late <= latest:
+        behind = columns.time + late <= latest
+        counted[BEHIND] = int(behind.sum())
+        columns = replace(columns, time=np.where(behind, columns.time + late, columns.time))
+    if len(columns) and columns.time.max() > latest:
+        ahead = columns.time > latest
         counted[AHEAD] = int(ahead.sum())
         columns = replace(columns, time=np.where(ahead, now, columns.time))
     return columns, counted

@@ -58,7 +58,7 @@ class Changes:
 
 
 class NoRoomForNotes(Exception):
-    """People have written as many as a run may have."""
+    """People have left too little for those that a token adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ def change_run(
             allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
             add_bytes(connection, row.project, size, now, allowed)
             kept = _newest([*msgspec.json.decode(row.notes), *more])
-            if more[-1] not in kept:
+            # What does not fit goes oldest first. Of people the newest is enough; a token has all kept, or is told.
+            needed = more[0] if changes.only_adds else more[-1]
+            if not any(each is needed for each in kept):
                 raise NoRoomForNotes
             values["notes"] = _dump(kept)
         connection.execute(update(runs).where(runs.c.id == run_id).values(**values))

@@ -283,7 +283,7 @@ def processes(
 
 
 def clock_words(found: Sequence[Json]) -> str:
-    """Whose clocks lie, one machine once: times of theirs were put right."""
+    """Whose clocks lied, one machine once: times of theirs were put right. They may have been set since."""
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
         for each in found
@@ -292,11 +292,11 @@ def clock_words(found: Sequence[Json]) -> str:
     if not lying:
         return ""
     told = [
-        f"that of {host} is {formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
+        f"that of {host} was {formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
         for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
     ]
     more = f", and {len(lying) - len(told):,} more" if len(lying) > len(told) else ""
-    return f"Clocks that lie: {', '.join(told)}{more}. Set them by NTP; times were put right by the server's."
+    return f"Clocks that lied at first: {', '.join(told)}{more}. Set them by NTP; times were put right by the server's."
 
 
 def left_out_words(shown: int, left_out: int) -> str:

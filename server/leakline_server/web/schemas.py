@@ -210,8 +210,8 @@ class Process(BaseModel):
     because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its
     private memory, as the verdict has it; null where it cannot be told, and of a process that another has followed in
     its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it.
-    `clock_skew_seconds`: by how much the server's clock is ahead of its own, negative where it is behind; null where
-    nobody knows, as of a recording that was uploaded later."""
+    `clock_skew_seconds`: by how much the server's clock was ahead of its own when it was first heard of, negative where
+    it was behind; null where nobody knows, as of a recording that was uploaded later."""
 
     instance: str
     rank: int

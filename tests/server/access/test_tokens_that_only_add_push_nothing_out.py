@@ -152,10 +152,17 @@ def test_what_only_adds_pushes_out_no_note_of_a_person(
     for n in range(5):
         assert write(adds, f"spam {n}").status_code == 200
     assert texts(client, admin) == ["we saw it", "we fixed it", "spam 3", "spam 4"]
+    # None of them in silence, nor of those that are alike.
+    for said in (("a", "b", "c"), ("same", "same", "same")):
+        answer = write(adds, *said)
+        assert (answer.status_code, error_of(answer)["code"]) == (409, "no_room_for_notes")
+    assert texts(client, admin) == ["we saw it", "we fixed it", "spam 3", "spam 4"]
+    assert write(adds, "spam 5", "spam 5").status_code == 200
+    assert texts(client, admin) == ["we saw it", "we fixed it", "spam 5", "spam 5"]
     # People have their room back.
     assert write(admin, "it came back", "it is gone").status_code == 200
     assert texts(client, admin) == ["we saw it", "we fixed it", "it came back", "it is gone"]
-    answer = write(adds, "spam 5")
+    answer = write(adds, "spam 6")
     assert (answer.status_code, error_of(answer)["code"]) == (409, "no_room_for_notes")
     assert texts(client, admin) == ["we saw it", "we fixed it", "it came back", "it is gone"]
     # Of people the newest are kept, as ever.
@@ -172,6 +179,9 @@ def test_nor_by_its_length_and_the_page_tells_them_apart(
     monkeypatch.setattr("leakline_server.store.runs.MAX_NOTES_BYTES", 3_000)
     begin(client, browsing, "r1")
     client.patch(f"{RUNS}/r1", json={"notes": [{"text": "ours"}]}, headers=admin)
+    more = {"notes": [{"text": f"{n}" + "y" * 1_000} for n in range(3)]}
+    answer = client.patch(f"{RUNS}/r1", json=more, headers=browsing)
+    assert (answer.status_code, error_of(answer)["code"]) == (409, "no_room_for_notes")
     for n in range(4):
         long = {"notes": [{"text": f"{n}" + "x" * 1_000}]}
         assert client.patch(f"{RUNS}/r1", json=long, headers=browsing).status_code == 200
