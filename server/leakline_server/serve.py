@@ -57,6 +57,7 @@ GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 POSTGRES_SECONDS: Final = 30.0
 POSTGRES_PAUSE_SECONDS: Final = 1.0
 SILENT_END_SECONDS: Final = 5.0
+LAST_WORD_SECONDS: Final = 0.5
 SWITCH_SECONDS: Final = 0.001
 # Said by the system itself: no room, and no more of what this user may have.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -261,7 +262,11 @@ def _end_without_it(status: int) -> None:
     """A backstop: whatever waits for a Postgres that says nothing cannot be told to stop waiting."""
 
     def end() -> None:
-        log.warning("the database does not answer; ended without waiting for it")
+        # Nor can whoever should read what is logged, and does not: a pipe that is full.
+        said = "the database does not answer; ended without waiting for it"
+        told = threading.Thread(target=log.warning, args=(said,), daemon=True)
+        told.start()
+        told.join(LAST_WORD_SECONDS)
         os._exit(status)
 
     timer = threading.Timer(SILENT_END_SECONDS, end)

@@ -23,6 +23,9 @@ START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
 IN_EVERY_TEST_RUN = ("old_population", "loss_graph")
+# Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
+# not.
+TOLD_BY_WHAT_KEEPS_IT = (("loss_graph", "container"),)
 
 Train = Callable[..., Any]
 
@@ -91,7 +94,10 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
 ) -> None:
     _, verdict = trained(leak)
     assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
-    assert is_right(verdict["findings"][0], RIGHT_ANSWERS[leak]), told(verdict)
+    finding = verdict["findings"][0]
+    if (leak, finding["kind"]) in TOLD_BY_WHAT_KEEPS_IT:
+        finding = {**finding, "kind": RIGHT_ANSWERS[leak].kind}
+    assert is_right(finding, RIGHT_ANSWERS[leak]), told(verdict)
 
 
 @pytest.mark.parametrize("leak", _by_cost(LARGE))
@@ -110,9 +116,8 @@ def _assert_start(verdict: dict[str, Any], right: Any) -> None:
 
 def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
-    # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
-    found = verdict["findings"][0]["kind"]
-    assert found in (RIGHT_ANSWERS["loss_graph"].kind, "container"), told(verdict)
+    kinds = {RIGHT_ANSWERS["loss_graph"].kind, *dict(TOLD_BY_WHAT_KEEPS_IT).values()}
+    assert verdict["findings"][0]["kind"] in kinds, told(verdict)
 
 
 @pytest.mark.leaks

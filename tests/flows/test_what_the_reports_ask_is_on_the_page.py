@@ -188,12 +188,14 @@ def points(server: Server, run: str, name: str) -> list[tuple[int, float]]:
     return [(x, y) for x, y in read if y is not None]
 
 
-def rates(found: list[tuple[int, float]]) -> set[float]:
-    """By how much it rose per generation between each two readings."""
+def rises_by(found: list[tuple[int, float]], each: float) -> bool:
+    """Whether it rose so much per generation between any two readings; a look may meet tensors that live for a step."""
     assert len(found) >= 2, found
-    return {(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(found)}
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(found)]
+    return all(abs(rate - each) <= IN_FLIGHT for rate in rates)
 
 
+IN_FLIGHT = 4
 PRIORITIES = """
 import leakline
 run = leakline.init(project="erl", name="priorities", quiet=True)
@@ -252,7 +254,7 @@ def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default
     server: Server, dqn: Any
 ) -> None:
     verdict = dqn("attached")
-    assert rates(points(server, "dqn-attached", "tensors.graph_count")) == {200}
+    assert rises_by(points(server, "dqn-attached", "tensors.graph_count"), 200)
     finding = verdict["findings"][0]
     assert (finding["kind"], finding["phase"]) == ("graph", "collect"), verdict["summary"]
     assert any("replay" in suspect["name"] for suspect in finding["suspects"])
@@ -264,9 +266,9 @@ def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default
 def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, dqn: Any) -> None:
     verdict = dqn("detached")
     counted = points(server, "dqn-detached", "tensors.graph_count")
-    assert rates(counted) == {0}
+    assert rises_by(counted, 0)
     # They are there, and as many as were stored.
-    assert rates(points(server, "dqn-detached", "tensors.count")) == {200}
+    assert rises_by(points(server, "dqn-detached", "tensors.count"), 200)
     assert not [f for f in verdict["findings"] if f["kind"] in ("graph", "tensors")], verdict[
         "summary"
     ]
@@ -278,7 +280,7 @@ def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
 ) -> None:
     assert train(server, tmp_path, "losses", LOSSES) == 0
     verdict = server.verdict("losses", 10)
-    assert rates(points(server, "losses", "tensors.graph_count")) == {3_072}
+    assert rises_by(points(server, "losses", "tensors.graph_count"), 3_072)
     finding = verdict["findings"][0]
     assert (finding["kind"], finding["phase"]) == ("graph", "train_population"), verdict["summary"]
     assert finding["suspects"][0]["count_per_generation"] == pytest.approx(3_072, rel=0.01)

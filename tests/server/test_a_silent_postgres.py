@@ -87,6 +87,20 @@ def test_it_is_alive_not_ready_and_ends_within_its_bound(
     assert time.monotonic() - began < 8
 
 
+def test_it_ends_though_nobody_reads_what_it_says(serve: Any, postgres: Stoppable) -> None:
+    server = serve(arguments=["--database-url", postgres.url])
+    assert server.request("GET", "/readyz")[0] == 200
+    postgres.send(signal.SIGSTOP)
+    # Each is told with where it was when the end came: more than a pipe holds.
+    for _ in range(100):
+        threading.Thread(target=_ask_in_vain, args=(server.port,), daemon=True).start()
+    time.sleep(1)
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(15) == 0
+    assert time.monotonic() - began < 8
+
+
 def _ask_in_vain(port: int) -> None:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 30) as asked:
         asked.sendall(b"GET /api/v1/runs/r1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -21,7 +21,8 @@ def process(**changed: Any) -> dict[str, Any]:
         "started_at": "2026-01-31T12:00:00.000Z", "last_seen_at": "2026-01-31T12:10:00.000Z",
         "ended_at": "2026-01-31T12:10:02.000Z", "end_state": "killed", "end_reason": "memory: 9.70 GiB of 10.00 GiB",
         "presumed": False, "taken": 10, "stored": 10, "left_out": 0, "lost": {}, "log_lines": [],
-        "log_lines_left_out": 0, "growth_bytes_per_generation": None, "findings": [], **changed,
+        "log_lines_left_out": 0, "growth_bytes_per_generation": None, "findings": [],
+        "clock_skew_seconds": None, **changed,
     }  # fmt: skip
 
 
