@@ -8,7 +8,7 @@ import pytest
 
 from leakline.analysis import examine, to_json
 from leakline.analysis.history import RunHistory, history_from_batches
-from leakline.analysis.results import AttemptGrowth, Stretch
+from leakline.analysis.results import AttemptGrowth, GenerationSpan
 
 from .builder import MIB, Training, kept_environments
 
@@ -46,9 +46,9 @@ def test_each_attempt_grows_by_its_own_rate() -> None:
 
 def test_what_was_done_twice_is_told_of_who_did_it_again() -> None:
     first, second, third = told(attempt(1, 0, 8, 6), attempt(2, 6, 4, 6), attempt(3, 5, 12, 6))
-    assert (first.generations, first.again) == (Stretch(0, 7), None)
-    assert (second.generations, second.again) == (Stretch(6, 9), Stretch(6, 7))
-    assert (third.generations, third.again) == (Stretch(5, 16), Stretch(5, 9))
+    assert (first.generations, first.again) == (GenerationSpan(0, 7), None)
+    assert (second.generations, second.again) == (GenerationSpan(6, 9), GenerationSpan(6, 7))
+    assert (third.generations, third.again) == (GenerationSpan(5, 16), GenerationSpan(5, 9))
 
 
 def test_a_resume_right_behind_the_last_generation_does_none_again() -> None:
@@ -58,7 +58,7 @@ def test_a_resume_right_behind_the_last_generation_does_none_again() -> None:
 def test_an_attempt_too_short_for_a_rate_has_none_which_is_not_zero() -> None:
     _, second = told(attempt(1, 0, 12, 6), attempt(2, 12, 1, 6))
     assert second.growth_bytes_per_generation is None
-    assert second.generations == Stretch(12, 12)
+    assert second.generations == GenerationSpan(12, 12)
 
 
 def test_the_growth_of_an_attempt_is_that_of_its_ranks_together_and_unknown_where_one_is() -> None:

@@ -8,8 +8,9 @@ from typing import Final
 
 from .history import RunHistory
 from .processes import measured
-from .results import AttemptGrowth, Interval, Stretch
+from .results import AttemptGrowth, GenerationSpan, Interval
 from .series import Lane, lanes_of, with_its_generations
+from .since import added
 from .spans import union
 from .study import LaneStudy, memory_since
 from .units import UNITS_OF_TIME
@@ -24,7 +25,7 @@ def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
     if len(numbers) < 2 or history.unit in UNITS_OF_TIME:
         return ()
     found: list[AttemptGrowth] = []
-    before: Stretch | None = None
+    before: GenerationSpan | None = None
     for number in numbers:
         mine = tuple(p for p in history.processes if p.attempt == number)
         own = replace(history, processes=mine)
@@ -38,22 +39,18 @@ def attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
     return tuple(found[-MAX_ATTEMPTS:])
 
 
-def _generations(lanes: Sequence[Lane]) -> Stretch:
+def _generations(lanes: Sequence[Lane]) -> GenerationSpan:
     """Of lanes that have ended some each."""
     # What is left out of a very long one it has ended as well.
     ended = union(lane.lived for lane in lanes).spans
-    return Stretch(ended[0][0], ended[-1][1])
+    return GenerationSpan(ended[0][0], ended[-1][1])
 
 
 def _growth(history: RunHistory, lanes: Sequence[Lane]) -> Interval | None:
     """Of all processes together; a part of the sum would be taken for it."""
     each = [_growth_of(LaneStudy(history, lane)) for lane in lanes]
     known = [growth for growth in each if growth is not None]
-    if len(known) < len(each):
-        return None
-    return Interval(
-        sum(g.estimate for g in known), sum(g.low for g in known), sum(g.high for g in known)
-    )
+    return added(known) if len(known) == len(each) else None
 
 
 def _growth_of(study: LaneStudy) -> Interval | None:
@@ -61,12 +58,12 @@ def _growth_of(study: LaneStudy) -> Interval | None:
     return measured(memory_since(study, study.residual(upto), None, upto).total)
 
 
-def _together(a: Stretch, b: Stretch) -> Stretch:
-    return Stretch(min(a.first, b.first), max(a.last, b.last))
+def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
+    return GenerationSpan(min(a.first, b.first), max(a.last, b.last))
 
 
-def _both(a: Stretch | None, b: Stretch) -> Stretch | None:
+def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
     """The generations that are in both."""
     if a is None or a.last < b.first or b.last < a.first:
         return None
-    return Stretch(max(a.first, b.first), min(a.last, b.last))
+    return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

@@ -89,7 +89,7 @@ class ProcessGrowth:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class GenerationSpan:
     """Generations, both ends with them."""
 
     first: int
@@ -105,9 +105,9 @@ class AttemptGrowth:
     """
 
     attempt: int
-    generations: Stretch
+    generations: GenerationSpan
     growth_bytes_per_generation: Interval | None
-    again: Stretch | None
+    again: GenerationSpan | None
 
 
 @dataclass(frozen=True, slots=True)

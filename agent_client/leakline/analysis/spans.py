@@ -58,14 +58,9 @@ def union(several: Iterable[Spans]) -> Spans:
 
 def _merged(ascending: Iterable[tuple[int, int]]) -> Spans:
     found: list[tuple[int, int]] = []
-    first = last = None
-    for a, b in ascending:
-        if first is not None and last is not None and a <= last + 1:
-            last = max(last, b)
-            continue
-        if first is not None and last is not None:
+    for first, last in ascending:
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
             found.append((first, last))
-        first, last = a, b
-    if first is not None and last is not None:
-        found.append((first, last))
     return Spans(tuple(found))
