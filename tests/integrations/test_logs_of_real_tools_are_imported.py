@@ -57,7 +57,8 @@ def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path)
         "before-fix",
     )
     assert (answer["verdict"]["unit"], answer["verdict"]["generations"]) == ("step", 12)
-    assert growth(answer) == pytest.approx(8 * MIB, rel=0.15)
+    # What MLflow itself takes in its first steps, a MiB and more in some, is within this.
+    assert growth(answer) == pytest.approx(32 * MIB, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ _OUTSIDE_GROWS: Final = 64 * MIB
 # So many floors are a trend; fewer, where each lies above the one before by more than the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
+# What lies in a floor and is not kept is seldom still there two collections later.
+_LOWER_AFTER: Final = 2
 
 
 def is_told(lane: Lane) -> bool:
@@ -67,11 +69,12 @@ def beside_tensors(lane: Lane) -> Beside:
 
 def told_for_good(lane: Lane, upto: int) -> int:
     """Of the first ``upto`` generations those whose values no later collection changes."""
-    return _told_upto(_kept_and_native(lane)[0][:upto])
+    kept = _kept_and_native(lane)[0][:upto]
+    return _known(kept)[-_LOWER_AFTER - 1] + 1 if _told_upto(kept) else 0
 
 
 def _told_upto(kept: Sequence[Value]) -> int:
-    """Behind the last floor but one, where enough are: few are no trend, and the last may be lowered yet."""
+    """Behind the last floor but one, where enough are: few are no trend, and the last may be lowered most."""
     floors = [value for value in kept if value is not None]
     clear = len(floors) >= _CLEAR_FLOORS and all(b - a > YOUNG for a, b in pairwise(floors))
     if len(floors) < _FLOORS and not clear:
@@ -108,10 +111,10 @@ def _kept_and_native(lane: Lane) -> tuple[list[Value], list[float]]:
 
 
 def _lowered(kept: Sequence[Value]) -> list[Value]:
-    """What is kept at one collection is no more than what the next one finds, but for what was freed between."""
-    found = list(kept)
-    for a, b in pairwise(_known(kept)):
-        found[a] = min(kept[a], kept[b])  # type: ignore[type-var]
+    """What is kept at one collection is no more than what the next ones find, but for what was freed between."""
+    found, known = list(kept), _known(kept)
+    for i, at in enumerate(known):
+        found[at] = min(kept[later] for later in known[i : i + _LOWER_AFTER + 1])  # type: ignore[type-var]
     return found
 
 

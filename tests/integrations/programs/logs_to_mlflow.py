@@ -1,4 +1,4 @@
-"""Keeps 8 MiB in each step and logs its own memory to a SQLite database of MLflow; its monitor reads the machine's."""
+"""Keeps 32 MiB in each step and logs its own memory to a SQLite database of MLflow; its monitor reads the machine's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if __name__ == "__main__":
     kept = []
     with mlflow.start_run(run_name="before-fix", log_system_metrics=True):
         for step in range(STEPS):
-            kept.append(bytearray(b"x" * (8 << 20)))
+            kept.append(bytearray(b"x" * (32 << 20)))
             rss = psutil.Process().memory_info().rss
             mlflow.log_metrics({"rss_mib": rss / 2**20, "loss": 1.0 / (step + 1)}, step=step)
             time.sleep(0.2)
