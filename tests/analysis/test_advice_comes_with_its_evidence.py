@@ -20,7 +20,7 @@ from builder import (
     loss_graph,
 )
 
-from leakline.analysis import RunHistory, examine
+from leakline.analysis import RunHistory, examine, history_from_batches
 from leakline.analysis.advice import MAX_LINES, RULES, advice_for
 from leakline.analysis.attribution import Cause
 from leakline.analysis.candidates import NOWHERE, Candidate, Place, family_of
@@ -28,7 +28,15 @@ from leakline.analysis.evidence import Rise, Scale
 from leakline.analysis.garbage import Waiting, no_growth
 from leakline.analysis.study import Assessed
 from leakline.analysis.trend import Slope
-from leakline.snapshot import CYCLIC_GARBAGE, Event, Holder
+from leakline.snapshot import (
+    CYCLIC_GARBAGE,
+    Batch,
+    Event,
+    Holder,
+    ProcessIdentity,
+    RunHeader,
+    Snapshot,
+)
 
 OWN = "app.Record"
 
@@ -397,3 +405,22 @@ def test_more_helper_processes_are_told_from_larger_ones() -> None:
         told = "Helper processes pile up" if rise else "Look at the worker processes"
         (line,) = finding.advice
         assert line.startswith(told)
+
+
+def test_a_program_that_was_only_started_by_leakline_is_told_to_call_it() -> None:
+    """It has no run whose methods it could call."""
+
+    def reading(i: int) -> Snapshot:
+        samples = {
+            "process.uss_bytes": (100 + 8 * i) * MIB,
+            "process.rss_bytes": (150 + 8 * i) * MIB,
+            "type.a.Actor.count": 5,
+        }
+        return Snapshot(i, 1e9 + i, float(i), None, None, "", "sample", samples)
+
+    header = RunHeader("r", "p", "r", "second", None, 1e9)
+    batch = Batch(ProcessIdentity("i"), tuple(map(reading, range(60))))
+    history = history_from_batches(header, [batch])
+    (line,) = told_by(history, "Nothing is watched that could tell", "native")
+    assert "put leakline.init(watch=[…]) into the program" in line
+    assert "run.census()" not in line

@@ -18,7 +18,7 @@ from builder import (
 )
 
 from leakline.analysis import compare, environment_changes, history_from_batches, to_json
-from leakline.analysis.comparison import RESIDENT
+from leakline.analysis.comparison import RESIDENT, _less
 
 
 def _run(*leaks: object, seed: int = 1, **options: object) -> Training:
@@ -235,3 +235,11 @@ def test_two_runs_without_a_leak_whose_allocator_settled_differently_are_the_sam
     creep = Leak(EVOLVE, 0.85 * MIB, {})
     found = compare(Training(seed=1).history(), Training(leaks=(creep,), seed=1).history())
     assert found.outcome == "no_effect", found.summary
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"),
+    [(-100.0, "100"), (-150.0, "100"), (-99.6, "99.6"), (-99.97, "99.9"), (-98.6, "99"), (None, "0")],
+)  # fmt: skip
+def test_all_of_it_is_said_only_where_nothing_is_left(percent: float | None, told: str) -> None:
+    assert _less(percent) == told

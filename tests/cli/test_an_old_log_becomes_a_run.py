@@ -284,6 +284,19 @@ def test_functions_of_mprof_are_phases(
     assert answer["verdict"]["findings"][0]["phase"] == "__main__.evaluate"
 
 
+def test_five_seconds_are_told_with_how_little_they_say(
+    read: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    memory = [13, 21, 21, 25, 29, 29, 33, 37, 37, 41, 45, 45, 49, 53, 53, 53, 53, 53]
+    lines = [f"MEM {mib}.0 {1_760_000_000.05 + 0.24 * i:.4f}" for i, mib in enumerate(memory)]
+    verdict = read(table(tmp_path, "\n".join(["CMDLINE python keeps.py", *lines])))["verdict"]
+    assert verdict["status"] == "ok"
+    assert re.fullmatch(
+        r"No leak so far: memory changes by \+4\.\d+ MiB per second \(\+?0 B to \+12\.00 MiB\) over only 5 seconds",
+        verdict["summary"],
+    ), verdict["summary"]
+
+
 def test_a_wandb_run_has_its_name_and_its_epochs(
     read: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from .history import RunHistory
 from .results import Finding, Kind
 from .series import Lane
 from .study import Assessed
+from .units import UNITS_OF_TIME
 from .wording import COUNTED_TOO_SELDOM, format_bytes, short_name
 
 MAX_LINES: Final = 6
@@ -368,6 +369,11 @@ def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[st
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
     if finding.kind != "native" or not counted or declared or tracked_names(lane):
         return []
+    if history.unit in UNITS_OF_TIME:
+        return [
+            "Nothing is watched that could tell: put leakline.init(watch=[…]) into the program with the classes that "
+            "may grow, and run.track(name, it) for the items of a container or of a C object."
+        ]
     where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
     return [
         f"Nothing is watched that could tell: run.census() {where} counts all types at the next phase end, "

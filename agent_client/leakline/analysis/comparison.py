@@ -246,6 +246,12 @@ def _overlap(a: Interval, b: Interval) -> bool:
     return a.low <= b.high and b.low <= a.high
 
 
+def _less(percent: float | None) -> str:
+    """``99.6``: all of it, ``100``, is said only where nothing is left."""
+    less = min(100.0, max(0.0, -(percent or 0.0)))
+    return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
+
+
 def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
     unit = b.history.unit
     if a.history.unit != unit:
@@ -259,8 +265,7 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
     change = f"{format_bytes(was)} per {unit} before, {format_bytes(now)} after"
     percent = percent_of(was, now)
     if outcome == "fixed":
-        less = min(100.0, -(percent or 0.0))
-        return f"Fixed: {change}: {less:.0f} % less growth over {generations} {unit}s"
+        return f"Fixed: {change}: {_less(percent)} % less growth over {generations} {unit}s"
     if outcome == "improved":
         return f"Improved: {change} ({percent:+.0f} %), but memory still grows"
     if outcome == "worse":

@@ -19,6 +19,9 @@ from .wording import (
     short_name,
 )
 
+# Over fewer generations than these a change says little; where it may as well be none, how far it reaches is told.
+_FEW: Final = 8
+
 _OUTSIDE: Final = {
     "native": "memory that no counted Python object explains",
     "allocator_retained": "freed memory in the C allocator",
@@ -221,6 +224,9 @@ def summary_sentence(
             return f"Worth watching: {finding_sentence(watched, unit, periods.get(watched.fingerprint))}"
         return f"Memory grows by {change}, too short or too unsteady to call it a leak"
     note = _harmless_note(findings, unit)
+    if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
+        between = f"{format_change(growth.low)} to {format_change(growth.high)}"
+        return f"No leak so far: memory changes by {change} ({between}) over only {generations} {unit}s{note}"
     told = f": memory changes by {change} over {generations} {unit}s" if change else ""
     return f"No leak{told}{note}"
 

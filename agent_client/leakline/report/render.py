@@ -159,7 +159,8 @@ def _verdict(report: Report) -> Iterator[str]:
     yield from banner("VERDICT")
     yield worded(verdict.status, verdict.summary)
     for finding in verdict.findings:
-        yield f"   [{finding.status}] {finding.kind} in {finding.phase or 'several phases'}"
+        where = f" in {finding.phase}" if finding.phase else ", in no single phase"
+        yield f"   [{finding.status}] {finding.kind}{where}"
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
