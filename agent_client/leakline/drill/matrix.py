@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ..markup import table
 from .kinds import HEALTHY, LEAKING, Kind
 from .telling import Drilled
 
@@ -117,9 +118,7 @@ def _table(found: Matrix) -> Iterator[str]:
         ]
         for name, row in found.items()
     ]
-    return _markdown(
-        ["planted", *(f"#{told.replace('_', ' ')}" for told in heads), "right is"], rows
-    )
+    return table(["planted", *(f"#{told.replace('_', ' ')}" for told in heads), "right is"], rows)
 
 
 def _right_words(planted: str) -> str:
@@ -140,19 +139,10 @@ def _answers(drills: Sequence[Drilled]) -> Iterator[str]:
     heads = (
         "planted", "all answers", "#suspected after", "#confirmed after", "#rate off by", "#took",
     )  # fmt: skip
-    return _markdown(heads, rows)
+    return table(heads, rows)
 
 
 def _of(answer: Any, name: str) -> str:
     """Generations seen by then."""
     found = None if answer is None else answer.figures[name]
     return "–" if found is None else f"{found}"
-
-
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Heads that begin with ``#`` stand over numbers. Every cell is of ours."""
-    yield f"| {' | '.join(head.lstrip('#') for head in heads)} |"
-    yield f"| {' | '.join('--:' if head.startswith('#') else '---' for head in heads)} |"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""

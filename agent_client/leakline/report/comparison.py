@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..analysis.summary import effect_lines, promise_lines
 from ..analysis.wording import format_count
+from ..markup import NOTHING, bullets, code, escape, headline, table
 from .facts import (
     change_interval,
     change_rows,
@@ -24,7 +25,6 @@ from .facts import (
     survival_line,
 )
 from .markdown import Origin, made, titled
-from .markup import NOTHING, bullets, code, escape, headline, table
 
 Json = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
+from ..markup import NOTHING, bullets, code, escape, headline, linked, table
 from .facts import finding_facts, forecast, interval, leading_finding, rating_words
-from .markup import NOTHING, bullets, code, escape, headline, linked, table
 
 Json = Mapping[str, Any]
 
