@@ -25,7 +25,10 @@ TEXT_LIMIT: Final = 300
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
 _REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
-_SECRET = re.compile(r"(?i)(token|passw|secret|api[-_]?key|credential)")
+# What the name of a value says of it; `token` does so too, but trainings count those, so it depends on the value.
+NAMES_A_SECRET: Final = re.compile(
+    r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
+)
 _SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
 # In running text: what is set to a value. Of a token no number, which is what trainings count by that name.
 _SECRET_VALUES: Final = re.compile(
@@ -63,7 +66,7 @@ def command_line(arguments: Sequence[str]) -> list[str]:
     hide_next = False
     for argument in arguments[:ARGUMENTS_LIMIT]:
         name, separator, value = argument.partition("=")
-        secret = bool(_SECRET.search(name)) and argument.startswith("-")
+        secret = argument.startswith("-") and _is_secret_option(name)
         if hide_next and not argument.startswith("-"):
             shown.append("***")
         elif secret and separator and value:
@@ -72,6 +75,10 @@ def command_line(arguments: Sequence[str]) -> list[str]:
             shown.append(masked(argument[:TEXT_LIMIT]))
         hide_next = secret and not separator
     return list(_within(shown))
+
+
+def _is_secret_option(name: str) -> bool:
+    return "token" in name.lower() or NAMES_A_SECRET.search(name) is not None
 
 
 def _within(texts: Iterable[str]) -> Iterator[str]:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from leakline.environment import command_line, masked
+from leakline.environment import NAMES_A_SECRET, command_line, masked
 
 HIDDEN: Final = "***"
 _COMMAND: Final = "command_line"
-_SECRET: Final = re.compile(
-    r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
-)
 # Trainings count tokens and name them: `max_tokens`, `pad_token` = "<pad>".
 _TOKEN: Final = re.compile(
     r"(?i)(?:^|[-_.])(?:auth|access|refresh|bearer|session|api|hf|github)?[-_.]?token$"
@@ -53,7 +50,7 @@ def _may_tell(value: Any) -> bool:
 
 
 def _names_a_secret(key: str, value: Any) -> bool:
-    if _SECRET.search(key):
+    if NAMES_A_SECRET.search(key):
         return True
     if not isinstance(value, str):
         # Numbers by the name of tokens are sizes of language models.
