@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,16 +23,14 @@ def make_secret() -> str:
 
 def check_secret(secret: str) -> str:
     """``secret`` as it stands. Raises ValueError, which does not repeat it, when nothing can be signed with it."""
-    try:
+    with suppress(binascii.Error, ValueError):
         size = len(base64.b64decode(secret.removeprefix(PREFIX), validate=True))
-    except (binascii.Error, ValueError):
-        size = -1
-    if not MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
-        raise ValueError(
-            f"must be {PREFIX} and the base64 form of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes; "
-            "leave it out and one is made and printed once"
-        )
-    return secret
+        if MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
+            return secret
+    raise ValueError(
+        f"must be {PREFIX} and the base64 form of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes; "
+        "leave it out and one is made and printed once"
+    )
 
 
 def signed_headers(

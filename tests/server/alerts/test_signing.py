@@ -13,6 +13,10 @@ from leakline_server.alerts.signing import check_secret, make_secret, signed_hea
 BODY = '{"type":"incident.confirmed","data":{"name":"Füllstand"}}'.encode()
 
 
+def _of_bytes(size: int) -> str:
+    return "whsec_" + base64.b64encode(bytes(size)).decode()
+
+
 def test_a_body_changed_by_one_byte_is_not_accepted() -> None:
     secret = make_secret()
     headers = signed_headers(secret, "msg_1", time.time(), BODY)
@@ -69,12 +73,21 @@ def test_the_signature_is_that_of_the_specification() -> None:
         "whsec_" + "A" * 100,
         "whsec_ÄÄÄÄ",
         "whsec_AAA AA",
+        # As long as one is, but for what base64 does not have.
+        "whsec_" + "AAAA " * 12,
+        _of_bytes(23),
+        _of_bytes(65),
     ],
 )
 def test_a_secret_that_is_none_is_refused_without_being_repeated(secret: str) -> None:
     with pytest.raises(ValueError, match="24 to 64") as refused:
         check_secret(secret)
     assert not secret or secret == "whsec_" or secret not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [24, 64])
+def test_a_secret_of_the_least_and_of_the_most_bytes_is_one(size: int) -> None:
+    assert check_secret(_of_bytes(size)) == _of_bytes(size)
 
 
 def test_a_made_secret_is_of_the_specified_size_and_new_each_time() -> None:
