@@ -44,34 +44,26 @@ def budget(
     return Budget(name, scope, normal, leak)
 
 
+class _Lane(SimpleNamespace):
+    """As long as its generations are many."""
+
+    def __len__(self) -> int:
+        return len(self.generations)
+
+
 def study(
     levels: Sequence[float] = (), *, booked: Sequence[Mapping[str, float]] = (), baseline: Sequence[float | None] = (),
     generations: Sequence[int] = (), history: RunHistory = RUN, name: str = "rank 0 main",
 ) -> LaneStudy:  # fmt: skip
     """Private memory at the end of each generation, and what its phases kept; ``baseline``: read before the first."""
-    ended = tuple(generations or range(max(len(levels), len(booked))))
-    lane = SimpleNamespace(
-        generations=ended, private=list(levels), private_rows=[*baseline, *levels],
-        baseline_row=0 if baseline else None, name=name, __len__=lambda: len(ended),
+    lane = _Lane(
+        generations=tuple(generations or range(max(len(levels), len(booked)))), private=list(levels),
+        private_rows=[*baseline, *levels], baseline_row=0 if baseline else None, name=name,
     )  # fmt: skip
-    told = _Counted(lane.__dict__, len(ended))
-    return cast(
-        LaneStudy,
-        SimpleNamespace(
-            lane=told, booked=tuple(booked), history=history, scale=lambda upto: Scale(1_000),
-        ),
-    )  # fmt: skip
-
-
-class _Counted(SimpleNamespace):
-    """A lane with its length, which is that of its generations."""
-
-    def __init__(self, facts: dict[str, Any], length: int) -> None:
-        super().__init__(**{k: v for k, v in facts.items() if not k.startswith("__")})
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
+    told = SimpleNamespace(
+        lane=lane, booked=booked, history=history, scale=lambda upto: Scale(1_000)
+    )
+    return cast(LaneStudy, told)
 
 
 @pytest.mark.parametrize(
