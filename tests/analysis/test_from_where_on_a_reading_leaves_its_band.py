@@ -146,6 +146,7 @@ def test_eighty_checks_are_told() -> None:
     ("readings", "last", "history", "state", "still_open"),
     [
         ([15, 15], 1, RUN, "within", False),
+        ([15, 15, 15], 2, RUN, "within", False),
         ([15, 15], 2, RUN, "open", True),
         ([15, 15], 2, ENDED, "within", False),
         ([15, 15], None, RUN, "open", True),
@@ -192,7 +193,13 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
         ("rank 0 main", "open"), ("rank 1 main", "outside"),
     ]  # fmt: skip
     unmeasured = check_bands(history, [])[0]
-    assert (unmeasured.open, unmeasured.unread, unmeasured.within) == (True, 0, 0)
+    assert (unmeasured.within, unmeasured.below, unmeasured.above, unmeasured.unread) == (
+        0,
+        0,
+        0,
+        0,
+    )
+    assert unmeasured.open
     assert unmeasured.sentence == "gauge.x is not measured in this run."
 
 
@@ -237,6 +244,7 @@ def deviations(*off_by: tuple[int, float]) -> list[BandDeviation]:
     ("outside", "said"),
     [
         (deviations((4, -3)), "below in generation 4 by 3 B"),
+        (deviations((4, 0.5)), "above in generation 4 by 1 B"),
         (deviations((4, 3)), "above in generation 4 by 3 B"),
         (deviations((1, -3), (2, -5)), "below in generations 1 to 2 by up to 5 B (generation 2)"),
         # Of those that are as far off the first.
@@ -250,7 +258,11 @@ def test_deviations_are_told_with_the_farthest(outside: list[BandDeviation], sai
 
 @pytest.mark.parametrize(
     ("generations", "said"),
-    [([3, 4, 5], "generations 3 to 5"), ([3, 5], "2 generations between 3 and 5"), ([3, 4, 6], "3 generations between 3 and 6")],
+    [
+        ([3, 4, 5], "generations 3 to 5"),
+        ([3, 5], "2 generations between 3 and 5"),
+        ([3, 4, 6], "3 generations between 3 and 6"),
+    ],
 )  # fmt: skip
 def test_generations_are_a_stretch_where_none_is_missing(generations: list[int], said: str) -> None:
     assert _where(generations, "generation") == said
@@ -300,8 +312,8 @@ def test_before_anything_has_ended_a_band_is_not_reached() -> None:
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (16, "16"), (0.25, "0.25"), (3072.4, "3,072"), (99.94, "99.9"), (99.96, "100"), (100.4, "100"), (-100.4, "-100"),
-        (-0.5, "-0.5"), (12.0, "12"),
+        (16, "16"), (0.25, "0.25"), (3072.4, "3,072"), (99.94, "99.9"), (99.96, "100"), (100.4, "100"),
+        (-100.4, "-100"), (-0.5, "-0.5"), (12.0, "12"),
     ],
 )  # fmt: skip
 def test_plain_numbers_have_three_digits_that_count(value: float, written: str) -> None:

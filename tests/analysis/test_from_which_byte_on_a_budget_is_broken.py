@@ -227,11 +227,12 @@ def test_an_amount_is_told_against_the_bound_it_meets(
         ("phase", [(1, 50)], (1, 50), 0, "train kept at most 50 B in one generation (generation 1): fine up to 100 B."),
         (
             "generation", [(1, 250), (2, 50)], (1, 250), 1,
-            "The run kept at most 250 B in one generation (generation 1): a leak from 200 B on; beyond in 1 of 2 generations.",
+            "The run kept at most 250 B in one generation (generation 1): a leak from 200 B on; "
+            "beyond in 1 of 2 generations.",
         ),
         ("run", [(1, 50), (2, 60)], (2, 60), 0, "Memory has grown by 60 B since the run began: fine up to 100 B."),
         (
-            "run", [(1, 250), (2, 60)], (1, 250), 1,
+            "run", [(1, 250), (2, 70), (3, 60)], (1, 250), 1,
             "Memory has grown by 60 B since the run began, and by 250 B at generation 1: a leak from 200 B on.",
         ),
     ],

@@ -108,7 +108,8 @@ def test_from_twice_the_promise_on_the_multiple_is_told(
 
 
 @pytest.mark.parametrize(
-    ("estimate", "begins"), [(1, "Memory grows by 1 B"), (0, "Memory does not grow: 0 B"), (-1, "Memory does not grow: -1 B")]
+    ("estimate", "begins"),
+    [(1, "Memory grows by 1 B"), (0, "Memory does not grow: 0 B"), (-1, "Memory does not grow: -1 B")],
 )  # fmt: skip
 def test_memory_grows_above_zero(estimate: float, begins: str) -> None:
     growth = exactly(estimate)
@@ -319,7 +320,10 @@ def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its
         ((20, 15, 25), "which leaves room for 30 generations in all (25 to 35); 25 were promised."),
         ((20, 15, None), "which leaves room for at least 25 generations; 25 were promised."),
         ((None, 15, 20), "which leaves room for at least 25 generations; 25 were promised."),
-        ((20, 14, 25), "which leaves room for 30 generations in all (24 to 35), too wide to tell from the 25 promised."),
+        (
+            (20, 14, 25),
+            "which leaves room for 30 generations in all (24 to 35), too wide to tell from the 25 promised.",
+        ),
     ],
 )  # fmt: skip
 def test_room_is_told_as_far_as_both_ends_are_known(
