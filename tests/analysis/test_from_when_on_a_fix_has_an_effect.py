@@ -109,7 +109,10 @@ def test_a_change_counts_from_a_fifth_or_from_what_matters(
     ("before", "after", "said"),
     [
         (4, 4, None),
-        (3, 4, "Too few generations ran before the fix in this run: a comparison with a run without it tells its effect."),
+        (
+            3, 4,
+            "Too few generations ran before the fix in this run: a comparison with a run without it tells its effect.",
+        ),
         (4, 3, "An effect is told from 4 generations on each side of the fix on."),
         (3, 3, "An effect is told from 4 generations on each side of the fix on."),
     ],
@@ -160,14 +163,28 @@ def test_the_least_change_is_one_instance_or_what_the_verdict_minds(
     assert subject.matters(a, b) == subject.matters(b, a) == least
 
 
+def test_instances_are_told_as_counts_and_the_run_has_no_name() -> None:
+    sides = side(around(2)), side(around(-3))
+    of_class = effect(*sides, _Subject("count", "app.Env"))
+    assert (of_class.subject, of_class.sentence) == (
+        "app.Env",
+        "Env grows by +2 per generation before and -3 after, difference -5 (-6.4 to -3.6): helped.",
+    )
+    of_run = effect(*sides)
+    assert (of_run.subject, of_run.sentence) == (
+        None,
+        "the run grows by +2 B per generation before and -3 B after, difference -5 B (-6 B to -4 B): helped.",
+    )
+
+
 def test_each_subject_is_measured_as_what_it_is() -> None:
     told = SimpleNamespace(
         growth=lambda: around(1), counted=lambda name: around(2), kept_by=lambda name: around(3)
     )
     measured = [
         _Subject(measure, "app.Env").of(cast(Stretch, told))
-        for measure in ("growth", "count", "phase_growth")  # type: ignore[arg-type]
-    ]  # fmt: skip
+        for measure in ("growth", "count", "phase_growth")
+    ]
     assert measured == [around(1), around(2), around(3)]
     titles = [_Subject("count", "app.Env"), _Subject("phase_growth", "a/b.c"), OF_RUN]
     assert [subject.title for subject in titles] == ["Env", "a/b.c", "the run"]
@@ -289,8 +306,13 @@ def test_only_fixes_of_the_same_moment_and_subject_cannot_be_told_apart(
 
 def test_a_fix_that_both_runs_have_is_not_told_by_them() -> None:
     before = RunHistory("r", events=(declared("old", 5, "train"),))
-    after = RunHistory("r", events=(declared("old", 5, "train"), declared("new", 6, "train")))
-    old, new = effects_of_comparison(before, after, side(around(100)), side(around(50)))
+    events = (
+        declared("old", 5, "train"),
+        declared("new", 6, "train"),
+        declared("other", 7, "evolve"),
+    )
+    after = RunHistory("r", events=events)
+    old, new, _ = effects_of_comparison(before, after, side(around(100)), side(around(50)))
     assert (old.outcome, old.before) == ("undecided", None)
     assert (new.outcome, new.sentence.count("cannot be told")) == ("helped", 0)
 

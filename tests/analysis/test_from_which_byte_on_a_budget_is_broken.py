@@ -284,7 +284,11 @@ def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None
     of_phase = _alone(study([1.0] * 7), 7, budget(name="train/fit"), amounts, "told")
     assert of_phase.cause.place == Place("train", "train/fit", 1.0)
     assert of_phase.cause.rate == Slope(400, 0.0, 400, 1)
-    assert (of_phase.start, of_phase.window, of_phase.witnesses) == ((6, 6, 6), 1.0, {"budget"})
+    assert (of_phase.start, of_phase.window, of_phase.witnesses) == (
+        (6, 6, 6),
+        1.0,
+        frozenset({"budget"}),
+    )
     of_run = _alone(study([1.0] * 7), 7, budget("run"), amounts, "told")
     # On average over the generations judged, since it first was beyond.
     assert (of_run.cause.rate.estimate, of_run.start) == (100, (4, 4, 4))
@@ -324,7 +328,7 @@ def test_a_cause_that_explains_a_broken_budget_has_it_as_a_witness() -> None:
     said = "The run kept 300 B in one generation; its budget is 200 B."
     levels = [1_000.0, 1_005.0, 1_305.0]
     (alone,) = judged(levels, [cause_of("train", 9)], 3, leak=200)
-    assert (alone.note, alone.witnesses) == (said, {"counts", "budget"})
+    assert (alone.note, alone.witnesses) == (said, frozenset({"counts", "budget"}))
     (noted,) = judged(levels, [cause_of("train", 9, "Seen before.")], 3, leak=200)
     assert noted.note == f"Seen before. {said}"
 

@@ -28,6 +28,7 @@ from leakline.analysis.outlook import (
     Outlook,
     _last,
     _of_growth,
+    _outlook_of,
     _speeding_up,
     beside_private,
     generations_to,
@@ -182,7 +183,7 @@ def test_growth_of_processes_under_one_limit_is_added_up() -> None:
         ([9, 5], [1], 1, 0),
         ([4, 3, 5], [0, 2], 2, 0),
         # An end that was not read stands at the last reading inside.
-        ([4, 9, 6, None], [0, 3], 2, 3),
+        ([4, 9, 7, 6, None], [0, 4], 2, 3),
         ([4, None, None], [0, 2], 2, 0),
         ([], [], 0, 0),
     ],
@@ -242,7 +243,9 @@ def test_memory_lasts_without_a_limit_as_long_as_nobody_knows() -> None:
     # Growth that speeds up brings what is expected nearer, and not the latest: 5 t + 10 t² / 2 = 1000.
     gains = Outlook(gains=10)
     ends = memory_lasts([(study([0, 0], outlook=gains), moment(2))], Interval(5, 5, 5))
-    assert ends == (pytest.approx(13.651, abs=1e-3), pytest.approx(13.651, abs=1e-3), 200)
+    soon = (-5 + 20_025**0.5) / 10
+    assert ends is not None
+    assert list(ends) == pytest.approx([soon, soon, 200])
 
 
 def told(
@@ -324,6 +327,14 @@ def test_only_a_rise_that_matters_is_followed_on_from_four_generations(
     assert (found.limit_bytes, found.limit_source) == (1_000, "user")
 
 
+def test_the_soonest_end_is_before_the_expected_one_and_that_before_the_latest() -> None:
+    run = study([700.0] * 4, outlook=Outlook(rate(100, 50)))
+    found = forecast_of(run, moment(4), True)
+    assert found.generation is not None
+    # 300 are left at generation 3: at 100 a generation, at 160 and at 40.
+    assert found.generation == Interval(6, 3 + 300 / 160, 3 + 300 / 40)
+
+
 def test_without_a_limit_or_a_reading_nothing_is_foretold() -> None:
     assert (
         forecast_of(study([700.0] * 4, limit=None, outlook=GROWS), moment(4), True) == OomForecast()
@@ -380,7 +391,7 @@ def halves(first: float, second: float, n: int = 16) -> tuple[list[float], list[
     half, y = n // 2, [0.0]
     for i in range(1, n):
         y.append(y[-1] + (first if i < half else second))
-    return [float(i) for i in range(n)], y
+    return [10.0 + i for i in range(n)], y
 
 
 def test_growth_speeds_up_where_the_second_half_rises_faster() -> None:
@@ -415,3 +426,38 @@ def test_high_readings_are_told_above_the_newest() -> None:
     low = _of_growth(x[:19], y[:19])
     assert (low.rate.estimate, low.over) == (2, 8)
     assert _of_growth(x, y).over == 0
+
+
+def rising_from_10() -> LaneStudy:
+    """A hundred up to generation 10, then one more with each."""
+    return study([100.0 + max(0, g - 10) for g in range(30)])
+
+
+@pytest.mark.parametrize(
+    ("bend", "upto", "points"),
+    [
+        # From the generation before the bend on.
+        ((10, 9, 11), 30, 21),
+        # Six readings at least.
+        ((10, 9, 11), 12, 6),
+        ((10, 9, 11), 15, 6),
+        ((10, 9, 11), 16, 7),
+        ((0, 0, 0), 30, 30),
+        ((99, 99, 99), 30, 30),
+        (None, 30, 30),
+        (None, 4, 4),
+    ],
+)
+def test_how_it_goes_on_is_told_from_where_it_bends(
+    bend: tuple[float, float, float] | None, upto: int, points: int
+) -> None:
+    told = rising_from_10()
+    told.bend = lambda upto: bend  # type: ignore[method-assign]
+    assert _outlook_of(told, upto).rate.points == points
+
+
+def test_children_count_as_private_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakline.analysis.outlook.bend_of", lambda lane, y, upto: (20, 20, 20))
+    told = study([100.0] * 30, channels=[_channel("children", [5.0 * g for g in range(30)])])
+    found = _outlook_of(told, 30)
+    assert (found.rate.estimate, found.rate.points) == (5, 11)
