@@ -79,12 +79,13 @@ def test_a_store_was_fullest_at_the_newest_of_its_highest_lengths() -> None:
         ([0, 0], [0, 500], 0),
         ([0, 0.5], [0, 1], 1_999),
         ([0, 250], [], 0),
+        ([9, 9, 250, 500], [1, 1, 500, 2_000], 2_000),
     ],
 )
 def test_a_store_may_take_as_many_bytes_as_the_rest_of_its_items(
     length: list[float], size: list[float], left: float
 ) -> None:
-    assert store(*length, size=size).remaining_bytes(2) == left
+    assert store(*length, size=size).remaining_bytes(len(length)) == left
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,8 @@ def test_sizes_go_on_over_a_resume() -> None:
     resumed = lane([0] * 6, segment=[0, 0, 0, 1, 1, 2])
     # It starts empty at the fourth and the sixth.
     assert _going_on(resumed, [10, 20, 30, 0, 5, 1]) == (10, 20, 30, 30, 35, 35)
-    # What a first generation is of another attempt than none.
+    assert _going_on(lane([0] * 3, segment=[0, 1, 1]), [10, 4, 5]) == (10, 10, 11)
+    # The first generation that is known resumes nothing.
     assert _going_on(lane([0] * 2, segment=[1, 1]), [10, 20]) == (10, 20)
 
 
@@ -156,6 +158,9 @@ def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
     assert _with_kept([50, 20], [100, 60]) == (50, 20)
     assert _with_kept([50, 20], [100, 120]) == (50, 50)
     assert _with_kept([50, 20], [100]) == (50, 20)
+    # Of 20 that it gave up of what was kept memory shows all; where it gave up nothing, that was somebody else.
+    assert _with_kept([50, 40, 20], [100, 100, 0]) == (50, 50, 30)
+    assert _with_kept([50, 20, 20], [100, 100, 0]) == (50, 50, 50)
     assert _with_kept([50, 60], [100, 0]) == (50, 60)
     assert _with_kept([], []) == ()
 
@@ -212,7 +217,7 @@ def tracked(**columns: Sequence[Value]) -> dict[str, Sequence[Value]]:
 
 
 def test_a_capacity_is_what_was_declared_else_what_was_read_last() -> None:
-    told = lane(series=tracked(length=[1, 2], capacity=[50, 70, None]))
+    told = lane(series=tracked(length=[1, 2], capacity=[50, 60, 70, None]))
     assert capacity_of(told, "replay", {"replay": 9}) == 9
     assert capacity_of(told, "replay", {"replay": None}) == 70
     assert capacity_of(told, "other", {}) is None
@@ -248,7 +253,7 @@ def test_without_a_capacity_or_a_reading_it_is_no_store() -> None:
 def facts(
     *stores: Bounded, each: dict[str, int] | None = None, counts: Sequence[Value] = ()
 ) -> Facts:
-    column = {"type.Item.count": list(counts)}
+    column: dict[str, Sequence[Value]] = {"type.Item.count": counts}
     told = SimpleNamespace(
         bounded=stores,
         bytes_each=each or {},
