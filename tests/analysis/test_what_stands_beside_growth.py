@@ -12,6 +12,7 @@ import pytest
 from leakline.analysis import RunHistory
 from leakline.analysis.attribution import Cause, Memory
 from leakline.analysis.candidates import NOWHERE, Candidate, Place
+from leakline.analysis.channels import Channel
 from leakline.analysis.child_processes import (
     GrowingChildren,
     growing_children,
@@ -20,11 +21,26 @@ from leakline.analysis.child_processes import (
 )
 from leakline.analysis.counts import CountGrowth, Pattern
 from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.gauges import _change, _median, companions, compared, gauges_of, title
+from leakline.analysis.gauges import (
+    _change,
+    _median,
+    companions,
+    compared,
+    gauges_of,
+    title,
+    with_companions,
+)
 from leakline.analysis.handles import _goes_with, with_handles
 from leakline.analysis.history import ProcessHistory, Value
 from leakline.analysis.locations import code_link, commit_link, located
-from leakline.analysis.outside import _once_each, native_growth, retained
+from leakline.analysis.outside import (
+    _channel_place,
+    _once_each,
+    native_growth,
+    other_channels,
+    retained,
+    with_garbage,
+)
 from leakline.analysis.results import Finding, GaugeChange, Interval, Suspect
 from leakline.analysis.said import Holders, Said, by_instance, most_of, of_kind
 from leakline.analysis.series import Lane
@@ -116,6 +132,22 @@ def test_a_gauge_beside_memory_that_falls_or_stands_is_not_told() -> None:
     falling = [60, 57, 54, 51, 48, 45, 42, 39]
     assert companions(beside_memory(falling, [200 - i for i in range(8)])) == ()
     assert companions(beside_memory(falling, [200] * 8)) == ()
+
+
+def test_gauges_are_evidence_of_what_leaks_and_the_clearest_two_are_told() -> None:
+    memory = [100 + 10 * i for i in range(8)]
+    falls, rises = [80, 70, 60, 50, 40, 30, 20, 10], [1, 2, 3, 4, 5, 6, 8, 7]
+    told = lane({
+        "process.rss_bytes": memory, "gauge.a": rises, "gauge.b": falls, "gauge.c": falls, "gauge.d": falls,
+    })  # fmt: skip
+    leak = Finding(
+        "f", "suspected", "native", None, None, (), Interval(1, 1, 1), None, 1, ("Before.",)
+    )
+    found = with_companions(leak, told).evidence
+    assert [line.split()[0] for line in found] == ["Before.", "b", "c"]
+    watched = replace(leak, status="watch")
+    assert with_companions(watched, told) is watched
+    assert with_companions(leak, lane({"process.rss_bytes": memory})) is leak
 
 
 def test_only_the_newest_readings_of_a_gauge_are_looked_at() -> None:
@@ -349,6 +381,21 @@ def test_the_rest_grows_by_what_it_gains_while_it_is_the_same_children() -> None
     assert growing_children(lane({child("other"): [*[5_000] * 4, *rest]}), 5, 50).rest > 0
 
 
+def test_the_rest_grows_from_the_generation_before_its_start() -> None:
+    told = lane({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
+    # From generation 4 on it grows by 10.
+    assert growing_children(told, 5, 50).rest == 10
+    # Of two in a row nothing is told, of three it is.
+    assert growing_children(told, 6, 50).rest == 10
+    assert growing_children(told, 7, 50).rest == 0
+
+
+def test_a_child_that_was_read_in_three_generations_is_told() -> None:
+    told = lane({child("a"): [1_000, 1_010, 1_020]})
+    assert len(growing_children(told, 1, 50).suspects) == 1
+    assert growing_children(told, 2, 50).suspects == ()
+
+
 @pytest.mark.parametrize(
     ("growing", "lines"),
     [
@@ -571,3 +618,86 @@ def test_what_a_process_was_before_it_declared_generations_is_not_counted() -> N
     again = RunHistory("r", unit="generation", processes=(process("a"),))
     assert in_its_unit(again).processes is again.processes
     assert list(by_instance([declares, before, declares])["a"]) == [declares, declares]
+
+
+def channel(
+    name: str = "cuda.0.allocated_bytes", kind: Any = "gpu", placed_by: str = ""
+) -> Channel:
+    return Channel(name, kind, tuple(100.0 + 10 * i for i in range(20)), placed_by=placed_by)
+
+
+def test_a_device_is_placed_where_its_tensors_are_and_else_where_it_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def place_of(told: Lane, series: str, begin: float, upto: int) -> Place:
+        asked.append((series, begin))
+        return NOWHERE
+
+    monkeypatch.setattr("leakline.analysis.outside.place_of", place_of)
+    told = lane({"x": [1] * 20})
+    in_train, nowhere = candidate(phase="train"), candidate()
+    assert _channel_place(told, channel(), (in_train, nowhere), None, 20).phase == "train"
+    assert asked == []
+    # What holds no tensors, none that grow, and tensors that grow nowhere in particular.
+    _channel_place(told, channel("children", "children"), (in_train,), None, 20)
+    _channel_place(told, channel(), (), (7, 7, 7), 20)
+    _channel_place(told, channel(placed_by="js.heap_bytes"), (nowhere,), None, 20)
+    assert asked == [("children", 0), ("cuda.0.allocated_bytes", 7), ("js.heap_bytes", 0)]
+
+
+def with_channel(told: Channel, rise: Rise, *, garbage: object = None) -> LaneStudy:
+    return cast(
+        LaneStudy,
+        SimpleNamespace(
+            lane=lane({"process.rss_bytes": [100] * 20, told.name: told.values}), channels=(told,), channel_rise=lambda c, upto: rise,
+            channel_stands=lambda c, upto: upto, remaining=lambda upto: None, scale=lambda upto: Scale(1_000),
+            waiting=SimpleNamespace(objects=garbage, growth=None), history=RunHistory("r"), facts=None,
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rise", "found"),
+    [
+        (Rise(), 0),
+        (Rise(window=12), 1),
+        (Rise(visible=True), 1),
+        (Rise(window=12, visible=True), 1),
+    ],
+)
+def test_a_channel_is_told_where_its_rise_is_lasting_or_visible(rise: Rise, found: int) -> None:
+    assert len(other_channels(with_channel(channel("children", "children"), rise), 20, ())) == found
+
+
+def test_a_device_that_grows_has_the_tensors_that_grow_as_members() -> None:
+    tensor = replace(candidate("torch.Tensor", phase="train"), family="tensor")
+    rise = Rise(window=12)
+    (device,) = other_channels(with_channel(channel(), rise), 20, (candidate(), tensor))
+    assert (device.cause.members, device.witnesses) == ((tensor,), frozenset({"counts"}))
+    (children,) = other_channels(with_channel(channel("children", "children"), rise), 20, (tensor,))
+    assert (children.cause.members, children.witnesses) == ((), frozenset())
+    assert children.cause.rate.estimate == 10
+
+
+def test_garbage_of_one_phase_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def garbage_of(cause: Cause, facts: object, waiting: object) -> Cause | None:
+        return replace(cause, kind="cyclic_garbage") if cause.kind != "gpu" else None
+
+    module = "leakline.analysis.outside"
+    monkeypatch.setattr(f"{module}.garbage_of", garbage_of)
+    monkeypatch.setattr(f"{module}.may_pass", lambda cause, *_: cause.kind == "cyclic_garbage")
+    monkeypatch.setattr(f"{module}.together", lambda first, other: first)
+    told = with_channel(channel(), Rise())
+    env = candidate("Env")
+    device, train, again, evolve = (
+        assessed(kind="gpu"), assessed(env, phase="train"), assessed(env, phase="train"), assessed(env, phase="evolve"),
+    )  # fmt: skip
+    found = with_garbage(told, [device, train, again, evolve], 20)
+    assert [(a.cause.kind, a.cause.place.phase, a.passing) for a in found] == [
+        ("gpu", None, False), ("cyclic_garbage", "train", True), ("cyclic_garbage", "evolve", True),
+    ]  # fmt: skip
+    # Memory of no name goes to the garbage that has one.
+    assert len(with_garbage(told, [train, assessed(phase="add")], 20)) == 1
+    assert len(with_garbage(told, [assessed(phase="add")], 20)) == 1
