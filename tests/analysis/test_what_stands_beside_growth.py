@@ -651,7 +651,8 @@ def with_channel(told: Channel, rise: Rise, *, garbage: object = None) -> LaneSt
     return cast(
         LaneStudy,
         SimpleNamespace(
-            lane=lane({"process.rss_bytes": [100] * 20, told.name: told.values}), channels=(told,), channel_rise=lambda c, upto: rise,
+            lane=lane({"process.rss_bytes": [100] * 20, told.name: told.values}), channels=(told,),
+            channel_rise=lambda c, upto: rise,
             channel_stands=lambda c, upto: upto, remaining=lambda upto: None, scale=lambda upto: Scale(1_000),
             waiting=SimpleNamespace(objects=garbage, growth=None), history=RunHistory("r"), facts=None,
         ),
