@@ -702,3 +702,43 @@ def test_garbage_of_one_phase_is_one_finding(monkeypatch: pytest.MonkeyPatch) ->
     # Memory of no name goes to the garbage that has one.
     assert len(with_garbage(told, [train, assessed(phase="add")], 20)) == 1
     assert len(with_garbage(told, [assessed(phase="add")], 20)) == 1
+
+
+@pytest.mark.parametrize(("bend", "begin"), [((10, 9, 11), 9), (None, None)])
+def test_the_rate_of_a_channel_is_told_from_the_generation_before_its_bend(
+    monkeypatch: pytest.MonkeyPatch, bend: tuple[float, float, float] | None, begin: float | None
+) -> None:
+    asked: list[float | None] = []
+
+    def position_of(told: Lane, generation: float | None, upto: int) -> int:
+        asked.append(generation)
+        return 0
+
+    monkeypatch.setattr("leakline.analysis.outside.position_of", position_of)
+    monkeypatch.setattr("leakline.analysis.outside.bend_of", lambda told, values, upto: bend)
+    children = with_channel(channel("children", "children"), Rise(window=12))
+    assert [a.start for a in other_channels(children, 20, ())] == [bend]
+    assert asked == [begin]
+
+
+@pytest.mark.parametrize(
+    ("grows", "named", "witnesses"),
+    [(True, False, {"counts"}), (False, False, set()), (True, True, set())],
+)
+def test_memory_of_no_name_has_counts_as_a_witness_where_what_waits_is_counted(
+    monkeypatch: pytest.MonkeyPatch, grows: bool, named: bool, witnesses: set[str]
+) -> None:
+    monkeypatch.setattr("leakline.analysis.outside.garbage_of", lambda cause, *_: cause)
+    monkeypatch.setattr("leakline.analysis.outside.may_pass", lambda *_: False)
+    monkeypatch.setattr("leakline.analysis.outside.together", lambda first, other: first)
+    told = with_channel(channel(), Rise())
+    told.waiting = cast(Any, SimpleNamespace(objects=None, growth=growth() if grows else None))
+    own = replace(
+        assessed(candidate("Env")) if named else assessed(), witnesses=frozenset({"steady"})
+    )
+    (found,) = with_garbage(told, [own], 20)
+    assert found.witnesses == frozenset({"steady", *witnesses})
+    # What joins it brings its own.
+    other = replace(own, witnesses=frozenset({"budget"}))
+    (joined,) = with_garbage(told, [own, other], 20)
+    assert joined.witnesses == frozenset({"steady", "budget", *witnesses})
