@@ -517,6 +517,7 @@ def study(
         # Half of a growth is most of it.
         (5.0, 10.0, (), 5.0),
         (4.9, 10.0, (), 0.0),
+        (0.5, 1.0, (), 0.5),
         (9.0, 10.0, (3.0, None), 7.0),
         # What was measured of live objects is not kept by the allocator.
         (9.0, 10.0, (3.0, 2.5), 0.0),
