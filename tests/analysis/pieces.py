@@ -1,0 +1,131 @@
+"""Single pieces of the analysis, as small as a rule needs them: a count that grows, a lane, a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leakline.analysis.attribution import Cause
+from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.counts import CountGrowth, Pattern
+from leakline.analysis.evidence import Rise, Scale
+from leakline.analysis.history import ProcessHistory, RunHistory, Value
+from leakline.analysis.results import Kind
+from leakline.analysis.series import Lane, lanes_of
+from leakline.analysis.study import Assessed
+from leakline.analysis.trend import NO_GROWTH, Slope
+
+TRAIN = Place("train", "train", 1.0)
+EVOLVE = Place("evolve", "evolve", 1.0)
+# Growth between phases: a place that no phase has.
+SPREAD = Place(None, None, 0.8)
+
+
+def growing(
+    slope: float = 1.0,
+    start: float = 1.0,
+    *,
+    pattern: Pattern = "constant",
+    rises: int = 12,
+    generations: float = 12.0,
+    each: float | None = None,
+    period: int | None = None,
+) -> CountGrowth:
+    one = slope if each is None else each
+    return CountGrowth(
+        pattern, slope, slope, slope, start, start, start, rises, generations, one, period
+    )
+
+
+def candidate(
+    name: str,
+    family: Family,
+    size: float | None = None,
+    *,
+    slope: float = 1.0,
+    start: float = 1.0,
+    place: Place = TRAIN,
+    deep: bool = False,
+    growth: CountGrowth | None = None,
+    **more: Any,
+) -> Candidate:
+    """``size``: bytes per generation measured for it."""
+    return Candidate(
+        name, "container" if family == "container" else "type", family, growth or growing(slope, start),
+        place, size, deep, more.pop("declared", False), **more,
+    )  # fmt: skip
+
+
+def cause_of(
+    *members: Candidate,
+    kind: Kind = "objects",
+    place: Place = TRAIN,
+    measured: float | None = None,
+    rate: float | Slope = NO_GROWTH,
+) -> Cause:
+    slope = rate if isinstance(rate, Slope) else sure(rate)
+    return Cause(kind, place, members, measured, slope)
+
+
+def sure(estimate: float, points: int = 16) -> Slope:
+    """A slope without any doubt."""
+    return Slope(estimate, estimate, estimate, points)
+
+
+def assessed(cause: Cause, *witnesses: str, **more: Any) -> Assessed:
+    """At a baseline of 1,000 bytes and over 50 generations: half a byte per generation is what matters."""
+    said: dict[str, Any] = {
+        "start": (1.0, 1.0, 1.0),
+        "window": 50.0,
+        "rise": Rise(),
+        "scale": Scale(1000.0),
+        "process": "rank 0 main",
+    }
+    return Assessed(cause, witnesses=frozenset(witnesses), **{**said, **more})
+
+
+def steps_history(
+    rows: Sequence[tuple[str, int | None, str | None]],
+    series: Mapping[str, Sequence[Value]],
+    **more: Any,
+) -> RunHistory:
+    """One process with these snapshots: (kind, generation, phase)."""
+    n = len(rows)
+    times = [10.0 * i for i in range(n)]
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), times, times, [generation for _, generation, _ in rows],
+        [phase for _, _, phase in rows], [""] * n, [kind for kind, _, _ in rows], series,
+    )  # fmt: skip
+    return RunHistory("r", processes=(process,), **more)
+
+
+def ends_history(series: Mapping[str, Sequence[Value]], **more: Any) -> RunHistory:
+    """One process, read at the end of each generation."""
+    n = len(next(iter(series.values())))
+    return steps_history([("generation_end", g, None) for g in range(n)], series, **more)
+
+
+def lane_of(history: RunHistory) -> Lane:
+    (lane,) = lanes_of(history)
+    return lane
+
+
+def ends_lane(series: Mapping[str, Sequence[Value]]) -> Lane:
+    return lane_of(ends_history(series))
+
+
+__all__ = [
+    "EVOLVE",
+    "NOWHERE",
+    "SPREAD",
+    "TRAIN",
+    "assessed",
+    "candidate",
+    "cause_of",
+    "ends_history",
+    "ends_lane",
+    "growing",
+    "lane_of",
+    "steps_history",
+    "sure",
+]

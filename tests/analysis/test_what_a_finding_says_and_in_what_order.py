@@ -1,0 +1,621 @@
+"""What a finding says: its suspects in order, its numbers, and what is not worth telling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pieces import (
+    NOWHERE,
+    SPREAD,
+    TRAIN,
+    assessed,
+    candidate,
+    cause_of,
+    ends_history,
+    growing,
+    lane_of,
+    sure,
+)
+
+from leakline.analysis.candidates import Candidate, Family, Place
+from leakline.analysis.contracts import Violation
+from leakline.analysis.evidence import Rise
+from leakline.analysis.findings import (
+    _children,
+    _confidence,
+    _contract_lines,
+    _count_lines,
+    _count_rate,
+    _counted_too_seldom,
+    _explained_lines,
+    _harmless,
+    _is_idle,
+    _kept_in,
+    _memory_lines,
+    _of_note,
+    _per_execution,
+    _phase_lines,
+    _rate_of_member,
+    _rounded,
+    _suspects,
+    _upper_bound_lines,
+    build_finding,
+    merge_alike,
+    only_contract,
+    rank_key,
+    worth_telling,
+)
+from leakline.analysis.garbage import Waiting
+from leakline.analysis.history import Expectation, RunHistory, Value
+from leakline.analysis.ladder import Standing
+from leakline.analysis.priority import DEFAULTS, Priorities
+from leakline.analysis.results import Finding, Interval, Kind, Status
+from leakline.analysis.study import Assessed, LaneStudy
+from leakline.analysis.trend import Slope
+from leakline.analysis.wording import COUNTED_TOO_SELDOM, SEEN_FROM_OUTSIDE
+from leakline.snapshot import Event, Holder
+
+BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
+ENVS = candidate("app.Env", "object", 60.0, deep=True)
+FLAT: list[Value] = [1000] * 12
+
+
+def _study(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
+    named = {name.replace("__", "."): values for name, values in series.items()}
+    history = history or ends_history({"process.anon_bytes": FLAT, **named})
+    return LaneStudy(history, lane_of(history))
+
+
+def test_children_that_grow_are_suspects_from_where_the_growth_began() -> None:
+    """Before that one of them had risen much faster."""
+    rows: list[Value] = [0, 900, 1800, 2700, 2710, 2720, 2730, 2740, 2750, 2760, 2770, 2780]
+    study = _study(children__process__loader__uss_bytes=rows)
+    children = cause_of(kind="children", rate=10.0)
+    found = _children(study, assessed(children, start=(4.0, 1.0, 5.0)))
+    assert [(s.name, s.bytes_per_generation) for s in found.suspects] == [("loader", 10.0)]
+    found = _children(study, assessed(children, start=None))
+    assert [s.name for s in found.suspects] == ["loader"]
+    assert _children(study, assessed(cause_of(rate=10.0))).suspects == ()
+
+
+def _standing(a: Assessed, status: Status = "suspected", confirmations: int = 0) -> Standing:
+    return Standing("f" * 16, a, status, confirmations)
+
+
+@pytest.mark.parametrize(
+    ("owner", "witnesses", "rate", "only"),
+    [
+        (replace(ENVS, violation=BROKEN, growth=growing(0.0)), (), 9.0, True),
+        (replace(ENVS, violation=BROKEN), (), 0.0, True),
+        (replace(ENVS, violation=BROKEN), (), 9.0, False),
+        (replace(ENVS, violation=BROKEN, growth=growing(0.5)), (), 0.5, False),
+        (replace(ENVS, violation=BROKEN, growth=growing(0.0)), ("counts",), 9.0, False),
+        (ENVS, (), 0.0, False),
+    ],
+    ids=[
+        "as many as ever",
+        "no memory",
+        "both rise",
+        "both a little",
+        "a count that lasts",
+        "nothing broken",
+    ],
+)
+def test_a_broken_count_alone_neither_rises_nor_brings_memory(
+    owner: Candidate, witnesses: tuple[str, ...], rate: float, only: bool
+) -> None:
+    assert only_contract(assessed(cause_of(owner, rate=rate), *witnesses)) == only
+
+
+def test_what_has_no_owner_has_broken_no_count() -> None:
+    assert only_contract(assessed(cause_of())) is False
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(None, None), (0.66666, 0.667), (1.0, 1.0), (1.7, 1.0), (0.0004, 0.0)]
+)
+def test_a_share_is_told_by_the_thousandth_and_is_never_more_than_all(
+    share: float | None, told: float | None
+) -> None:
+    assert _rounded(share) == told
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        (candidate("dict", "plain", 5.0), True),
+        (candidate("dict", "plain", 4.9), False),
+        (candidate("dict", "plain"), True),
+        (candidate("dict", "plain", 4.9, declared=True), True),
+        (candidate("dict", "plain", 4.9, violation=BROKEN), True),
+        (candidate("json.Decoder", "library", 4.9), True),
+    ],
+    ids=["a twentieth", "less", "unmeasured", "declared", "broken", "of a library"],
+)
+def test_plain_types_that_are_next_to_nothing_are_no_suspects(
+    member: Candidate, told: bool
+) -> None:
+    assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == told
+    # The owner is one, whatever it is.
+    assert member in _of_note(cause_of(member, rate=100.0))
+
+
+def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> None:
+    held = candidate("app.Env.log", "container", 5.0, slope=50)
+    foreign = candidate("app.other", "container", 5.0, slope=50)
+    arrays = candidate("numpy.ndarray", "array", 20.04, slope=3.00049)
+    envs = replace(ENVS, holder="app.Trainer.kept[*]")
+    cause = cause_of(envs, arrays, foreign, held, arrays, rate=100.04)
+    assert [
+        (s.name, s.role, s.count_per_generation, s.bytes_per_generation)
+        for s in _suspects(_study(), cause)
+    ] == [
+        ("app.Env", "type", 1.0, 100.0),
+        ("app.Trainer.kept[*]", "holder", 1.0, None),
+        ("app.Env.log", "container", 50.0, 5.0),
+        ("numpy.ndarray", "type", 3.0, 20.0),
+    ]
+
+
+def test_a_list_that_owns_the_growth_comes_before_what_it_keeps() -> None:
+    log = candidate("app.log", "container", 5.0)
+    found = _suspects(_study(), cause_of(log, candidate("app.Env", "object", slope=40)))
+    assert [s.name for s in found] == ["app.log", "app.Env"]
+
+
+def test_no_more_than_eight_suspects_are_named() -> None:
+    many = [candidate(f"app.C{i}", "object") for i in range(12)]
+    assert [s.name for s in _suspects(_study(), cause_of(*many))] == [m.name for m in many[:8]]
+
+
+def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps() -> None:
+    history = ends_history(
+        {"process.anon_bytes": FLAT},
+        holders=(Holder(3, "app.Env", "app.log[*]", 5), Holder(3, "app.Agent", "app.other", 5)),
+    )
+    log, study = candidate("app.log", "container"), _study(history)
+    assert [(s.name, s.role) for s in _kept_in(study, cause_of(log))] == [("app.Env", "type")]
+    assert _kept_in(study, cause_of(log, ENVS)) == []
+    assert _kept_in(study, cause_of(ENVS)) == []
+    assert _kept_in(study, cause_of()) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "position", "told"),
+    [(100.06, 0, 100.1), (0.5, 0, 0.5), (100.0, 1, 60.0), (0.0, 0, 60.0), (-5.0, 0, 60.0)],
+    ids=["the owner", "a little", "what it brings", "no growth", "a fall"],
+)
+def test_the_owner_carries_the_whole_growth(rate: float, position: int, told: float) -> None:
+    assert _rate_of_member(cause_of(ENVS, rate=rate), ENVS, position) == told
+    assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=None), 1) is None
+    assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=7.06), 1) == 7.1
+    assert _count_rate(replace(ENVS, growth=growing(1.23456))) == 1.235
+
+
+@pytest.mark.parametrize(
+    ("status", "witnesses", "confidence"),
+    [
+        ("suspected", (), 0.85),
+        ("suspected", ("counts",), 0.88),
+        ("suspected", ("counts", "steady", "measured", "container"), 0.97),
+        ("suspected", ("counts", "steady", "measured", "container", "together"), 0.98),
+        ("confirmed", ("counts",), 0.99),
+        ("recovered", (), 0.9),
+        ("watch", (), 0.6),
+        ("filling", (), 0.6),
+        ("ok", (), 0.9),
+        ("learning", (), 0.3),
+    ],
+)
+def test_each_witness_makes_a_suspicion_surer_but_never_certain(
+    status: Status, witnesses: tuple[str, ...], confidence: float
+) -> None:
+    assert _confidence(_standing(assessed(cause_of(ENVS), *witnesses), status)) == confidence
+
+
+def _marked(*values: object) -> tuple[Event, ...]:
+    return tuple(Event(0, 0.0, "mark", "m", data={"tfjs_memory_unreliable": v}) for v in values)
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "environment", "said"),
+    [
+        ("tf.Tensor", _marked(True), {}, "In a part of this run"),
+        ("tf.Tensor", _marked(False), {"tfjs_memory_unreliable": True}, "In a part of this run"),
+        ("tf.Tensor", (), {"tfjs_memory_unreliable": True}, "On this backend"),
+        ("tf.Tensor", _marked(None), {"tfjs_memory_unreliable": True}, "On this backend"),
+        ("tf.Tensor", (), {"tfjs_memory_unreliable": False}, None),
+        ("tf.Tensor", (), {}, None),
+        ("torch.Tensor", _marked(True), {"tfjs_memory_unreliable": True}, None),
+    ],
+)
+def test_bytes_that_tensorflow_calls_an_upper_bound_are_told_as_one(
+    name: str, events: tuple[Event, ...], environment: dict[str, object], said: str | None
+) -> None:
+    history = ends_history({"tfjs.bytes": FLAT}, events=events, environment=environment)
+    lines = _upper_bound_lines(_study(history), assessed(cause_of(candidate(name, "tensor"))))
+    assert [line.split(" TensorFlow")[0] for line in lines] == ([said] if said else [])
+
+
+def test_a_surplus_that_outlived_a_collection_is_told_unless_it_is_garbage() -> None:
+    unproven = replace(BROKEN, proven=False)
+    accepted = replace(BROKEN, expectation=Expectation("Env", 2, 2, accepted=True))
+
+    def said(violation: Violation | None, kind: Kind = "objects") -> list[str]:
+        cause = cause_of(replace(ENVS, violation=violation), kind=kind)
+        return _contract_lines(assessed(cause))
+
+    outlived = "; the surplus outlived a collection or was there again"
+    assert said(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
+    assert said(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
+    assert said(unproven) == ["Env is 3, declared 0 to 1."]
+    assert said(accepted) == [f"Env is 3, accepted as 2{outlived}."]
+    assert said(None) == []
+
+
+@pytest.mark.parametrize(
+    ("growth", "said"),
+    [
+        (
+            growing(2, rises=9),
+            [
+                "The number of Env grows by 2 per generation, the same in each of the last 9 generations."
+            ],
+        ),
+        (
+            growing(2, pattern="periodic", rises=9, each=8, period=4),
+            ["The number of Env grows by 8 every 4th generation, 9 times."],
+        ),
+        (
+            growing(2, pattern="irregular", rises=3),
+            ["The number of Env grows by 2 per generation on average: 3 rises, never taken back."],
+        ),
+        (growing(2, pattern="irregular", rises=2), []),
+        (growing(2, pattern="irregular", rises=1, each=7), ["The number of Env rose by 7."]),
+        (growing(0.5, pattern="irregular", rises=1, each=7), ["The number of Env rose by 7."]),
+        (growing(0, pattern="irregular", rises=1, each=7), []),
+        (growing(-2, pattern="irregular", rises=1, each=7), []),
+        (
+            growing(2, pattern="noisy", rises=1),
+            ["The number of Env grows by 2 per generation, through noise."],
+        ),
+        (
+            growing(2, pattern="noisy", rises=9),
+            ["The number of Env grows by 2 per generation, through noise."],
+        ),
+    ],
+)
+def test_how_a_count_grows_is_told_by_its_pattern(growth: Any, said: list[str]) -> None:
+    cause = cause_of(replace(ENVS, growth=growth))
+    assert _count_lines(_study(), assessed(cause)) == said
+
+
+def test_no_more_than_three_counts_are_told() -> None:
+    many = [candidate(f"app.C{i}", "object") for i in range(5)]
+    assert len(_count_lines(_study(), assessed(cause_of(*many)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [(1, ""), (2, ": 6 per execution of train, which ran 2 times in each"), (None, "")],
+    ids=["once", "twice", "not told"],
+)
+def test_of_a_phase_that_runs_twice_in_each_generation_the_growth_of_one_execution_is_told(
+    times: int | None, said: str
+) -> None:
+    series: dict[str, list[Value]] = {"process.anon_bytes": FLAT}
+    if times is not None:
+        series["phase.train.executions"] = [times] * 12
+    lane = lane_of(ends_history(series))
+    assert _per_execution(lane, candidate("E", "object", slope=12)) == said
+    assert _per_execution(lane, candidate("E", "object", slope=12, place=NOWHERE)) == ""
+    nested = candidate("E", "object", slope=12, place=Place("train", None, 1.0))
+    assert _per_execution(lane, nested) == said
+
+
+RATE = Slope(2048.0, 1024.0, 3072.0, 16)
+GROWS = "Memory grows by +2.00 KiB per generation (1.00 KiB to 3.00 KiB, 90 %)."
+
+
+@pytest.mark.parametrize(
+    ("rate", "rise", "in_a_row", "said"),
+    [
+        (RATE, Rise(), 0, [GROWS]),
+        (RATE, Rise(window=8, generations=9), 0, [GROWS, "The rise holds over 9 generations."]),
+        (RATE, Rise(window=8, generations=9), 1, [GROWS, "The rise holds over 9 generations, seen once."]),
+        (RATE, Rise(window=8, generations=9), 2, [GROWS, "The rise holds over 9 generations, seen 2 times in a row."]),
+        (replace(RATE, points=2), Rise(), 0, [GROWS]),
+        (replace(RATE, points=1), Rise(), 0, []),
+        (replace(RATE, estimate=0.0), Rise(window=8), 0, []),
+        (replace(RATE, estimate=-1.0), Rise(window=8), 0, []),
+    ],
+    ids=["no window", "not seen before", "once", "twice", "two readings", "one reading", "flat", "falls"],
+)  # fmt: skip
+def test_how_memory_grows_is_told_from_two_readings_on(
+    rate: Slope, rise: Rise, in_a_row: int, said: list[str]
+) -> None:
+    a = assessed(cause_of(ENVS, rate=rate), rise=rise)
+    assert _memory_lines(a, in_a_row, "generation") == said
+
+
+def test_memory_that_swings_with_the_collector_is_told_as_that() -> None:
+    (line,) = _memory_lines(assessed(cause_of(rate=RATE), garbage=5000.0), 3, "generation")
+    assert line.startswith("The collector frees 5,000 objects per generation")
+
+
+@pytest.mark.parametrize(
+    ("measured", "rate", "said"),
+    [
+        (30.0, 40.0, ["Measured objects explain 75%: 30 B per generation."]),
+        (0.25, 0.5, ["Measured objects explain 50%: 0 B per generation."]),
+        (90.0, 40.0, ["Measured objects explain 100%: 90 B per generation."]),
+        (30.0, 0.0, []),
+        (None, 40.0, []),
+    ],
+)
+def test_measured_objects_explain_no_more_than_all(
+    measured: float | None, rate: float, said: list[str]
+) -> None:
+    a = assessed(cause_of(ENVS, measured=measured, rate=rate))
+    assert _explained_lines(_study(), a, "generation") == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "channel", "members", "said"),
+    [
+        ("tensors", "private", (), "The number of tensors does not grow with it"),
+        ("tensors", "private", (ENVS,), "Measured objects explain"),
+        ("objects", "js.heap_bytes", (), "It is the heap of JavaScript"),
+        ("objects", "js.kept", (), "It is what V8 keeps"),
+        ("objects", "process.rss_bytes", (), "It is resident memory without the tensors"),
+        ("allocator_retained", "private", (), "The C allocator keeps freed memory"),
+        ("gpu_fragmentation", "cuda.0.reserved_bytes", (), "Reserved device memory grows"),
+        ("gpu", "gpu.0.outside_bytes", (), "The driver counts it"),
+        ("gpu", "gpu.0.process_bytes", (), "Measured objects explain"),
+        ("gpu", "cuda.0.outside_bytes", (), "Measured objects explain"),
+    ],
+)
+def test_what_explains_a_growth_is_told_by_its_channel(
+    kind: Kind, channel: str, members: tuple[Candidate, ...], said: str
+) -> None:
+    a = assessed(cause_of(*members, kind=kind, measured=30.0, rate=40.0), channel=channel)
+    (line,) = _explained_lines(_study(), a, "generation")
+    assert line.startswith(said)
+
+
+def test_native_growth_says_how_well_objects_were_looked_at() -> None:
+    a = assessed(cause_of(kind="native", rate=40.0))
+    often, seldom = [1] * 12, [1] + [None] * 11
+    assert _explained_lines(_study(), a, "generation") == [SEEN_FROM_OUTSIDE]
+    assert _explained_lines(_study(python__objects=seldom), a, "generation") == [COUNTED_TOO_SELDOM]
+    (line,) = _explained_lines(_study(python__objects=often), a, "generation")
+    assert line == "No Python object that was counted explains it."
+
+
+@pytest.mark.parametrize(
+    ("at", "start", "seldom"),
+    [
+        ({4, 9}, 5.0, False),
+        ({3, 9}, 5.0, True),
+        ({9}, None, True),
+        ({0, 1}, None, False),
+        (set(), 5.0, True),
+    ],
+    ids=["one just before", "one long before", "one look", "two looks", "no look"],
+)
+def test_two_looks_at_the_heap_tell_what_grows_where_one_lies_just_before_the_start(
+    at: set[int], start: float | None, seldom: bool
+) -> None:
+    lane = _study(python__objects=[1 if g in at else None for g in range(12)]).lane
+    begin = None if start is None else (start, start - 3, start + 3)
+    assert _counted_too_seldom(lane, assessed(cause_of(), start=begin)) == seldom
+
+
+def test_a_program_whose_heap_is_never_looked_at_is_not_counted_too_seldom() -> None:
+    assert _counted_too_seldom(_study().lane, assessed(cause_of())) is False
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Place("train", "train", 0.756), ["76% of it stays in train."]),
+        (Place("train", "train", None), ["It stays in train."]),
+        (SPREAD, []),
+    ],
+)
+def test_where_it_stays_is_told_with_its_share(place: Place, said: list[str]) -> None:
+    assert _phase_lines(assessed(cause_of(place=place))) == said
+
+
+@pytest.mark.parametrize(
+    ("measured", "rate", "window", "said"),
+    [
+        (1.0, 9.0, 10.0, "1 B per generation, 2.00% of memory within the next 20 generations."),
+        (None, 2.0, 10.0, "2 B per generation, 4.00% of memory within the next 20 generations."),
+        (None, -2.0, 10.0, "0 B per generation, 0.00% of memory within the next 20 generations."),
+        (1.0, 0.0, 0.5, "1 B per generation, 0.20% of memory within the next 2 generations."),
+        (1.0, 0.0, 50.0, "1 B per generation, 10.00% of memory within the next 100 generations."),
+        (1.0, 0.0, 80.0, "1 B per generation, 10.00% of memory within the next 100 generations."),
+    ],
+    ids=["measured", "unmeasured", "falls", "just begun", "up to a hundred", "no further"],
+)
+def test_growth_that_does_not_matter_says_how_little_it_comes_to(
+    measured: float | None, rate: float, window: float, said: str
+) -> None:
+    a = assessed(cause_of(ENVS, measured=measured, rate=rate), window=window)
+    assert _harmless(a, "generation") == f"It grows, but does not matter: {said}"
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "measured", "slope", "told"),
+    [
+        ("container", "app.log", 1024.0, 1.0, True),
+        ("container", "app.log", 1023.0, 15.9, False),
+        ("container", "app.log", None, 16.0, True),
+        ("object", "app.Env", 1024.0, 1.0, True),
+        ("figure", "Figure", 1024.0, 1.0, True),
+        ("tensor", "torch.Tensor", 1024.0, 16.0, False),
+        ("tensor", "tf.Tensor", 1024.0, 1.0, True),
+        ("tensor", "tf.Tensor", 1023.0, 1.0, False),
+        ("plain", "dict", 1e6, 100.0, False),
+    ],
+)
+def test_growth_that_does_not_matter_is_told_of_the_programs_own_from_a_kibibyte_or_16_on(
+    family: Family, name: str, measured: float | None, slope: float, told: bool
+) -> None:
+    cause = cause_of(candidate(name, family, slope=slope), measured=measured)
+    assert worth_telling(_standing(assessed(cause), "ok")) == told
+    assert worth_telling(_standing(assessed(cause), "suspected"))
+
+
+def test_growth_that_does_not_matter_and_has_no_owner_is_not_told() -> None:
+    assert worth_telling(_standing(assessed(cause_of(measured=1e6)), "ok")) is False
+    assert worth_telling(_standing(assessed(cause_of(rate=9.0)), "watch")) is True
+
+
+PLAIN = candidate("dict", "plain")
+
+
+@pytest.mark.parametrize(
+    ("members", "rate", "garbage", "idle"),
+    [
+        ((PLAIN,), 0.4, None, True),
+        ((PLAIN,), -5.0, None, True),
+        ((PLAIN,), 0.6, None, False),
+        ((PLAIN,), 0.0, 9.0, False),
+        ((PLAIN, candidate("json.Decoder", "library")), 0.0, None, True),
+        ((PLAIN, ENVS), 0.0, None, False),
+        ((PLAIN, candidate("app.log", "container")), 0.0, None, False),
+        ((replace(PLAIN, declared=True),), 0.0, None, False),
+        ((replace(PLAIN, violation=BROKEN),), 0.0, None, False),
+        ((replace(PLAIN, role="container"),), 0.0, None, False),
+        ((), 0.0, None, False),
+    ],
+    ids=["less than a byte", "falls", "a byte", "garbage", "of a library", "of the program", "a list", "declared",
+         "broken", "a list of them", "nothing"],
+)  # fmt: skip
+def test_plain_types_without_a_byte_of_growth_tell_of_nothing(
+    members: tuple[Candidate, ...], rate: float, garbage: float | None, idle: bool
+) -> None:
+    a = assessed(cause_of(*members, rate=rate), garbage=garbage)
+    assert _is_idle(a) == idle
+    assert worth_telling(_standing(a, "watch")) == (not idle)
+    assert worth_telling(_standing(a, "recovered"))
+
+
+def _finding(fingerprint: str, status: Status, rate: float, **more: Any) -> Finding:
+    growth = Interval(rate, rate / 2, rate * 2)
+    return Finding(fingerprint, status, "objects", "train", 1.0, (), growth, None, 0.9, **more)
+
+
+def test_what_is_active_comes_first_then_by_size_then_by_name_and_what_is_over_last() -> None:
+    ordered = [
+        _finding("b", "suspected", 9.0),
+        _finding("a", "confirmed", 5.0),
+        _finding("c", "suspected", 5.0),
+        _finding("a", "watch", 99.0),
+        _finding("a", "ok", 999.0),
+        _finding("b", "recovered", 99.0),
+    ]
+    backwards = ordered[::-1]
+    assert sorted(backwards, key=rank_key) == ordered
+
+
+GIGA = 1e9
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "priority"),
+    [
+        ((0.5 * GIGA, "minor"), (0.5 * GIGA, "minor"), "major"),
+        ((0.4 * GIGA, "minor"), (0.5 * GIGA, "minor"), "minor"),
+        ((0.4 * GIGA, "major"), (0.5 * GIGA, "minor"), "major"),
+        ((0.4 * GIGA, "minor"), (0.5 * GIGA, "major"), "major"),
+        ((0.6 * GIGA, "major"), (0.6 * GIGA, "minor"), "critical"),
+    ],
+    ids=["together a gigabyte", "less", "one lies deeper", "the other does", "deeper and more"],
+)
+def test_ranks_that_leak_alike_are_one_finding_of_all_their_growth(
+    a: tuple[float, Any], b: tuple[float, Any], priority: str
+) -> None:
+    one = _finding("f", "suspected", a[0], priority=a[1], process="rank 0 main")
+    other = _finding("f", "confirmed", b[0], priority=b[1], process="rank 1 main")
+    (merged,) = merge_alike([one, other], DEFAULTS)
+    total = a[0] + b[0]
+    assert merged.growth_bytes_per_generation == Interval(total, total / 2, total * 2)
+    assert (merged.status, merged.priority) == ("confirmed", priority)
+    assert merged.process == "rank 0 main, rank 1 main"
+
+
+def test_other_fingerprints_stay_findings_of_their_own() -> None:
+    found = [_finding("a", "ok", 1.0), _finding("b", "confirmed", 1.0)]
+    assert merge_alike(found, DEFAULTS) == found[::-1]
+
+
+def _built(a: Assessed, status: Status, *events: Event, **more: Any) -> Finding:
+    history = ends_history({"process.anon_bytes": FLAT}, events=events)
+    limits = Priorities(major_bytes=10.0, critical_bytes=100.0)
+    return build_finding(_study(history), _standing(a, status), more.get("several", False), limits)
+
+
+VAIN = Event(3, 5.0, "cleanup", "agent", 9, None, {"freed_bytes": 0})
+
+
+@pytest.mark.parametrize(
+    ("status", "rate", "priority"),
+    [
+        ("suspected", 0.5, "major"),
+        ("confirmed", 10.0, "critical"),
+        ("suspected", 0.4, "minor"),
+        ("watch", 0.5, "minor"),
+    ],
+    ids=["matters", "confirmed", "too little", "no alarm"],
+)
+def test_cleanups_in_vain_raise_an_alarm_that_matters(
+    status: Status, rate: float, priority: str
+) -> None:
+    """Half a byte of a thousand in each of a hundred generations is a twentieth: that matters."""
+    finding = _built(assessed(cause_of(ENVS, rate=rate)), status, VAIN, VAIN)
+    assert finding.priority == priority
+
+
+def test_a_finding_says_what_its_standing_knows() -> None:
+    cause = cause_of(ENVS, place=Place("train", "train/step", 0.66666), rate=Slope(20, 10, 30, 16))
+    finding = _built(assessed(cause, "counts", start=(4.0, 3.0, 5.0)), "suspected", several=True)
+    assert finding.growth_bytes_per_generation == Interval(20, 10, 30)
+    assert finding.started_at_generation == Interval(4.0, 3.0, 5.0)
+    assert (finding.phase, finding.phase_path, finding.phase_share) == (
+        "train",
+        "train/step",
+        0.667,
+    )
+    assert (finding.kind, finding.priority, finding.process) == ("objects", "major", "rank 0 main")
+    assert finding.advice
+
+
+def test_what_does_not_matter_gets_no_advice_and_says_so() -> None:
+    a = assessed(cause_of(ENVS, rate=0.1), start=None)
+    finding = _built(a, "ok")
+    assert (finding.advice, finding.started_at_generation, finding.process) == ((), None, None)
+    assert finding.evidence[-1].startswith("It grows, but does not matter")
+    assert not any("matter" in line for line in _built(a, "watch").evidence)
+    assert not any("matter" in line for line in _built(assessed(cause_of()), "ok").evidence)
+    assert _built(a, "recovered").evidence[-1] == "It has stopped growing."
+    assert "It has stopped growing." not in _built(a, "watch").evidence
+
+
+def test_a_broken_count_alone_is_a_kind_of_its_own() -> None:
+    owner = replace(ENVS, violation=BROKEN, growth=growing(0.0))
+    assert _built(assessed(cause_of(owner)), "suspected").kind == "count_contract"
+
+
+def test_a_note_and_what_waits_for_the_collector_come_first() -> None:
+    a = assessed(
+        cause_of(ENVS, place=TRAIN, rate=sure(9.0)), note="A note.", waiting=Waiting(5000.0)
+    )
+    first, second, *_ = _built(a, "suspected").evidence
+    assert first == "A note."
+    assert second.startswith("5,000 objects wait for the collector")

@@ -1,0 +1,463 @@
+"""What is known of a count that grows: its kind, the phase it stays in, and the bytes that are measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from pieces import (
+    EVOLVE,
+    TRAIN,
+    candidate,
+    ends_history,
+    ends_lane,
+    growing,
+    lane_of,
+    steps_history,
+)
+
+from leakline.analysis.candidates import (
+    NOWHERE,
+    Candidate,
+    Family,
+    Place,
+    _by_phase,
+    _by_phases,
+    _bytes_rate,
+    _kept_graphs,
+    _rates_by_path,
+    _without_graphs,
+    bytes_series,
+    describe,
+    family_of,
+    find_candidates,
+    gained_since,
+    place_of,
+    rate_of,
+    scaled,
+)
+from leakline.analysis.counts import CountGrowth
+from leakline.analysis.facts import Facts
+from leakline.analysis.history import RunHistory, Value
+from leakline.snapshot import CYCLIC_GARBAGE, Event, Holder
+
+TENSORS = "tensors.count"
+LATE = [0, 50, 100, 100, 100, 110, 120, 130]
+
+
+def _phased(
+    generations: int,
+    added: Mapping[str, Sequence[float] | float],
+    at_ends: Mapping[str, Sequence[Value]] | None = None,
+    series: str = TENSORS,
+) -> RunHistory:
+    """A count read after each phase, with what each adds in each generation; ``""`` after the last of them."""
+    rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
+    count, counts = 1000.0, [1000.0]
+    ends: dict[str, list[Value]] = {name: [None] for name in at_ends or {}}
+    for g in range(generations):
+        for path, amount in {**added, "": added.get("", 0.0)}.items():
+            count += amount if isinstance(amount, (int, float)) else amount[g]
+            rows.append(("phase_end", g, path) if path else ("generation_end", g, None))
+            counts.append(count)
+            for name, values in (at_ends or {}).items():
+                ends[name].append(None if path else values[g])
+    return steps_history(rows, {series: counts, **ends})
+
+
+def _facts(history: RunHistory) -> Facts:
+    return Facts(history, lane_of(history))
+
+
+@pytest.mark.parametrize(
+    ("start", "upto", "rate"),
+    [(5, 8, 10.0), (6, 8, 10.0), (7, 8, None), (6, 7, None), (99, 8, None)],
+    ids=["four readings", "three readings", "two readings", "two so far", "none since"],
+)
+def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
+    start: float, upto: int, rate: float | None
+) -> None:
+    """The one before the start is where they begin."""
+    assert rate_of(ends_lane({"x": LATE}), "x", start, upto) == rate
+
+
+def test_what_was_never_read_has_no_rate() -> None:
+    assert rate_of(ends_lane({"x": LATE}), "y", 0, 8) is None
+    assert gained_since(ends_lane({"x": LATE}), "y", 0, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "start", "gained"),
+    [
+        ([0, 0, 0, 40, 60], 3, 30.0),
+        ([10, 10, 10, 40, 60], 3, 25.0),
+        ([10, 10, 10, 40, 60], 4, 20.0),
+        ([10, 10, 10, 40, 60], 5, None),
+        ([10, 10, 10, 40, 60], 0, 12.0),
+        ([50, 50, 0], 2, 0.0),
+        ([None, None, None, None, 60], 3, 30.0),
+        ([None, None], 0, None),
+    ],
+    ids=["from nothing", "from ten", "newest", "none since", "no look before", "falls", "one look", "no look"],
+)  # fmt: skip
+def test_one_look_after_the_start_tells_what_was_gained_in_each_generation(
+    values: list[Value], start: float, gained: float | None
+) -> None:
+    assert gained_since(ends_lane({"x": values}), "x", start, len(values)) == gained
+
+
+@pytest.mark.parametrize(
+    ("added", "place"),
+    [
+        ({"train": 6, "evolve": 4}, Place("train", "train", 0.6)),
+        ({"train": 0.375, "evolve": 0.125}, Place("train", "train", 0.75)),
+        ({"train/step": 0.5, "train": 0.125}, Place("train", "train/step", 1.0)),
+        ({"train": 59, "evolve": 41}, Place(None, None, None)),
+        ({"train": 2, "": 8}, Place(None, None, 0.8)),
+        ({"train": 0}, NOWHERE),
+        ({"train": -3}, NOWHERE),
+        ({"train": 6, "evolve": -2}, Place("train", "train", 1.0)),
+        ({"train/step": 6, "train": 4}, Place("train", "train/step", 1.0)),
+        ({"train/step": 59, "train": 41}, Place("train", "train", 1.0)),
+        ({"train/a": 5, "train/b": -2, "train": 1}, Place("train", "train/a", 1.0)),
+        ({"train/a": 8, "train/b": 2, "evolve": 5}, Place("train", "train/a", 10 / 15)),
+    ],
+    ids=[
+        "three fifths",
+        "less than one",
+        "nested, less than one",
+        "less",
+        "between",
+        "still",
+        "falls",
+        "evolve gives back",
+        "nested",
+        "less of it",
+        "one in it gives back",
+        "nested beside another",
+    ],
+)
+def test_a_count_stays_in_the_phase_that_keeps_three_fifths_of_its_rise(
+    added: dict[str, float], place: Place
+) -> None:
+    assert place_of(lane_of(_phased(8, added)), TENSORS, 0, 8) == place
+
+
+@pytest.mark.parametrize(
+    ("before", "usual", "kept"),
+    [(3, 2.0, 8.0), (3, 5.0, 5.0), (3, 6.0, 10.0), (2, 2.0, 10.0), (3, 0.0, 10.0)],
+    ids=["less before", "half before", "as fast before", "few before", "none before"],
+)
+def test_what_a_phase_added_before_the_start_is_set_against_what_it_adds_since(
+    before: int, usual: float, kept: float
+) -> None:
+    """Where it grew as fast before, the start is not where it began."""
+    history = _phased(before + 4, {"train": [usual] * before + [10.0] * 4})
+    tops, rates = _by_phases(lane_of(history), TENSORS, before, before + 4)
+    assert tops["train"] == rates["train"] == kept
+
+
+def test_phases_are_told_from_the_newest_64_generations_and_as_many_before_the_start() -> None:
+    history = _phased(70, {"train": [100.0] * 6 + [0.0] * 64, "evolve": 1.0})
+    assert _by_phases(lane_of(history), TENSORS, 0, 70)[0] == {"train": 0.0, "evolve": 1.0, "": 0.0}
+    history = _phased(70, {"train": [640.0] * 6 + [0.0] * 60 + [50.0] * 4})
+    # Of the six that added most, two lie further back.
+    assert _by_phases(lane_of(history), TENSORS, 66, 70)[0]["train"] == 50.0
+    history = _phased(70, {"train": [64.0] * 6 + [0.0] * 60 + [50.0] * 4})
+    assert _by_phases(lane_of(history), TENSORS, 66, 70)[0]["train"] == 46.0
+
+
+def test_rates_are_over_all_generations_looked_at() -> None:
+    assert _rates_by_path(({"a": 2.0}, {"a": 4.0, "b": 6.0})) == {"a": 3.0, "b": 3.0}
+    assert _rates_by_path(({"a": 2.0},)) == {"a": 2.0}
+    assert _rates_by_path(()) == {}
+
+
+def test_a_part_of_a_growth_has_its_pattern_and_its_start() -> None:
+    whole = CountGrowth("periodic", 10, 8, 12, 3, 2, 4, 9, 20, 40, 4)
+    assert scaled(whole, 0.25) == CountGrowth("periodic", 2.5, 2, 3, 3, 2, 4, 9, 20, 10, 4)
+
+
+RISING = candidate("torch.Tensor", "tensor", 100.0, slope=40, start=0, place=NOWHERE, deep=True)
+
+
+@pytest.mark.parametrize(
+    ("added", "parts"),
+    [
+        ({"train": 30, "evolve": 10}, [("evolve", 10.0, 25.0), ("train", 30.0, 75.0)]),
+        ({"train": 0.375, "evolve": 0.125}, [("evolve", 10.0, 25.0), ("train", 30.0, 75.0)]),
+        ({"train": 31, "evolve": 9}, [(None, 40.0, 100.0)]),
+        ({"train": 20, "": 20}, [(None, 40.0, 100.0)]),
+        ({"train": 0, "evolve": 0}, [(None, 40.0, 100.0)]),
+    ],
+    ids=["a quarter", "of less than one", "less", "between", "still"],
+)
+def test_tensors_have_a_place_in_each_phase_that_keeps_a_quarter_of_them(
+    added: dict[str, float], parts: list[tuple[str | None, float, float]]
+) -> None:
+    found = _by_phase(_facts(_phased(8, added)), RISING, 8)
+    assert [(c.place.phase, c.growth.slope, c.bytes_rate) for c in found] == parts
+    if len(parts) > 1:
+        assert found[0].place == EVOLVE
+
+
+def test_parts_of_a_growth_nobody_measured_have_no_bytes() -> None:
+    facts = _facts(_phased(8, {"train": 30, "evolve": 10}))
+    assert [c.bytes_rate for c in _by_phase(facts, replace(RISING, bytes_rate=None), 8)] == [
+        None
+    ] * 2
+
+
+@pytest.mark.parametrize("family", ["object", "figure", "graph", "container"])
+def test_what_owns_others_is_one_growth_wherever_it_rises(family: Family) -> None:
+    facts = _facts(_phased(8, {"train": 30, "evolve": 10}))
+    one = replace(
+        candidate("torch.Tensor", family), role="container" if family == "container" else "type"
+    )
+    assert _by_phase(facts, one, 8) == [one]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "family"),
+    [
+        ("torch.Tensor", "container", "container"),
+        ("torch.Tensor", "type", "tensor"),
+        ("torch.nn.parameter.Parameter", "type", "tensor"),
+        ("Tensor", "type", "tensor"),
+        ("numpy.ndarray", "type", "array"),
+        ("ndarray", "type", "array"),
+        ("matplotlib.figure.Figure", "type", "figure"),
+        ("builtins.Anything", "type", "plain"),
+        ("dict", "type", "plain"),
+        ("collections.deque", "type", "plain"),
+        ("torch.nn.Linear", "type", "library"),
+        ("json.decoder.JSONDecoder", "type", "library"),
+        ("AddmmBackward0", "type", "library"),
+        ("AccumulateGrad", "type", "library"),
+        ("__main__.Env", "type", "object"),
+        ("app.Env", "type", "object"),
+        ("json", "type", "object"),
+        ("torch", "type", "object"),
+        ("app.AddmmBackward0", "type", "object"),
+    ],
+)
+def test_what_kind_of_thing_a_name_stands_for(name: str, role: str, family: Family) -> None:
+    assert family_of(name, role) == family
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "series"),
+    [
+        ("torch.Tensor", "tensor", "tensors.bytes"),
+        ("numpy.ndarray", "array", "arrays.bytes"),
+        ("app.Env", "object", "type.app.Env.bytes"),
+        ("tf.Tensor", "tensor", "tfjs.bytes"),
+    ],
+)
+def test_where_the_bytes_of_a_type_are_told(name: str, family: Family, series: str) -> None:
+    assert bytes_series(name, family) == series
+
+
+HOLDER = Holder(0, "app.Env", "app.Keeper.kept[*]", 5, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "series", "rate"),
+    [
+        ("app.Env", "object", {}, (60.0, True)),
+        ("app.Agent", "object", {"type.app.Agent.bytes": LATE}, (10.0, False)),
+        ("app.Agent", "object", {}, (None, False)),
+        ("torch.Tensor", "tensor", {"tensors.bytes": LATE}, (10.0, True)),
+        ("numpy.ndarray", "array", {"arrays.bytes": LATE}, (10.0, True)),
+        ("torch.Tensor", "tensor", {}, (None, False)),
+        ("app.log", "container", {"container.app.log.bytes": LATE}, (10.0, False)),
+        ("app.log", "container", {"tracked.app.log.bytes": LATE}, (10.0, False)),
+        ("app.log", "container", {}, (None, False)),
+    ],
+    ids=["what holders weigh", "shallow", "unmeasured", "tensors", "arrays", "tensors unmeasured", "a list",
+         "a tracked list", "a list unmeasured"],
+)  # fmt: skip
+def test_bytes_per_generation_and_whether_they_have_all_in_them_that_is_held(
+    name: str, family: Family, series: dict[str, list[Value]], rate: tuple[float | None, bool]
+) -> None:
+    facts = _facts(ends_history({"process.anon_bytes": LATE, **series}, holders=(HOLDER,)))
+    role = "container" if family == "container" else "type"
+    assert _bytes_rate(facts, name, role, family, growing(2, start=6), 8) == rate
+
+
+def test_a_watched_class_is_declared_and_told_with_its_holder() -> None:
+    history = replace(
+        ends_history({"type.app.Env.count": LATE, "type.app.Agent.count": LATE}, holders=(HOLDER,)),
+        events=(Event(0, 0.0, "watch", "Env"),),
+    )
+    facts, growth = _facts(history), growing(2, start=6)
+    env = describe(facts, "type.app.Env.count", "app.Env", "type", growth, 8)
+    assert (env.family, env.declared, env.deep) == ("object", True, True)
+    assert (env.bytes_rate, env.holder) == (60.0, "app.Keeper.kept[*]")
+    agent = describe(facts, "type.app.Agent.count", "app.Agent", "type", growth, 8)
+    assert (agent.declared, agent.holder) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "left"), [(7.5, [2.5]), (7.6, []), (10, [])], ids=["a quarter", "less", "nothing"]
+)
+def test_tensors_less_those_with_a_graph_are_a_growth_where_a_quarter_is_left(
+    graphs: float, left: list[float]
+) -> None:
+    tensors, graph = (
+        candidate("torch.Tensor", "tensor", slope=10),
+        candidate("torch.Tensor", "graph", slope=graphs),
+    )
+    assert [c.growth.slope for c in _without_graphs([tensors], graph)] == left
+
+
+@pytest.mark.parametrize(
+    "other", [candidate("torch.Tensor", "object"), candidate("Parameter", "tensor")]
+)
+def test_graphs_take_nothing_from_what_they_are_not(other: Candidate) -> None:
+    assert _without_graphs([other], candidate("torch.Tensor", "graph", slope=10)) == [other]
+
+
+def _graphs_of(
+    count: int, size: int = 0, found: Sequence[Candidate] = (replace(RISING, growth=growing(10, 1)),)
+) -> Candidate | None:  # fmt: skip
+    """Graphs looked at once, in generation 19, of tensors that rise by 10 in each since the first."""
+    once: list[Value] = [None] * 19
+    history = _phased(
+        20,
+        {"train": 4, "evolve": 6},
+        {"tensors.graph_count": [*once, count], "tensors.graph_bytes": [*once, size]},
+    )
+    return _kept_graphs(_facts(history), found, 20)
+
+
+@pytest.mark.parametrize(
+    ("count", "slope"),
+    [(56, None), (57, 3.0), (190, 10.0), (380, 10.0)],
+    ids=["too few", "three tenths", "all", "more than all"],
+)
+def test_graphs_are_kept_where_one_look_finds_three_tenths_of_the_tensors_in_them(
+    count: int, slope: float | None
+) -> None:
+    graph = _graphs_of(count)
+    assert (None if graph is None else graph.growth.slope) == slope
+
+
+def test_a_look_at_graphs_says_what_they_weigh() -> None:
+    for size, rate, deep in ((1900, 100.0, True), (0, None, False)):
+        graph = _graphs_of(190, size)
+        assert graph is not None
+        assert (graph.family, graph.bytes_rate, graph.deep) == ("graph", rate, deep)
+        assert graph.declared is False
+
+
+def test_without_tensors_that_grow_one_look_at_graphs_says_nothing() -> None:
+    assert _graphs_of(190, found=()) is None
+    assert _kept_graphs(_facts(ends_history({TENSORS: LATE})), [RISING], 8) is None
+
+
+OWNER = candidate("app.Env", "object", place=EVOLVE)
+TENSOR = replace(RISING, growth=growing(10, 1))
+
+
+@pytest.mark.parametrize(
+    ("others", "place"),
+    [
+        ([], Place("evolve", "evolve", 0.6)),
+        ([replace(OWNER, deep=True)], Place("train", "train", 1.0)),
+        ([replace(OWNER, declared=True)], Place("train", "train", 1.0)),
+        ([OWNER], Place("evolve", "evolve", 0.6)),
+        ([replace(OWNER, family="library", deep=True)], Place("evolve", "evolve", 0.6)),
+        ([replace(OWNER, deep=True), replace(OWNER, deep=True, place=TRAIN)], Place("evolve", "evolve", 0.6)),
+    ],
+    ids=["no owner", "measured", "declared", "hardly known", "of a library", "owners everywhere"],
+)  # fmt: skip
+def test_graphs_are_kept_where_no_class_of_the_program_owns_the_tensors(
+    others: list[Candidate], place: Place
+) -> None:
+    graph = _graphs_of(190, found=(TENSOR, *others))
+    assert graph is not None
+    assert (graph.place.phase, graph.place.path) == (place.phase, place.path)
+    assert graph.place.share == pytest.approx(place.share)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [((), "torch.Tensor"), ((replace(TENSOR, name="Tensor"),), "Tensor")],
+    ids=["no tensors seen to grow", "tensors by another name"],
+)
+def test_graphs_whose_number_grows_are_kept_where_it_does(
+    found: tuple[Candidate, ...], name: str
+) -> None:
+    facts = _facts(_phased(12, {"train": 5}, series="tensors.graph_count"))
+    graph = _kept_graphs(facts, found, 12)
+    assert graph is not None
+    assert (graph.name, graph.growth.slope, graph.place) == (name, 5.0, TRAIN)
+
+
+def test_what_was_there_before_the_first_generation_was_not_gained() -> None:
+    assert gained_since(lane_of(_phased(4, {"train": 10})), TENSORS, 0, 4) == 10.0
+
+
+FILLING = {
+    "tracked.replay.length": [100 * g for g in range(12)],
+    "tracked.replay.capacity": [9999] * 12,
+}
+
+
+def _found(**series: Sequence[Value]) -> list[tuple[str, str, float]]:
+    named = {name.replace("__", "."): values for name, values in series.items()}
+    history = ends_history({"process.anon_bytes": [1000] * 12, **FILLING, **named})
+    return [(c.name, c.role, c.growth.slope) for c in find_candidates(_facts(history), 12)]
+
+
+def _rising(each: int) -> list[Value]:
+    return [10 + each * g for g in range(12)]
+
+
+def test_everything_that_grows_is_found_once() -> None:
+    assert _found(
+        type__app__Env__count=_rising(2),
+        container__app__Env__length=_rising(3),
+        type__app__Agent__count=_rising(0),
+        figures__open=_rising(1),
+        type__matplotlib__figure__Figure__count=_rising(5),
+    ) == [
+        ("matplotlib.figure.Figure", "type", 1.0),
+        ("app.Env", "type", 2.0),
+        ("app.Env", "container", 3.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "each", "excused"),
+    [("dict", 100, True), ("dict", 37, False), ("numpy.ndarray", 100, True), ("torch.Tensor", 200, True),
+     ("app.Item", 100, False), ("json.Decoder", 100, False), ("matplotlib.figure.Figure", 100, False)],
+)  # fmt: skip
+def test_nameless_objects_that_come_with_the_items_of_a_store_are_excused(
+    name: str, each: int, excused: bool
+) -> None:
+    found = _found(**{f"type__{name.replace('.', '__')}__count": _rising(each)})
+    assert found == ([] if excused else [(name, "type", float(each))])
+
+
+def test_a_container_that_grows_in_step_with_a_store_is_not_excused() -> None:
+    assert _found(container__app__log__length=_rising(100)) == [("app.log", "container", 100.0)]
+
+
+def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
+    assert _found(tensors__count=_rising(5), tensors__graph_count=_rising(5)) == [
+        ("torch.Tensor", "type", 5.0)
+    ]
+    two = _found(tensors__count=_rising(10), tensors__graph_count=_rising(5))
+    assert two == [("torch.Tensor", "type", 5.0)] * 2
+
+
+def test_garbage_is_named_as_a_holder_where_cycles_hold_a_class() -> None:
+    holder = Holder(7, "app.Env", CYCLIC_GARBAGE, 100, None)
+    history = ends_history({"type.app.Env.count": LATE}, holders=(holder,))
+    kind: Literal["type"] = "type"
+    env = describe(_facts(history), "type.app.Env.count", "app.Env", kind, growing(2, start=6), 8)
+    assert env.holder == CYCLIC_GARBAGE

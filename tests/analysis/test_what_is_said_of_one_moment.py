@@ -1,0 +1,603 @@
+"""What is said of one moment: where a growth began, what speaks for it, and what two readings are enough for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pieces import (
+    EVOLVE,
+    NOWHERE,
+    TRAIN,
+    assessed,
+    candidate,
+    cause_of,
+    ends_history,
+    growing,
+    lane_of,
+    steps_history,
+    sure,
+)
+
+from leakline.analysis.assess import _come_together, _start, _witnesses, assess, moment_of
+from leakline.analysis.attribution import Cause, Memory
+from leakline.analysis.candidates import Candidate
+from leakline.analysis.channels import Channel
+from leakline.analysis.contracts import Violation
+from leakline.analysis.counts import CountGrowth
+from leakline.analysis.early import _growth_since_violation, exploded, with_surplus
+from leakline.analysis.evidence import Rise
+from leakline.analysis.history import Expectation, RunHistory, Value
+from leakline.analysis.seldom_counted import (
+    _ends,
+    _explains,
+    _growth,
+    _in_step,
+    _read,
+    _rises,
+    with_seldom_counted,
+)
+from leakline.analysis.study import (
+    LaneStudy,
+    last_row_of,
+    memory_since,
+    position_of,
+    window_since,
+)
+from leakline.analysis.trend import NO_GROWTH
+from leakline.snapshot import Event, Holder
+
+FLAT: list[Value] = [1000] * 12
+ENVS = candidate("app.Env", "object")
+LOG = candidate("app.log", "container")
+
+
+def _study(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
+    named = {name.replace("__", "."): values for name, values in series.items()}
+    history = history or ends_history({"process.anon_bytes": FLAT, **named})
+    return LaneStudy(history, lane_of(history))
+
+
+@pytest.mark.parametrize(
+    ("generation", "upto", "position"),
+    [
+        (None, 8, 2),
+        (None, 15, 3),
+        (None, 16, 4),
+        (None, 300, 44),
+        (None, 256, 4),
+        (None, 1, 0),
+        (5, 12, 5),
+        (4.5, 12, 5),
+        (0, 12, 0),
+        (10, 12, 10),
+        (11, 12, 10),
+        (5, 300, 44),
+        (999, 12, 0),
+    ],
+)
+def test_a_rate_rests_on_what_follows_the_start_or_the_warm_up_and_on_two_readings_at_least(
+    generation: float | None, upto: int, position: int
+) -> None:
+    lane = lane_of(ends_history({"process.anon_bytes": [1000] * 300}))
+    assert position_of(lane, generation, upto) == position
+
+
+@pytest.mark.parametrize(
+    ("start", "upto", "window"),
+    [
+        ((5.0, 1.0, 9.0), 12, 7.0),
+        ((11.0, 1.0, 12.0), 12, 1.0),
+        ((20.0, 1.0, 30.0), 12, 1.0),
+        ((10.5, 1.0, 12.0), 12, 1.5),
+        (None, 12, 12.0),
+        (None, 3, 3.0),
+        (None, 0, 1.0),
+    ],
+)
+def test_a_window_is_the_generations_since_the_start_with_that(
+    start: tuple[float, float, float] | None, upto: int, window: float
+) -> None:
+    assert window_since(_study(), start, upto) == window
+
+
+def test_without_a_start_a_window_begins_with_the_first_generation_there_is() -> None:
+    rows = [("generation_end", g, None) for g in range(5, 9)]
+    study = _study(steps_history(rows, {"process.anon_bytes": [1000] * 4}))
+    assert window_since(study, None, 4) == 4.0
+
+
+def test_rows_of_an_open_generation_are_of_the_newest_moment_alone() -> None:
+    rows = [("generation_end", 0, None), ("generation_end", 1, None), ("phase_end", 2, "train")]
+    study = _study(steps_history(rows, {"process.anon_bytes": [1, 2, 3]}))
+    assert [last_row_of(study, upto) for upto in (1, 2)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("total", "upto", "remaining"),
+    [(100, 10, 90.0), (12, 12, 0.0), (5, 12, 0.0), (100, 0, None), (None, 10, None)],
+)
+def test_generations_that_are_still_to_come(
+    total: int | None, upto: int, remaining: float | None
+) -> None:
+    history = ends_history({"process.anon_bytes": FLAT}, total=total)
+    assert _study(history).remaining(upto) == remaining
+
+
+def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:
+    rising: list[Value] = [1000 + 10 * g for g in range(12)]
+    small = _study(process__anon_bytes=rising)
+    assert (small.scale(12).baseline_bytes, small.scale(12).level_bytes) == (1010.0, 1110.0)
+    assert small.scale(3).level_bytes == 1020.0
+    large = _study(process__anon_bytes=rising, process__rss_bytes=[5000, 6000, 7000, *[9000] * 9])
+    assert large.scale(12).baseline_bytes == 6000.0
+    assert _study(process__anon_bytes=rising, process__rss_bytes=[5] * 12).scale(12) == small.scale(
+        12
+    )
+    nothing = _study(ends_history({"x": FLAT}))
+    assert (nothing.scale(12).level_bytes, nothing.residual(12), nothing.rise(12)) == (
+        0.0,
+        [],
+        Rise(),
+    )
+
+
+def test_memory_since_a_start_begins_with_the_reading_before_it() -> None:
+    values = [1000.0] * 6 + [1100.0 + 50 * i for i in range(6)]
+    study = _study(process__anon_bytes=[round(v) for v in values])
+    assert memory_since(study, values, 7.0, 12).total.estimate == 50.0
+    assert memory_since(study, values[:1], None, 1) == Memory(NO_GROWTH)
+    assert memory_since(study, values[:2], None, 2).total.points == 2
+
+
+def _channel(told: int = 0, noise: float = 0.0, flat: int = 0) -> Channel:
+    """Fifty more in each generation, but for the newest ``flat``."""
+    values = tuple(1000.0 + 50.0 * min(g, 29 - flat) for g in range(30))
+    return Channel("c", "gpu", values, told=told, noise_bytes=noise)
+
+
+def test_a_rise_by_less_than_the_noise_of_a_channel_is_seen_and_lasts_not() -> None:
+    study = _study(process__anon_bytes=[1000] * 30)
+    assert study.channel_rise(_channel(noise=1500.0), 30).window == 30
+    other = _study(process__anon_bytes=[1000] * 30)
+    assert other.channel_rise(_channel(noise=1501.0), 30) == Rise(visible=True)
+
+
+def test_what_a_channel_said_when_it_was_last_told_of_stands_where_it_said_more() -> None:
+    study = _study(process__anon_bytes=[1000] * 30)
+    assert study.channel_stands(_channel(told=15, flat=15), 30) == 15
+    other = _study(process__anon_bytes=[1000] * 30)
+    assert other.channel_stands(_channel(told=15), 30) == 30
+
+
+BROKEN = Violation(Expectation("Env", 0, 1), "Env", 9, 3, 1, 5, 4, True, True)
+
+
+@pytest.mark.parametrize(
+    ("cause", "witnesses"),
+    [
+        (cause_of(replace(ENVS, growth=growing(rises=2))), set()),
+        (cause_of(replace(ENVS, growth=growing(rises=3))), {"counts", "steady"}),
+        (cause_of(replace(ENVS, growth=growing(rises=3, pattern="periodic"))), {"counts", "steady"}),
+        (cause_of(replace(ENVS, growth=growing(rises=3, pattern="irregular"))), {"counts"}),
+        (cause_of(replace(ENVS, growth=growing(rises=3, pattern="noisy"))), {"counts"}),
+        (cause_of(replace(ENVS, growth=growing(rises=1))), {"explosion"}),
+        (cause_of(replace(ENVS, growth=growing(rises=1), violation=BROKEN)), {"contract"}),
+        (cause_of(replace(ENVS, growth=growing(rises=2), violation=BROKEN)), {"contract"}),
+        (cause_of(replace(ENVS, growth=growing(rises=2), violation=replace(BROKEN, proven=False))), set()),
+        (cause_of(replace(ENVS, growth=growing(rises=2), violation=replace(BROKEN, above=False))), set()),
+        (cause_of(replace(LOG, growth=growing(rises=2)), replace(ENVS, violation=BROKEN)), {"contract"}),
+        (cause_of(replace(ENVS, growth=growing(rises=2)), LOG), {"container"}),
+        (cause_of(replace(LOG, growth=growing(rises=2)), LOG), set()),
+        (cause_of(measured=50.0, rate=100.0), {"measured"}),
+        (cause_of(measured=49.0, rate=100.0), set()),
+        (cause_of(measured=0.5, rate=0.0), {"measured"}),
+        (cause_of(measured=0.4, rate=0.0), set()),
+        (cause_of(measured=None, rate=100.0), set()),
+    ],
+)  # fmt: skip
+def test_what_speaks_for_a_cause(cause: Cause, witnesses: set[str]) -> None:
+    assert _witnesses(cause) == witnesses
+
+
+@pytest.mark.parametrize(
+    ("candidates", "start"),
+    [
+        ([candidate("a", "object", 9.0, start=3), candidate("b", "object", 8.0, start=5)], 3),
+        ([candidate("a", "object", 8.0, start=3), candidate("b", "object", 9.0, start=5)], 5),
+        ([candidate("a", "object", 1.0, start=3), candidate("b", "object", slope=9, start=5)], 3),
+        (
+            [
+                candidate("a", "object", slope=1, start=3),
+                candidate("b", "object", slope=9, start=5),
+            ],
+            5,
+        ),
+        ([candidate("a", "object", start=3), candidate("b", "object", start=5)], 5),
+        ([candidate("a", "object", 1.0, start=3), candidate("b", "plain", 9.0, start=5)], 3),
+        ([candidate("a", "library", 1.0, start=3), candidate("b", "plain", 9.0, start=5)], 5),
+    ],
+    ids=["larger", "the other", "sized", "faster", "by name", "of the program", "of nobody"],
+)
+def test_a_growth_began_where_the_largest_of_the_programs_own_counts_did(
+    candidates: list[Candidate], start: float
+) -> None:
+    assert _start(_study(), candidates, Rise(), 12) == (start, start, start)
+
+
+def test_without_counts_a_growth_began_where_memory_bends_if_it_rises() -> None:
+    rising: list[Value] = [*[1000] * 8, *[1000 + 100 * i for i in range(1, 9)]]
+    study = _study(process__anon_bytes=rising)
+    assert _start(study, [], Rise(), 16) is None
+    for rise in (Rise(visible=True), Rise(window=8)):
+        assert _start(study, [], rise, 16) == study.bend(16)
+    assert study.bend(16) is not None
+
+
+def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations() -> None:
+    beat = [g // 4 for g in range(24)]
+    counts: list[Value] = [10 + b for b in beat]
+    together: list[Value] = [100_000 + 5000 * b for b in beat]
+    env = replace(ENVS, growth=growing(0.25, 4, pattern="periodic", rises=5, period=4))
+    study = _study(process__anon_bytes=together, type__app__Env__count=counts)
+    assert _come_together(study, cause_of(env), 24)
+    assert not _come_together(study, cause_of(replace(env, name="app.Plan")), 24)
+    assert not _come_together(study, cause_of(replace(env, role="container")), 24)
+    assert not _come_together(study, cause_of(), 24)
+    # Two beats since it began are too few to tell.
+    late = replace(env, growth=growing(0.25, 16, pattern="periodic", rises=5, period=4))
+    assert not _come_together(study, cause_of(late), 24)
+    apart: list[Value] = [100_000 + 5000 * ((g + 2) // 4) for g in range(24)]
+    study = _study(process__anon_bytes=apart, type__app__Env__count=counts)
+    assert not _come_together(study, cause_of(env), 24)
+
+
+def test_a_moment_of_memory_that_rises_alone_has_one_nameless_cause() -> None:
+    study = _study(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
+    (only,) = assess(study, 16).causes
+    assert (only.cause.kind, only.cause.owner, only.cause.rate.estimate) == ("native", None, 5000.0)
+    assert assess(_study(), 12).causes == ()
+    # What is only seen to rise is taken for a growth of its own from eight generations on.
+    assert assess(study, 7).causes == ()
+    assert len(assess(study, 8).causes) == 1
+
+
+def test_a_moment_shares_memory_out_to_a_class_that_grows_with_it() -> None:
+    study = _study(
+        process__anon_bytes=[100_000 + 5000 * g for g in range(16)],
+        type__app__Env__count=[10 + 2 * g for g in range(16)],
+    )
+    (only,) = assess(study, 16).causes
+    assert only.cause.owner is not None
+    assert (only.cause.owner.name, only.cause.rate.estimate) == ("app.Env", 5000.0)
+    assert {"counts", "steady"} <= only.witnesses
+    g = only.cause.owner.growth
+    assert (only.start, only.window) == ((g.start, g.start_low, g.start_high), g.generations)
+
+
+def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
+    rows: list[tuple[str, int | None, str | None]] = [("generation_end", g, None) for g in range(6)]
+    whole = _study(steps_history(rows, {"process.anon_bytes": [1000] * 6}))
+    assert moment_of(whole, 6) is moment_of(whole, 6)
+    goes_on = _study(
+        steps_history([*rows, ("phase_end", 6, "train")], {"process.anon_bytes": [1000] * 7})
+    )
+    assert moment_of(goes_on, 6) is not moment_of(goes_on, 6)
+    assert moment_of(goes_on, 5) is moment_of(goes_on, 5)
+
+
+def test_a_rise_that_slows_down_has_a_cause_from_eight_generations_on() -> None:
+    slowing: list[Value] = [100_000 + round(20_000 * math.log(1 + g)) for g in range(12)]
+    study = _study(process__anon_bytes=slowing)
+    assert [study.rise(upto).visible for upto in (7, 8)] == [True, True]
+    assert [study.rise(upto).window for upto in (7, 8)] == [0, 0]
+    assert [len(assess(study, upto).causes) for upto in (7, 8)] == [0, 1]
+
+
+def test_a_class_that_comes_together_with_memory_has_that_for_a_witness() -> None:
+    beat = [g // 4 for g in range(24)]
+    counts: list[Value] = [10 + b for b in beat]
+    private: list[Value] = [100_000 + 5000 * b for b in beat]
+    (only,) = assess(_study(process__anon_bytes=private, type__app__Env__count=counts), 24).causes
+    assert {"counts", "steady", "together"} <= only.witnesses
+    steady: list[Value] = [10 + g for g in range(24)]
+    found = assess(_study(process__anon_bytes=private, type__app__Env__count=steady), 24).causes
+    assert not any("together" in a.witnesses for a in found)
+
+
+@pytest.mark.parametrize(
+    ("slope", "declared", "named"),
+    [(0, False, []), (0, True, ["app.Item"]), (5000, False, ["app.Item"])],
+    ids=["no other growth", "declared", "while memory rises"],
+)
+def test_a_class_that_may_be_the_items_of_a_store_is_excused_while_memory_shows_no_other_growth(
+    slope: int, declared: bool, named: list[str]
+) -> None:
+    length: list[Value] = [100 * g for g in range(16)]
+    size: list[Value] = [1000 * g for g in range(16)]
+    history = ends_history(
+        {
+            "process.anon_bytes": [1_000_000 + 1000 * g + 10 * slope * g for g in range(16)],
+            "tracked.replay.length": length,
+            "tracked.replay.bytes": size,
+            "type.app.Item.count": length,
+        },
+        capacities={"replay": 100_000},
+        holders=(Holder(3, "app.Item", "app.Replay.items[*]", 100, 10),),
+        events=(Event(0, 0.0, "watch", "app.Item"),) if declared else (),
+    )
+    causes = assess(_study(history), 16).causes
+    assert [a.cause.owner.name for a in causes if a.cause.owner] == named
+
+
+def _leaps(
+    private: Sequence[Value], counts: Sequence[Value], name: str = "tensors.count", candidates: Sequence[Candidate] = ()
+) -> list[tuple[str, float]]:  # fmt: skip
+    study = _study(ends_history({"process.anon_bytes": private, name: counts}))
+    return [(c.name, c.growth.slope) for c in exploded(study, len(private), candidates)]
+
+
+@pytest.mark.parametrize(
+    ("private", "counts", "found"),
+    [
+        ([1000, 1400], [10, 50], True),
+        ([1000, 1399], [10, 50], False),
+        ([1000, 1400], [10, 49], False),
+        ([1000, 1000, 1400], [10, 10, 50], True),
+        ([5000, 1000, 1400], [90, 10, 50], True),
+        ([1000, 1400, 1400], [10, 50, 50], False),
+        ([1000, 1000, 1000, 1400], [10, 10, 10, 50], False),
+        ([1400], [50], False),
+        ([1000, 1400], [0, 50], False),
+        ([1000, 1400], [1, 5], True),
+        ([1000, 1400], [None, 50], False),
+    ],
+    ids=[
+        "five times",
+        "memory by less",
+        "fewer",
+        "in the third",
+        "larger at first",
+        "not now",
+        "in the fourth",
+        "at once",
+        "from nothing",
+        "from one",
+        "not read before",
+    ],
+)
+def test_tensors_that_multiply_while_memory_leaps_are_seen_in_the_first_generations(
+    private: list[Value], counts: list[Value], found: bool
+) -> None:
+    newest, before = counts[-1] or 0, (counts[-2] or 0) if len(counts) > 1 else 0
+    assert _leaps(private, counts) == ([("torch.Tensor", float(newest - before))] if found else [])
+
+
+def test_only_tensors_explode_and_only_while_nothing_else_grows() -> None:
+    leap: tuple[list[Value], list[Value]] = ([1000, 1400], [10, 50])
+    assert _leaps(*leap, "type.app.Env.count") == []
+    assert _leaps(*leap, "arrays.count") == []
+    assert _leaps(*leap, candidates=[ENVS]) == []
+    study = _study(process__anon_bytes=leap[0], tensors__count=leap[1])
+    (one,) = exploded(study, 2, ())
+    assert one.growth == CountGrowth("irregular", 40, 40, 40, 1, 1, 1, 1, 1, 40)
+
+
+def _since(violation: Violation) -> CountGrowth:
+    study = _study(type__Env__count=[1] * 12)
+    return _growth_since_violation(study, "Env", violation, 12)
+
+
+def test_a_broken_count_grows_from_the_last_reading_that_held() -> None:
+    held = replace(BROKEN, count=15, count_before=1, first_row=5, row_before=4)
+    assert _since(held) == CountGrowth("irregular", 2, 2, 2, 5, 4, 5, 1, 7, 14)
+    never = replace(
+        BROKEN, count=15, first_count=3, count_before=None, first_row=5, row_before=None
+    )
+    assert _since(never) == CountGrowth("irregular", 2, 2, 2, 5, 5, 5, 1, 6, 12)
+    newest = replace(never, first_row=11, first_count=8)
+    assert _since(newest) == CountGrowth("irregular", 7, 7, 7, 11, 11, 11, 1, 1, 7)
+    in_one = replace(held, first_row=4, row_before=5)
+    assert _since(in_one).start_low == 4
+
+
+def test_a_surplus_is_told_with_the_type_that_has_it() -> None:
+    history = ends_history(
+        {"process.anon_bytes": FLAT, "type.app.Env.count": [*[1] * 8, *[9] * 4]},
+        expectations=(Expectation("app.Env", 0, 1),),
+    )
+    (alone,) = with_surplus(_study(history), 12, [])
+    assert (alone.name, alone.violation is not None, alone.growth.slope) == ("app.Env", True, 2.0)
+    with_type = with_surplus(_study(history), 12, [ENVS])
+    assert [(c.name, c.violation is not None) for c in with_type] == [("app.Env", True)]
+    assert with_type[0].growth == ENVS.growth
+    other = with_surplus(_study(history), 12, [replace(ENVS, role="container")])
+    assert [(c.role, c.violation is not None) for c in other] == [
+        ("container", False),
+        ("type", True),
+    ]
+    assert with_surplus(_study(history), 8, []) == []
+
+
+READ: list[Value] = [None, 5, None, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("first", "upto", "ends"),
+    [(0, 5, (1, 3)), (1, 4, (1, 3)), (2, 5, (3, 3)), (0, 3, (1, 1)), (0, 1, None), (4, 5, None)],
+)
+def test_where_the_first_and_the_last_reading_is(
+    first: int, upto: int, ends: tuple[int, int] | None
+) -> None:
+    assert _ends(READ, first, upto) == ends
+
+
+def test_readings_are_told_with_their_positions() -> None:
+    assert _read(READ, 0, 5) == ([1, 3], [5.0, 7.0])
+    assert _read(READ, 2, 4) == ([3], [7.0])
+    assert _read(READ, 2, 3) == ([], [])
+
+
+@pytest.mark.parametrize(("values", "rises"), [([1, 2, 3], True), ([1, 1, 2], False), ([5], True)])
+def test_a_count_rises_between_any_two_looks(values: list[float], rises: bool) -> None:
+    assert _rises(values) == rises
+
+
+@pytest.mark.parametrize(
+    ("gained", "size", "explains"),
+    [
+        (100, 60, True),
+        (100, 59, False),
+        (100, 130, True),
+        (100, 131, False),
+        (0, 0, False),
+        (1, 1, True),
+        (-9, -9, False),
+    ],
+)
+def test_bytes_explain_memory_where_they_gained_three_fifths_to_a_third_more(
+    gained: float, size: int, explains: bool
+) -> None:
+    assert _explains([9, 50, 50 + gained, 9], [None, 7, 7 + size, None], 1, 2) == explains
+
+
+def test_bytes_that_were_never_read_are_none() -> None:
+    assert _explains([0.0, 100.0], [None, 100], 0, 1)
+    assert not _explains([0.0, 100.0], [100, None], 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "sizes", "in_step"),
+    [
+        ([0, 100, 200], [0, 40, 80], True),
+        ([0, 100, 200], [0, 39, 90], False),
+        ([0, 100, 200], [0, 90, 129], False),
+        ([0, 100, 50], [0, 40, 40], True),
+        ([0, 100, 50], [0, 40, 39], False),
+    ],
+    ids=["two fifths", "less at first", "less at last", "memory falls", "bytes fall too"],
+)
+def test_bytes_gain_two_fifths_of_what_memory_does_between_any_two_looks(
+    memory: list[float], sizes: list[float], in_step: bool
+) -> None:
+    assert _in_step(memory, sizes) == in_step
+
+
+def test_a_growth_of_few_looks_has_the_start_of_the_memory_it_explains() -> None:
+    a = assessed(cause_of(kind="native"), start=(3.0, 2.0, 4.0), window=20.0)
+    x, counts = [4.0, 6.0, 14.0], [10.0, 14.0, 40.0]
+    assert _growth(a, x, counts) == CountGrowth(
+        "irregular", 3.0, 2.0, 3.25, 3.0, 2.0, 4.0, 2, 20.0, 15.0
+    )
+    unknown = _growth(replace(a, start=None), x, counts)
+    assert (unknown.start, unknown.start_low, unknown.start_high) == (4.0, 4.0, 4.0)
+
+
+def test_types_that_only_censuses_count_name_a_growth_that_nothing_else_does() -> None:
+    memory: list[Value] = [100_000 + 5000 * g for g in range(24)]
+
+    def named(looks: Sequence[int], share: float = 1.0, **more: Any) -> list[str | None]:
+        count: list[Value] = [100 + g if g in looks else None for g in range(24)]
+        size: list[Value] = [
+            9000 + round(5000 * share * g) if g in looks else None for g in range(24)
+        ]
+        study = _study(
+            process__anon_bytes=memory, type__bytes__count=count, type__bytes__bytes=size
+        )
+        causes = assess(study, 24).causes
+        return [c.cause.owner.name if c.cause.owner else None for c in causes]
+
+    assert named([2, 9, 23]) == ["bytes"]
+    assert named([2, 23]) == [None]
+    assert named([2, 9, 23], 0.6) == ["bytes"]
+    assert named([2, 9, 23], 0.59) == [None]
+    # They have to lie over two fifths of its time.
+    assert named([14, 18, 23]) == [None]
+    assert named([13, 18, 23]) == ["bytes"]
+
+
+def _named_by(
+    name: str, looks: Sequence[int], a: Any, *, sizes: Sequence[int] | None = None, counts: Sequence[int] | None = None
+) -> Cause:  # fmt: skip
+    """What names native growth of 5,000 bytes a generation, of a type looked at in these generations."""
+    owned = {"numpy.ndarray": "arrays.bytes", "torch.Tensor": "tensors.bytes"}.get(
+        name, f"type.{name}.bytes"
+    )
+    size: list[Value] = [None] * 24
+    count: list[Value] = [None] * 24
+    for i, g in enumerate(looks):
+        size[g] = 9000 + (5000 * g if sizes is None else sizes[i])
+        count[g] = 100 + (g if counts is None else counts[i])
+    memory = [100_000 + 5000 * g for g in range(24)]
+    history = ends_history({"process.anon_bytes": memory, f"type.{name}.count": count, owned: size})
+    (found,) = with_seldom_counted(_study(history), [a], 24)
+    return found.cause
+
+
+SOME = assessed(
+    cause_of(kind="native", place=NOWHERE, rate=5000.0), start=(3.0, 9.0, 9.0), window=21.0
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("bytes", "objects"), ("app.Blob", "objects"), ("numpy.ndarray", "arrays"), ("torch.Tensor", "tensors")],
+)  # fmt: skip
+def test_native_growth_is_named_after_the_type_that_rose_with_it(name: str, kind: str) -> None:
+    cause = _named_by(name, [2, 9, 23], SOME)
+    assert cause.owner is not None
+    assert (cause.owner.name, cause.kind, cause.measured, cause.owner.bytes_rate) == (
+        name,
+        kind,
+        5000,
+        5000,
+    )
+    assert (cause.rate, cause.place) == (SOME.cause.rate, cause.owner.place)
+    placed = replace(SOME, cause=replace(SOME.cause, place=EVOLVE))
+    assert _named_by(name, [2, 9, 23], placed).place == EVOLVE
+
+
+def test_what_has_a_name_or_lies_elsewhere_is_not_named_anew() -> None:
+    for cause in (replace(SOME.cause, kind="gpu"), replace(SOME.cause, members=(ENVS,))):
+        assert _named_by("bytes", [2, 9, 23], replace(SOME, cause=cause)) == cause
+
+
+@pytest.mark.parametrize(
+    ("looks", "more", "named"),
+    [
+        ([2, 9, 23], {}, True),
+        ([2, 23], {}, False),
+        ([1, 2, 23], {}, False),
+        ([2, 9, 23], {"counts": [0, 5, 5]}, False),
+        ([2, 9, 23], {"sizes": [0, 13_999, 100_000]}, False),
+        ([2, 9, 23], {"sizes": [0, 14_000, 100_000]}, True),
+    ],
+    ids=[
+        "three looks",
+        "two",
+        "two since just before",
+        "no more of them",
+        "not in step",
+        "in step",
+    ],
+)
+def test_three_looks_since_just_before_the_start_have_to_agree(
+    looks: list[int], more: dict[str, Any], named: bool
+) -> None:
+    """Seven generations gained 35,000 bytes: two fifths of that are 14,000."""
+    assert (_named_by("bytes", looks, SOME, **more).owner is not None) == named
+
+
+def test_without_a_start_looks_count_from_the_first_generation_on() -> None:
+    unknown = replace(SOME, start=None, window=24.0)
+    assert _named_by("bytes", [0, 9, 10], unknown).owner is not None
+    assert _named_by("bytes", [1, 9, 10], unknown).owner is None
+
+
+def test_memory_of_a_moment_is_sure_where_it_rises_in_a_line() -> None:
+    study = _study(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
+    assert memory_since(study, study.residual(16), 1.0, 16).total == sure(5000.0, 16)
+    assert assess(study, 16).causes[0].cause.place != TRAIN
