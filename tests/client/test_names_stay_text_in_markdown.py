@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 from tests.browser.hostile_labels import LABELS
 
-from leakline.report.markup import bullets, code, escape, one_line, table
+from leakline.markup import bullets, code, escape, one_line, table
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
