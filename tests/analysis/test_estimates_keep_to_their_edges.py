@@ -288,7 +288,10 @@ def _side(*factors: Amount, is_product: bool = True) -> Side:
 
 
 def test_a_product_with_one_size_is_that_size_and_the_number_of_them() -> None:
-    assert _each_and_count(_side(_things(2, 3), _bytes(5), _things(4))) == (_bytes(5), _things(8, 12))
+    assert _each_and_count(_side(_things(2, 3), _bytes(5), _things(4))) == (
+        _bytes(5),
+        _things(8, 12),
+    )
     assert _each_and_count(_side(_bytes(5))) == (_bytes(5), _things(1))
     assert _each_and_count(_side(_things(2), _things(3))) == (None, None)
     assert _each_and_count(_side(_bytes(2), _bytes(3))) == (None, None)
@@ -342,7 +345,10 @@ def test_a_measurement_below_nothing_is_nothing() -> None:
 def test_a_measurement_is_near_within_a_factor_of_two_of_a_range_too() -> None:
     near = _against("app.Class", "number", _things(10, 20), 38.0)
     assert (near.outcome, near.factor, near.direction) == ("near", 1.9, "too_low")
-    assert near.sentence == "Class, number: 38 measured, 10 to 20 said: near, at least 1.9 times too low."
+    assert (
+        near.sentence
+        == "Class, number: 38 measured, 10 to 20 said: near, at least 1.9 times too low."
+    )
 
 
 def test_what_ends_in_a_count_says_nothing_of_a_size() -> None:

@@ -209,6 +209,7 @@ def test_the_weighted_median_is_where_half_of_the_weight_has_passed(
     ("y", "keeps"),
     [
         ([0.0, 1, 2, 3, 4, 5, 6], True),
+        ([9.0, 9.1, 9.2, 9.3, 9.4, 9.5, 9.6], True),
         ([5.0, 5, 5, 5, 5, 5, 5], False),
         ([1.0, 2, 3, 4, 5, 6, 1], False),
         # The second half must rise by 7 tenths of the first.
@@ -238,8 +239,15 @@ def test_what_bends_down_may_be_asked_to_rise_as_fast_as_one_wants() -> None:
 def test_two_readings_have_no_second_half() -> None:
     assert not keeps_rising([0.0, 1], [0.0, 5])
     assert keeps_rising([0.0, 1, 2], [0.0, 5, 10])
-    # Nor have three of which one lies far from the others.
-    assert not keeps_rising([0.0, 1, 9], [0.0, 5, 10])
+    # Nor have three of which one lies far from the others: half of the way is only there at the last.
+    assert not keeps_rising([0.0, 1, 9], [0.0, 5, 45])
+    assert not keeps_rising([0.0, 8, 9], [0.0, 5, 3])
+
+
+def test_generations_need_not_begin_with_zero() -> None:
+    x = [float(i) for i in range(10, 17)]
+    assert keeps_rising(x, [50.0, 60, 70, 80, 90, 100, 110])
+    assert not keeps_rising(x, [0.0, 10, 20, 30, 36.9, 43.8, 50.7])
 
 
 @pytest.mark.parametrize(
@@ -263,6 +271,8 @@ def test_what_lost_generations_gained_together_is_no_jump() -> None:
     x = [0.0, 1, 2, 3, 8, 9, 10, 11, 12]
     # Eight gaps that count as one rise of 5 each.
     assert _without_steps(x, [5.0 * g for g in x]) == pytest.approx(5 / 8)
+    # Where every second one is read, the jump over four is two.
+    assert _without_steps([0.0, 2, 4, 6, 10, 12], [0.0, 2, 4, 6, 10, 12]) == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(
@@ -334,6 +344,12 @@ def test_a_line_without_noise_stands_out() -> None:
     assert stands_out(_x(5), [4.0] * 5, Slope(0.0, 0.0, 0.0, 5))
 
 
+def test_growth_is_that_from_the_first_generation_read() -> None:
+    x = [float(i) for i in range(100, 105)]
+    y = [a + off for a, off in zip(x, (-1.0, 0.0, 1.0, 0.0, 2.0), strict=True)]
+    assert not stands_out(x, y, Slope(1.0, 0.5, 1.5, 5))
+
+
 @pytest.mark.parametrize(
     ("estimate", "before", "window", "run", "real"),
     [
@@ -345,8 +361,9 @@ def test_a_line_without_noise_stands_out() -> None:
 def test_a_late_window_must_rise_faster_than_what_was_before(
     estimate: float, before: int, window: int, run: int, real: bool
 ) -> None:
-    slope = Slope(estimate, 0.0, 2.0, window)
-    assert is_a_real_start(slope, _x(before), _x(before), window, run) is real
+    slope = Slope(2 * estimate, 0.0, 4.0, window)
+    rising = [2.0 * i for i in range(before)]
+    assert is_a_real_start(slope, _x(before), rising, window, run) is real
 
 
 def test_a_logarithm_slows_and_a_line_does_not() -> None:
