@@ -85,6 +85,12 @@ def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
     assert come_together(x, memory, x, counts) is together
 
 
+def test_memory_gains_from_where_it_was_at_first() -> None:
+    x, memory = _after([7.0, 7, 7, 1, 1, 1])
+    counts = [0.0, 1, 2, 3, 3, 3, 3]
+    assert come_together(x, [100 + value for value in memory], x, counts)
+
+
 def test_generations_in_which_nobody_counted_say_nothing() -> None:
     x, memory = _after([9.0, 9, 9, 0, 0, 0, 5])
     assert come_together(x, memory, x[:-1], [0.0, 1, 2, 3, 3, 3, 3])
@@ -141,7 +147,14 @@ def test_beats_before_the_first_reading_are_as_many_as_it_holds(
 
 @pytest.mark.parametrize(
     ("count", "first_generation", "start"),
-    [(6.0, 0.0, 3.0), (2.0, 0.0, 5.0), (0.0, 0.0, 6.0), (100.0, 0.0, 0.0), (100.0, 4.0, 4.0)],
+    [
+        (6.0, 0.0, 3.0),
+        (2.0, 0.0, 5.0),
+        (0.0, 0.0, 6.0),
+        (100.0, 0.0, 0.0),
+        (100.0, 4.0, 4.0),
+        (4.0, 3.0, 4.0),
+    ],
 )
 def test_what_is_there_at_the_first_reading_tells_how_long_it_had_grown(
     count: float, first_generation: float, start: float

@@ -53,7 +53,8 @@ def _bytes(low: float, high: float | None = None) -> Amount:
     [
         ("7", _things(7)), ("13+", _things(13)), ("45M", _things(45e6)), ("2k", _things(2000)),
         ("3 thousand", _things(3000)), ("5 %", _things(0.05)), ("1,024.5", _things(1024.5)), (".5", _things(0.5)),
-        ("100 KB", _bytes(100_000)), ("100 KiB", _bytes(102_400)), ("3 TB", _bytes(3e12)), ("2 PiB", _bytes(2 * 2.0**50)),
+        ("100 KB", _bytes(100_000)), ("100 KiB", _bytes(102_400)), ("3 TB", _bytes(3e12)),
+        ("2 PiB", _bytes(2 * 2.0**50)),
         ("2 PB", _bytes(2e15)), ("2 t", _bytes(2e12)), ("1 b", _bytes(1)),
         # The unit behind a range is that of both ends; each may have its own.
         ("8-10 MB", _bytes(8e6, 10e6)), ("900 KB-2 MB", _bytes(9e5, 2e6)), ("8-10", _things(8, 10)),
@@ -100,7 +101,8 @@ def test_no_sum_is_above_a_nonillion() -> None:
 @pytest.mark.parametrize(
     ("text", "amount"),
     [
-        ("2 + 3 x 4", _things(14)), ("(2 + 3) x 4", _things(20)), ("12 / 3 x 2", _things(8)), ("2 x 3 + 4 x 5", _things(26)),
+        ("2 + 3 x 4", _things(14)), ("(2 + 3) x 4", _things(20)), ("12 / 3 x 2", _things(8)),
+        ("2 x 3 + 4 x 5", _things(26)),
         ("1-2 + 3-5", _things(4, 7)), ("1 MB + 1 MB + 2 MB", _bytes(4e6)), ("4 (of these) x 2", _things(8)),
         ("((2))", _things(2)),
     ],
@@ -265,7 +267,8 @@ def test_a_number_of_things_below_ten_has_three_digits(value: float, told: str) 
 @pytest.mark.parametrize(
     ("amount", "written", "told"),
     [
-        (_things(3, 5), "3-5", "3 to 5"), (_bytes(2048), "2 KiB", "2.00 KiB"), (_bytes(2000), "2 KB", "2 KB (1.95 KiB)"),
+        (_things(3, 5), "3-5", "3 to 5"), (_bytes(2048), "2 KiB", "2.00 KiB"),
+        (_bytes(2000), "2 KB", "2 KB (1.95 KiB)"),
         (_bytes(1000), "1 KB", "1 KB (1,000 B)"), (_bytes(999), "1 KB", "999 B"),
         (_bytes(1e6, 2e6), "1-2 MB", "1 MB to 2 MB (976.56 KiB to 1.91 MiB)"),
     ],

@@ -81,7 +81,8 @@ def read(n: int, **others: Sequence[float | None]) -> Lane:
         # Four readings tell a count that rose from one that grows.
         ("steady", 1, 4, "ok", "good"), ("steady", 1, 3, "ok", "unknown"), ("steady", 1, 4, "confirmed", "good"),
         ("grows", 1, 9, "confirmed", "problem"), ("grows", 1, 9, "watch", "problem"), ("grows", 1, 9, "ok", "expected"),
-        ("grows", 1, 9, "recovered", "unknown"), ("grows", 0, 9, None, "unknown"), ("grows", -1, 9, "confirmed", "problem"),
+        ("grows", 1, 9, "recovered", "unknown"), ("grows", 0, 9, None, "unknown"),
+        ("grows", -1, 9, "confirmed", "problem"),
     ],
 )  # fmt: skip
 def test_a_change_is_rated_by_its_row_and_the_verdict(
@@ -108,7 +109,8 @@ def test_rows_that_grow_come_first_then_bytes_then_counts_then_names() -> None:
         _row("c", "expected", bytes_per_generation=9.0),
         _row("e", "steady"),
     ]
-    assert sorted(ordered[::-1], key=_order) == ordered
+    backwards = ordered[::-1]
+    assert sorted(backwards, key=_order) == ordered
 
 
 def test_processes_add_up_and_the_worst_of_them_rates_the_row() -> None:
@@ -159,7 +161,8 @@ def test_a_container_is_full_at_its_capacity_and_fills_below_it(
 @pytest.mark.parametrize(
     ("now", "capacity", "speed", "full_at"),
     [
-        (4, 10, 4.0, 8.5), (4, 10, 0.5, 19.0), (4, 10, 7.0, 7.9), (4, None, 4.0, None), (10, 10, 4.0, None), (9, 10, 4.0, 7.2),
+        (4, 10, 4.0, 8.5), (4, 10, 0.5, 19.0), (4, 10, 7.0, 7.9), (4, None, 4.0, None), (10, 10, 4.0, None),
+        (9, 10, 4.0, 7.2),
         (4, 10, 0.0, None), (4, 10, -1.0, None),
     ],
 )  # fmt: skip
@@ -210,7 +213,9 @@ def test_what_was_told_last_counts() -> None:
 
 
 def test_a_row_tells_from_what_to_what_a_count_went_and_how_fast() -> None:
-    (row,) = type_growth(history_of([500.0 * MIB] * 6, type__A__count=[1.0, 3, 5, 7, 9, 11], type__A__bytes=[0.0, 20, 40, 60, 80, 100]))  # fmt: skip
+    (row,) = type_growth(
+        history_of([500.0 * MIB] * 6, type__A__count=[1.0, 3, 5, 7, 9, 11], type__A__bytes=[0.0, 20, 40, 60, 80, 100])
+    )  # fmt: skip
     assert (row.first_count, row.last_count, row.difference, row.readings) == (1, 11, 10, 6)
     assert row.count_per_generation == Interval(2, 2, 2)
     assert (row.bytes, row.rating, row.last_generation) == (100, "grows", 5)
@@ -358,7 +363,8 @@ def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
     def said(low: int, **more: object) -> Event:
         return Event(0, 0.0, "expect", "app.A", data={"low": low, "high": 9, **more})
 
-    declared = [said(1), said(2, after="x"), said(3), Event(0, 0.0, "watch", "app.A"), said(4, after="y", baseline=True)]  # fmt: skip
+    watched, at_start = Event(0, 0.0, "watch", "app.A"), said(4, after="y", baseline=True)
+    declared = [said(1), said(2, after="x"), said(3), watched, at_start]
     assert declared_expectations(declared) == (
         Expectation("app.A", 3, 9),
         Expectation("app.A", 2, 9, "x"),
@@ -403,10 +409,13 @@ def test_a_count_is_expected_where_all_that_is_accepted_for_its_place_allows_it(
 
 def test_what_was_accepted_otherwise_comes_first_then_the_smallest_but_for_none() -> None:
     ordered = [
-        SteadyCount("app.B", 9, None, 8, "7"), SteadyCount("app.A", 1, None, 8, None), SteadyCount("app.C", 1, None, 8, None),
-        SteadyCount("app.C", 1, "x", 8, None), SteadyCount("app.A", 2, None, 8, None), SteadyCount("app.A", 0, None, 8, None),
+        SteadyCount("app.B", 9, None, 8, "7"), SteadyCount("app.A", 1, None, 8, None),
+        SteadyCount("app.C", 1, None, 8, None),
+        SteadyCount("app.C", 1, "x", 8, None), SteadyCount("app.A", 2, None, 8, None),
+        SteadyCount("app.A", 0, None, 8, None),
     ]  # fmt: skip
-    assert sorted(ordered[::-1], key=_order_of_counts) == ordered
+    backwards = ordered[::-1]
+    assert sorted(backwards, key=_order_of_counts) == ordered
 
 
 @pytest.mark.parametrize(
