@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from builder import MIB, history_of
 
@@ -223,9 +225,7 @@ def test_of_a_long_run_the_first_and_the_newest_are_read_whole(
     assert positions[:16] == list(range(16))
     newest = positions.index(last_thinned - 1)
     assert positions[newest:] == list(range(last_thinned - 1, count))
-    assert {b - a for a, b in zip(positions[16:newest], positions[17:newest], strict=False)} == {
-        step
-    }
+    assert {b - a for a, b in pairwise(positions[16:newest])} == {step}
     assert len(positions) == kept
 
 

@@ -157,6 +157,8 @@ def test_one_value_far_off_does_not_spread_the_others(values: list[float], sprea
         ([0.0, 1, 2, 3], Hinge(0.0, 0.0, 0.0, 1.0)),
         ([0.0, 0, 0, 0, 5, 10], Hinge(3.0, 3.0, 3.0, 5.0)),
         ([3.0, 2, 1, 0], None),
+        # What counts is the rise, not how high it stands.
+        ([1000.0, 1000, 1000, 1000, 1001, 1002], Hinge(3.0, 3.0, 3.0, 1.0)),
     ],
 )
 def test_a_line_bends_at_its_last_flat_point(y: list[float], hinge: Hinge | None) -> None:
