@@ -269,6 +269,7 @@ def test_the_newest_fall_takes_back_what_rose_before(
         ({2, 4, 6}, 8, (3, 2, 2)), ({2, 3, 4}, 5, None),
         # What rose before the beat began is warm-up, and of three beats is left none.
         ({1, 2, 4, 6, 8}, 9, (4, 2, 2)), ({1, 2, 4}, 5, None), ({1, 3, 6, 8}, 9, None),
+        ({1, 2, 3, 6, 8, 10}, 11, (3, 6, 2)),
     ],
 )  # fmt: skip
 def test_three_rises_at_the_same_distance_of_two_or_more_are_a_period(
@@ -307,6 +308,11 @@ def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
     assert (_irregular(*_risen_at(at, readings)) is not None) is grows
 
 
+def test_the_span_of_irregular_growth_is_counted_from_its_own_first_generation() -> None:
+    _, counts = _risen_at({1, 2, 4, 5}, 6)
+    assert _irregular(_x(6, 10), counts) is None
+
+
 @pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
 def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
     # The last of four rises falls in the middle itself.
@@ -314,7 +320,7 @@ def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, gro
 
 
 def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() -> None:
-    counts = [9.0, 0, 0, 0, 3, 6, 6, 9, 9, 12]
+    counts = [19.0, 10, 10, 10, 13, 16, 16, 19, 19, 22]
     slope = 12 / 6
     # Four rises leave half of it in doubt; nothing says that it did not begin when the count last fell.
     assert _irregular(_x(10), counts) == CountGrowth(
@@ -330,7 +336,7 @@ def test_one_reading_and_one_in_fifty_of_the_first_half_may_be_as_high_as_the_ne
     readings: int, as_high: int, may: bool
 ) -> None:
     # 7 is the second highest of the newest eight; higher ones just before them do not count.
-    before = [7.0] * as_high + [0.0] * (readings // 2 - as_high)
+    before = [5.0] * (readings // 2 - as_high) + [7.0] * as_high
     between = [100.0] * (readings - readings // 2 - 8)
     assert _may_break_new_ground([*before, *between, *_x(8, 1)]) is may
 
