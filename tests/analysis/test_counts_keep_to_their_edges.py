@@ -1,0 +1,375 @@
+"""Patterns of counts on both sides of what makes them one: how many rises, how even, how far apart, how long ago."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+
+from leakline.analysis.counts import (
+    CountGrowth,
+    _beats_unseen,
+    _begun_unseen,
+    _constant,
+    _deviation,
+    _goes_beyond,
+    _irregular,
+    _is_one_story,
+    _may_break_new_ground,
+    _noisy,
+    _periodic,
+    _rise,
+    _rises_never_taken_back,
+    come_together,
+    count_growth,
+    may_grow,
+)
+
+STEADY = CountGrowth("constant", 2.0, 2.0, 2.0, 6.0, 6.0, 7.0, 4, 4.0, 2.0)
+BEATS = CountGrowth("periodic", 10 / 3, 3.0, 3.7, 12.0, 12.0, 12.0, 4, 10.0, 10.0, 3)
+
+
+def _x(n: int, first: int = 0) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+def _after(rises: list[float]) -> tuple[list[float], list[float]]:
+    """Generations, and a count that begins with nothing and rises so."""
+    counts = list(accumulate(rises, initial=0.0))
+    return _x(len(counts)), counts
+
+
+def _risen_at(at: set[int], n: int) -> tuple[list[float], list[float]]:
+    return _after([float(i in at) for i in range(1, n)])
+
+
+@pytest.mark.parametrize(
+    ("counts", "may"),
+    [
+        ([3.0, 4.0], True),
+        ([4.0, 4.0], False),
+        ([4.0, 3.0], False),
+        ([0.0] + [5.0] * 63, True),
+        ([0.0] + [5.0] * 64, False),
+    ],
+)
+def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
+    counts: list[float], may: bool
+) -> None:
+    assert may_grow(counts) is may
+
+
+@pytest.mark.parametrize(
+    ("inside", "beside", "together"),
+    [
+        ([7.0, 7, 7], [3.0, 3, 3], True),
+        # Less than 7 tenths of all that memory gained.
+        ([7.0, 7, 7], [3.0, 3, 3.5], False),
+        # Rises more often than not.
+        ([7.0, 7, 7], [1.0, 1], False),
+        ([7.0, 7], [1.0, 1, 1], False),
+        # Once the count rose and memory did not.
+        ([0.0, 7, 7], [0.0, 0, 0], False),
+        ([0.5, 7, 7], [0.0, 0, 0], True),
+        # The others spread by 1.4826, of which four are 5.93.
+        ([5.94, 5.94, 5.94], [-1.0, 0, 1], True),
+        ([5.92, 5.92, 5.92], [-1.0, 0, 1], False),
+    ],
+)
+def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
+    inside: list[float], beside: list[float], together: bool
+) -> None:
+    x, memory = _after([*inside, *beside])
+    counts = list(accumulate([1.0] * len(inside) + [0.0] * len(beside), initial=0.0))
+    assert come_together(x, memory, x, counts) is together
+
+
+def test_memory_gains_from_where_it_was_at_first() -> None:
+    x, memory = _after([7.0, 7, 7, 1, 1, 1])
+    counts = [0.0, 1, 2, 3, 3, 3, 3]
+    assert come_together(x, [100 + value for value in memory], x, counts)
+
+
+def test_generations_in_which_nobody_counted_say_nothing() -> None:
+    x, memory = _after([9.0, 9, 9, 0, 0, 0, 5])
+    assert come_together(x, memory, x[:-1], [0.0, 1, 2, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("start", "slope", "one"),
+    [(4.0, 1.0, True), (5.0, 1.0, False), (4.0, 0.9, False), (4.0, 9.0, True)],
+)
+def test_rarer_rises_long_before_are_of_the_steady_ones_at_half_their_rate(
+    start: float, slope: float, one: bool
+) -> None:
+    earlier = replace(STEADY, pattern="irregular", start=start, slope=slope)
+    assert _is_one_story(STEADY, earlier) is one
+
+
+@pytest.mark.parametrize(
+    ("counts", "beyond"),
+    [
+        # It has held 4 before: one rise of 2 above that is where it has been.
+        ([4.0, 5, 0, 0, 0, 0, 2, 7], True), ([4.0, 5, 0, 0, 0, 0, 2, 6], False),
+        # 9 was there for one reading alone.
+        ([0.0, 9, 0, 0, 0, 0, 2, 3], True),
+        # What it holds from its start on is its own.
+        ([0.0, 0, 0, 0, 0, 0, 8, 8], True),
+    ],
+)  # fmt: skip
+def test_growth_goes_beyond_what_was_held_before(counts: list[float], beyond: bool) -> None:
+    assert _goes_beyond(STEADY, _x(8), counts) is beyond
+
+
+def test_where_nothing_was_read_twice_before_all_growth_goes_beyond() -> None:
+    assert _goes_beyond(STEADY, [5.0, 6, 7], [100.0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("first_x", "count", "first_generation", "start"),
+    [
+        (10.0, 20.0, 0.0, 6.0), (10.0, 10.0, 0.0, 9.0), (10.0, 0.0, 0.0, 12.0),
+        # Off by a tenth of one is still as much.
+        (10.0, 21.0, 0.0, 6.0), (10.0, 19.0, 0.0, 6.0), (10.0, 21.1, 0.0, 12.0), (10.0, 18.9, 0.0, 12.0),
+        # The beat before was at 9: a reading from before it would have seen it.
+        (9.0, 20.0, 0.0, 6.0), (8.0, 20.0, 0.0, 12.0),
+        (10.0, 20.0, 6.0, 6.0), (10.0, 20.0, 7.0, 12.0),
+    ],
+)  # fmt: skip
+def test_beats_before_the_first_reading_are_as_many_as_it_holds(
+    first_x: float, count: float, first_generation: float, start: float
+) -> None:
+    found = _beats_unseen(BEATS, first_x, count, first_generation)
+    assert (found.start, found.start_low, found.generations) == (start, start, 10 + 12 - start)
+    assert found.start_high == 12
+
+
+@pytest.mark.parametrize(
+    ("count", "first_generation", "start"),
+    [
+        (6.0, 0.0, 3.0),
+        (2.0, 0.0, 5.0),
+        (0.0, 0.0, 6.0),
+        (100.0, 0.0, 0.0),
+        (100.0, 4.0, 4.0),
+        (4.0, 3.0, 4.0),
+    ],
+)
+def test_what_is_there_at_the_first_reading_tells_how_long_it_had_grown(
+    count: float, first_generation: float, start: float
+) -> None:
+    found = _begun_unseen(STEADY, 5.0, count, first_generation)
+    assert (found.start, found.start_low, found.start_high) == (start, start, 7.0)
+    assert found.generations == 4 + 6 - start
+
+
+def test_a_baseline_before_the_first_generation_leaves_the_start_as_seen() -> None:
+    x, counts = _x(6, 1), [8.0, 10, 12, 14, 16, 18]
+    assert count_growth(x, counts) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
+    assert count_growth(x, counts, 2) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
+    # From generation 1 on: eight were there at its end, of which two at most came in it.
+    assert count_growth(x, counts, 1) == CountGrowth("constant", 2, 2, 2, 1, 1, 2, 5, 6, 2)
+    assert count_growth(x, counts, 0) == CountGrowth("constant", 2, 2, 2, 0, 0, 2, 5, 7, 2)
+
+
+def test_a_count_that_rose_after_its_first_readings_began_where_it_rose() -> None:
+    x, counts = _x(7, 1), [8.0, 8, 10, 12, 14, 16, 18]
+    found = count_growth(x, counts, 0)
+    assert found is not None
+    assert (found.start, found.start_low, found.start_high) == (3, 3, 3)
+
+
+def test_growth_is_looked_for_in_the_last_256_readings() -> None:
+    found = count_growth(_x(300), _x(300))
+    assert found is not None
+    assert (found.rises, found.generations, found.start) == (255, 255, 45)
+
+
+def test_two_readings_are_no_growth_and_three_not_yet() -> None:
+    assert count_growth([0.0, 1], [0.0, 1]) is None
+    assert count_growth([0.0, 1, 2], [0.0, 1, 2]) is None
+
+
+@pytest.mark.parametrize(
+    ("rises", "found"),
+    [
+        ([10.0] * 3, None),
+        ([10.0] * 4, (4, 1, 1, 10)),
+        ([1.0] * 4, (4, 1, 1, 1)),
+        ([0.0] * 4, None), ([5.0, 0, 0, 0, 0], None), ([0.0, 0, 1, 1, 1, 1], (4, 3, 3, 1)),
+        # Half and three halves of the usual one are as usual.
+        ([5.0, 10, 10, 10, 10], (5, 1, 1, 10)), ([4.9, 10, 10, 10, 10], (4, 2, 2, 10)),
+        ([0.0, 15.0, 10, 10, 10, 10], (5, 2, 2, 10)),
+        # A larger one holds the usual one too, and so does the one before it.
+        ([0.0, 40.0, 10, 10, 10, 10], (4, 2, 3, 10)), ([40.0, 10, 10, 10, 10], (4, 1, 2, 10)),
+        ([0.0, 40, 40, 10, 10, 10, 10], (4, 2, 4, 10)),
+        # They vary by a quarter of their mean: 2 of 8, and 2.5 of 7.5.
+        ([6.0, 10, 6, 10], (4, 1, 1, 8)), ([5.0, 5, 10, 10], None),
+    ],
+)  # fmt: skip
+def test_equal_rises_are_four_at_the_end_and_begin_with_the_first_that_holds_them(
+    rises: list[float], found: tuple[int, int, int, float] | None
+) -> None:
+    growth = _constant(*_after(rises))
+    seen = growth and (growth.rises, growth.start, growth.start_high, growth.each)
+    assert seen == found
+
+
+def test_equal_rises_have_the_slope_of_their_own_readings() -> None:
+    growth = _constant(*_after([0.0, 40, 10, 10, 10, 10]))
+    assert growth == CountGrowth("constant", 10, 10, 10, 2, 2, 3, 4, 5, 10)
+    uneven = _constant(*_after([1.0, 40, 8, 12, 8, 12]))
+    assert uneven is not None
+    # Of 40, 48, 60, 68 and 80: ten slopes, 8, 8, 28/3, 10, 10, 10, 10, 32/3, 12 and 12.
+    assert (uneven.slope, uneven.low, uneven.high) == (10, 8, 12)
+
+
+def test_what_is_usual_is_told_by_the_nine_rises_that_follow() -> None:
+    # 4 is near 6, of which there were five behind it, though not near the ten of all later ones.
+    growth = _constant(*_after([4.0, *[6.0] * 5, *[10.0] * 14]))
+    assert growth is not None
+    assert growth.rises == 20
+
+
+def test_a_count_read_seldom_rises_by_its_share_of_each_generation() -> None:
+    assert _rise([0.0, 4], [2.0, 10], 1) == 2
+    assert _rise([3.0, 5, 6], [1.0, 1, 0], 2) == -1
+
+
+@pytest.mark.parametrize(
+    ("values", "deviation"), [([5.0], 0.0), ([1.0, 3], 1.0), ([0.0, 0, 0, 4], 3**0.5)]
+)
+def test_a_deviation_is_that_of_all_values(values: list[float], deviation: float) -> None:
+    assert _deviation(values) == pytest.approx(deviation)
+
+
+@pytest.mark.parametrize(
+    ("counts", "rises", "first"),
+    [
+        ([5.0, 1, 1, 2, 2, 3], [3, 5], 1),
+        ([0.0, 1, 1], [1], 0),
+        ([2.0, 1], [], 1),
+        ([1.0, 1, 1], [], 0),
+        ([1.0, 3, 2, 4], [3], 2),
+    ],
+)
+def test_the_newest_fall_takes_back_what_rose_before(
+    counts: list[float], rises: list[int], first: int
+) -> None:
+    assert _rises_never_taken_back(_x(len(counts)), counts) == (rises, first)
+
+
+@pytest.mark.parametrize(
+    ("at", "readings", "found"),
+    [
+        ({2, 5, 8}, 9, (3, 2, 3)), ({2, 5}, 9, None),
+        # A period waits no longer than itself.
+        ({2, 5, 8}, 12, (3, 2, 3)), ({2, 5, 8}, 13, None),
+        ({2, 4, 6}, 8, (3, 2, 2)), ({2, 3, 4}, 5, None),
+        # What rose before the beat began is warm-up, and of three beats is left none.
+        ({1, 2, 4, 6, 8}, 9, (4, 2, 2)), ({1, 2, 4}, 5, None), ({1, 3, 6, 8}, 9, None),
+        ({1, 2, 3, 6, 8, 10}, 11, (3, 6, 2)),
+    ],
+)  # fmt: skip
+def test_three_rises_at_the_same_distance_of_two_or_more_are_a_period(
+    at: set[int], readings: int, found: tuple[int, int, int] | None
+) -> None:
+    growth = _periodic(*_risen_at(at, readings))
+    assert (growth and (growth.rises, growth.start, growth.period)) == found
+
+
+def test_a_period_grows_by_one_rise_in_each() -> None:
+    growth = _periodic(*_after([0.0, 4, 0, 0, 4, 0, 0, 4, 0]))
+    slope = 4 / 3
+    assert growth == CountGrowth("periodic", slope, slope * 0.9, slope * 1.1, 2, 2, 2, 3, 8, 4.0, 3)
+
+
+@pytest.mark.parametrize(("small", "steady"), [(6.0, True), (5.0, False)])
+def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady: bool) -> None:
+    growth = _periodic(*_after([10.0, 0, small, 0, 10, 0, small]))
+    assert (growth is not None) is steady
+
+
+@pytest.mark.parametrize(
+    ("at", "readings", "grows"),
+    [
+        ({1, 2, 4, 6}, 7, True), ({1, 2, 4}, 7, False),
+        # Over six generations.
+        ({1, 2, 4, 5}, 6, False),
+        # It waits three generations, or half as long again as it did between two of them.
+        ({1, 2, 3, 4}, 8, True), ({1, 2, 3, 4}, 9, False),
+        ({1, 2, 6, 10}, 17, True), ({1, 2, 6, 10}, 18, False),
+    ],
+)  # fmt: skip
+def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
+    at: set[int], readings: int, grows: bool
+) -> None:
+    assert (_irregular(*_risen_at(at, readings)) is not None) is grows
+
+
+def test_the_span_of_irregular_growth_is_counted_from_its_own_first_generation() -> None:
+    _, counts = _risen_at({1, 2, 4, 5}, 6)
+    assert _irregular(_x(6, 10), counts) is None
+
+
+@pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
+def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
+    # The last of four rises falls in the middle itself.
+    assert (_irregular(*_after([1.0, 1, 1, last, 0, 0, 0])) is not None) is grows
+
+
+def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() -> None:
+    counts = [19.0, 10, 10, 10, 13, 16, 16, 19, 19, 22]
+    slope = 12 / 6
+    # Four rises leave half of it in doubt; nothing says that it did not begin when the count last fell.
+    assert _irregular(_x(10), counts) == CountGrowth(
+        "irregular", slope, slope * 0.5, slope * 1.5, 4, 2, 4, 4, 6, 3.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "as_high", "may"),
+    [(16, 1, True), (16, 2, False), (50, 2, True), (50, 3, False)],
+)
+def test_one_reading_and_one_in_fifty_of_the_first_half_may_be_as_high_as_the_newest(
+    readings: int, as_high: int, may: bool
+) -> None:
+    # 7 is the second highest of the newest eight; higher ones just before them do not count.
+    before = [5.0] * (readings // 2 - as_high) + [7.0] * as_high
+    between = [100.0] * (readings - readings // 2 - 8)
+    assert _may_break_new_ground([*before, *between, *_x(8, 1)]) is may
+
+
+@pytest.mark.parametrize(
+    ("flat", "rising", "found"),
+    [
+        (0, 7, None), (0, 8, (1, 1, 1, 7, 7)),
+        # The last flat reading is where the line bends: with it there are eight.
+        (9, 7, (9, 9, 9, 7, 7)), (9, 6, None),
+    ],
+)  # fmt: skip
+def test_a_floor_rises_over_eight_readings_from_where_it_bends(
+    flat: int, rising: int, found: tuple[float, float, float, int, float] | None
+) -> None:
+    counts = [0.0] * flat + _x(rising, 1 if flat else 0)
+    growth = _noisy(_x(len(counts)), counts)
+    seen = growth and (
+        growth.start, growth.start_low, growth.start_high, growth.rises, growth.generations,
+    )  # fmt: skip
+    assert seen == found
+    assert growth is None or growth.slope == growth.each == 1
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        # Three jumps, one tooth, what was higher before, and what slows down.
+        [0.0, 0, 0, 0, 10, 10, 10, 10, 20, 20, 20, 20, 30, 30, 30, 30],
+        [*_x(10, 5), *_x(10, 5)],
+        [50.0, 50, 50, *_x(12)],
+        [0.0, 30, 50, 62, 70, 75, 78, 80, 81, 81.5, 82, 82.2],
+    ],
+)
+def test_a_floor_that_only_seems_to_rise_is_no_growth(counts: list[float]) -> None:
+    assert _noisy(_x(len(counts)), counts) is None
