@@ -175,8 +175,9 @@ def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     tmp_path: Path, server: Any, until: Callable[..., None]
 ) -> None:
     """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
-    chain = Chain(tmp_path, server.address)
+    # Before the run is told of: the first answer is for that.
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     for sequence in (1, 2, 3):
         wide = {f"type.C{sequence}_{i}.count": i for i in range(3000)}
         chain.recorder.put(Snapshot(sequence, 1.0, 2.0, 0, None, "", "manual", wide))
