@@ -34,7 +34,10 @@ def snapshot(sequence: int) -> Snapshot:
 
 
 class Chain:
-    """Recorder, outbox and sender, wired as `Run` does it, against one address."""
+    """Recorder, outbox and sender, wired as `Run` does it, against one address.
+
+    It tells of its run at once: a server that is to be held, or has answers, is so before.
+    """
 
     def __init__(self, tmp_path: Path, address: str, timeout_seconds: float = 10.0) -> None:
         self.path = tmp_path / "run-1" / "instance-1.spool"
@@ -125,8 +128,8 @@ def test_too_many_requests_are_waited_for(
 
 def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) -> None:
     server.refuse_batches_over = 100
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     chain.put(*range(1, 201))
     assert chain.recorder.flush(5.0)
     server.hold.set()
@@ -139,8 +142,8 @@ def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
     tmp_path: Path, server: Any
 ) -> None:
     server.refuse_batches_over = 0
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     chain.put(*range(1, 41))
     assert chain.recorder.flush(5.0)
     server.hold.set()
@@ -154,8 +157,8 @@ def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
 
 def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, server: Any) -> None:
     server.refuse_sequence = 7
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     chain.put(*range(1, 51))
     assert chain.recorder.flush(5.0)
     server.hold.set()
@@ -175,7 +178,6 @@ def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     tmp_path: Path, server: Any, until: Callable[..., None]
 ) -> None:
     """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
-    # Before the run is told of: the first answer is for that.
     server.hold = threading.Event()
     chain = Chain(tmp_path, server.address)
     for sequence in (1, 2, 3):
@@ -196,8 +198,8 @@ def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
 def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arrive(
     tmp_path: Path, server: Any
 ) -> None:
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     huge = Event(2, 1.0, "note", "n", data={"text": random.Random(1).randbytes(600_000).hex()})
     chain.recorder.put(snapshot(1))
     chain.recorder.put(Snapshot(2, 1.0, 2.0, 0, None, "", "manual", {"gauge.x": 1}, events=(huge,)))
@@ -211,8 +213,8 @@ def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arriv
 
 def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
     """Every snapshot has names of its own: together they would be more series than a batch may have."""
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     for sequence in range(1, 101):
         own = {f"gauge.loss_{sequence}_{i}": i for i in range(100)}
         chain.recorder.put(Snapshot(sequence, 1.0, 2.0, 0, None, "", "manual", own))
@@ -297,8 +299,8 @@ def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute(tmp_p
 def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
     tmp_path: Path, server: Any, until: Callable[..., None]
 ) -> None:
-    chain = Chain(tmp_path, server.address)
     server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
     for sequence in range(1, 1001):
         chain.recorder.put(replace(snapshot(sequence), time=float(sequence)))
         if sequence % 250 == 0:
