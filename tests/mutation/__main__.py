@@ -49,6 +49,8 @@ WORDING: Final = {"wording", "advice", "summary", "evidence"}
 # Of the tests that take a line, the cheapest that together take so long.
 TEST_SECONDS: Final = 40.0
 MUTANT_SECONDS: Final = 120.0
+# Of what pytest says where tests fail.
+_LAST_LINES: Final = 60
 # How pytest ends; with anything else it did not run the tests.
 PASSED: Final = 0
 FAILED: Final = 1
@@ -146,11 +148,15 @@ def know(folder: Path, part: str, source: Path, tests: str, root: Path = ROOT) -
     rc.write_text(f"[run]\ndata_file = {data}\nsource = {source}\n")
     coverage = [sys.executable, "-m", "coverage"]
     began = time.monotonic()
-    subprocess.run(
+    done = subprocess.run(
         [*coverage, "run", "--rcfile", rc, "-m", "pytest", "-q", "-p", "no:cacheprovider",
          "-p", "tests.mutation.taking", tests],
-        cwd=root, env={**_environment(), "LEAKLINE_TEST_SECONDS": str(told)}, check=True, stdout=subprocess.DEVNULL,
+        cwd=root, env={**_environment(), "LEAKLINE_TEST_SECONDS": str(told)}, stdout=subprocess.PIPE, text=True,
+        check=False,
     )  # fmt: skip
+    if done.returncode:
+        failed = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
+        raise SystemExit(f"{part}: its tests fail although nothing was changed\n{failed}")
     out = folder / f"{part}.json"
     subprocess.run(
         [*coverage, "json", "--rcfile", rc, "--show-contexts", "--quiet", "-o", out],
