@@ -85,6 +85,17 @@ def test_who_takes_a_line_is_a_test_that_pytest_knows(project: Path, known: Know
     assert known.of(drawn(project, "first - LIMIT")) == []
 
 
+def test_a_test_that_fails_before_anything_is_changed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "sums.py").write_text(CODE)
+    (tmp_path / "test_sums.py").write_text("def test_wrong():\n    assert not 'as it should be'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    with pytest.raises(SystemExit, match=r"(?s)nothing was changed.*test_wrong"):
+        know(tmp_path, "sums", tmp_path / "code", "test_sums.py", tmp_path)
+
+
 def test_only_a_test_that_fails_has_noticed_a_change(
     project: Path, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
