@@ -7,18 +7,23 @@ from typing import Any
 
 from leakline.analysis.attribution import Cause
 from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
+from leakline.analysis.contracts import Violation
 from leakline.analysis.counts import CountGrowth, Pattern
 from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.history import ProcessHistory, RunHistory, Value
+from leakline.analysis.history import Expectation, ProcessHistory, RunHistory, Value
 from leakline.analysis.results import Kind
 from leakline.analysis.series import Lane, lanes_of
-from leakline.analysis.study import Assessed
+from leakline.analysis.study import Assessed, LaneStudy
 from leakline.analysis.trend import NO_GROWTH, Slope
 
 TRAIN = Place("train", "train", 1.0)
 EVOLVE = Place("evolve", "evolve", 1.0)
 # Growth between phases: a place that no phase has.
 SPREAD = Place(None, None, 0.8)
+# A declared count that is broken.
+BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
+# Memory that stands still.
+FLAT: list[Value] = [1000] * 12
 
 
 def growing(
@@ -114,8 +119,17 @@ def ends_lane(series: Mapping[str, Sequence[Value]]) -> Lane:
     return lane_of(ends_history(series))
 
 
+def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
+    """Of one process; without a history, of these series beside memory that stands still, ``__`` for a dot."""
+    named = {name.replace("__", "."): values for name, values in series.items()}
+    history = history or ends_history({"process.anon_bytes": FLAT, **named})
+    return LaneStudy(history, lane_of(history))
+
+
 __all__ = [
+    "BROKEN",
     "EVOLVE",
+    "FLAT",
     "NOWHERE",
     "SPREAD",
     "TRAIN",
@@ -127,5 +141,6 @@ __all__ = [
     "growing",
     "lane_of",
     "steps_history",
+    "study_of",
     "sure",
 ]

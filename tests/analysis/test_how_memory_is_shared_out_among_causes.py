@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pieces import (
+    BROKEN,
     EVOLVE,
     NOWHERE,
     SPREAD,
@@ -22,7 +23,6 @@ from pieces import (
 
 from leakline.analysis.attribution import Cause, Memory
 from leakline.analysis.candidates import Candidate, Family, Place
-from leakline.analysis.contracts import Violation
 from leakline.analysis.facts import Facts
 from leakline.analysis.fingerprint import fingerprint_of, goes_on_as, normalised, shares_names
 from leakline.analysis.garbage import (
@@ -36,7 +36,7 @@ from leakline.analysis.garbage import (
     together,
     waiting_of,
 )
-from leakline.analysis.history import Expectation, Value
+from leakline.analysis.history import Value
 from leakline.analysis.known import Known
 from leakline.analysis.priority import Priorities, one_worse, priority
 from leakline.analysis.results import Finding, Interval, Kind, Suspect
@@ -54,7 +54,6 @@ from leakline.analysis.trend import Slope
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 MEMORY = Memory(Slope(100.0, 80.0, 120.0, 16), {"train": 60.0, "evolve": 40.0})
-BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
 ENVS = candidate("app.Env", "object")
 PLANS = candidate("app.Plan", "object", place=EVOLVE)
 

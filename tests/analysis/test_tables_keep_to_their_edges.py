@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, history_of
+from pieces import lane_of
 
 from leakline.analysis.attempt_growth import _both, _together
 from leakline.analysis.books import (
@@ -33,7 +34,6 @@ from leakline.analysis.growth import (
 from leakline.analysis.history import (
     LARGEST,
     Expectation,
-    RunHistory,
     Value,
     amount_of,
     declared_expectations,
@@ -60,11 +60,6 @@ from leakline.analysis.spans import NO_SPANS, Spans
 from leakline.analysis.survival import survival_change
 from leakline.analysis.trend import Slope
 from leakline.snapshot import Event
-
-
-def lane_of(history: RunHistory) -> Lane:
-    (lane,) = lanes_of(history)
-    return lane
 
 
 def read(n: int, **others: Sequence[float | None]) -> Lane:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pieces import (
+    BROKEN,
+    FLAT,
     NOWHERE,
     SPREAD,
     TRAIN,
@@ -17,6 +18,7 @@ from pieces import (
     ends_history,
     growing,
     lane_of,
+    study_of,
     sure,
 )
 
@@ -49,30 +51,22 @@ from leakline.analysis.findings import (
     worth_telling,
 )
 from leakline.analysis.garbage import Waiting
-from leakline.analysis.history import Expectation, RunHistory, Value
+from leakline.analysis.history import Expectation, Value
 from leakline.analysis.ladder import Standing
 from leakline.analysis.priority import DEFAULTS, Priorities
 from leakline.analysis.results import Finding, Interval, Kind, Status
-from leakline.analysis.study import Assessed, LaneStudy
+from leakline.analysis.study import Assessed
 from leakline.analysis.trend import Slope
 from leakline.analysis.wording import COUNTED_TOO_SELDOM, SEEN_FROM_OUTSIDE
 from leakline.snapshot import Event, Holder
 
-BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
 ENVS = candidate("app.Env", "object", 60.0, deep=True)
-FLAT: list[Value] = [1000] * 12
-
-
-def _study(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
-    named = {name.replace("__", "."): values for name, values in series.items()}
-    history = history or ends_history({"process.anon_bytes": FLAT, **named})
-    return LaneStudy(history, lane_of(history))
 
 
 def test_children_that_grow_are_suspects_from_where_the_growth_began() -> None:
     """Before that one of them had risen much faster."""
     rows: list[Value] = [0, 900, 1800, 2700, 2710, 2720, 2730, 2740, 2750, 2760, 2770, 2780]
-    study = _study(children__process__loader__uss_bytes=rows)
+    study = study_of(children__process__loader__uss_bytes=rows)
     children = cause_of(kind="children", rate=10.0)
     found = _children(study, assessed(children, start=(4.0, 1.0, 5.0)))
     assert [(s.name, s.bytes_per_generation) for s in found.suspects] == [("loader", 10.0)]
@@ -151,7 +145,7 @@ def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> No
     cause = cause_of(envs, arrays, foreign, held, arrays, rate=100.04)
     assert [
         (s.name, s.role, s.count_per_generation, s.bytes_per_generation)
-        for s in _suspects(_study(), cause)
+        for s in _suspects(study_of(), cause)
     ] == [
         ("app.Env", "type", 1.0, 100.0),
         ("app.Trainer.kept[*]", "holder", 1.0, None),
@@ -162,13 +156,13 @@ def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> No
 
 def test_a_list_that_owns_the_growth_comes_before_what_it_keeps() -> None:
     log = candidate("app.log", "container", 5.0)
-    found = _suspects(_study(), cause_of(log, candidate("app.Env", "object", slope=40)))
+    found = _suspects(study_of(), cause_of(log, candidate("app.Env", "object", slope=40)))
     assert [s.name for s in found] == ["app.log", "app.Env"]
 
 
 def test_no_more_than_eight_suspects_are_named() -> None:
     many = [candidate(f"app.C{i}", "object") for i in range(12)]
-    assert [s.name for s in _suspects(_study(), cause_of(*many))] == [m.name for m in many[:8]]
+    assert [s.name for s in _suspects(study_of(), cause_of(*many))] == [m.name for m in many[:8]]
 
 
 def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps() -> None:
@@ -176,7 +170,7 @@ def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps(
         {"process.anon_bytes": FLAT},
         holders=(Holder(3, "app.Env", "app.log[*]", 5), Holder(3, "app.Agent", "app.other", 5)),
     )
-    log, study = candidate("app.log", "container"), _study(history)
+    log, study = candidate("app.log", "container"), study_of(history)
     assert [(s.name, s.role) for s in _kept_in(study, cause_of(log))] == [("app.Env", "type")]
     assert _kept_in(study, cause_of(log, ENVS)) == []
     assert _kept_in(study, cause_of(ENVS)) == []
@@ -236,7 +230,7 @@ def test_bytes_that_tensorflow_calls_an_upper_bound_are_told_as_one(
     name: str, events: tuple[Event, ...], environment: dict[str, object], said: str | None
 ) -> None:
     history = ends_history({"tfjs.bytes": FLAT}, events=events, environment=environment)
-    lines = _upper_bound_lines(_study(history), assessed(cause_of(candidate(name, "tensor"))))
+    lines = _upper_bound_lines(study_of(history), assessed(cause_of(candidate(name, "tensor"))))
     assert [line.split(" TensorFlow")[0] for line in lines] == ([said] if said else [])
 
 
@@ -290,12 +284,12 @@ def test_a_surplus_that_outlived_a_collection_is_told_unless_it_is_garbage() -> 
 )
 def test_how_a_count_grows_is_told_by_its_pattern(growth: Any, said: list[str]) -> None:
     cause = cause_of(replace(ENVS, growth=growth))
-    assert _count_lines(_study(), assessed(cause)) == said
+    assert _count_lines(study_of(), assessed(cause)) == said
 
 
 def test_no_more_than_three_counts_are_told() -> None:
     many = [candidate(f"app.C{i}", "object") for i in range(5)]
-    assert len(_count_lines(_study(), assessed(cause_of(*many)))) == 3
+    assert len(_count_lines(study_of(), assessed(cause_of(*many)))) == 3
 
 
 @pytest.mark.parametrize(
@@ -360,7 +354,7 @@ def test_measured_objects_explain_no_more_than_all(
     measured: float | None, rate: float, said: list[str]
 ) -> None:
     a = assessed(cause_of(ENVS, measured=measured, rate=rate))
-    assert _explained_lines(_study(), a, "generation") == said
+    assert _explained_lines(study_of(), a, "generation") == said
 
 
 @pytest.mark.parametrize(
@@ -382,16 +376,18 @@ def test_what_explains_a_growth_is_told_by_its_channel(
     kind: Kind, channel: str, members: tuple[Candidate, ...], said: str
 ) -> None:
     a = assessed(cause_of(*members, kind=kind, measured=30.0, rate=40.0), channel=channel)
-    (line,) = _explained_lines(_study(), a, "generation")
+    (line,) = _explained_lines(study_of(), a, "generation")
     assert line.startswith(said)
 
 
 def test_native_growth_says_how_well_objects_were_looked_at() -> None:
     a = assessed(cause_of(kind="native", rate=40.0))
     often, seldom = [1] * 12, [1] + [None] * 11
-    assert _explained_lines(_study(), a, "generation") == [SEEN_FROM_OUTSIDE]
-    assert _explained_lines(_study(python__objects=seldom), a, "generation") == [COUNTED_TOO_SELDOM]
-    (line,) = _explained_lines(_study(python__objects=often), a, "generation")
+    assert _explained_lines(study_of(), a, "generation") == [SEEN_FROM_OUTSIDE]
+    assert _explained_lines(study_of(python__objects=seldom), a, "generation") == [
+        COUNTED_TOO_SELDOM
+    ]
+    (line,) = _explained_lines(study_of(python__objects=often), a, "generation")
     assert line == "No Python object that was counted explains it."
 
 
@@ -409,13 +405,13 @@ def test_native_growth_says_how_well_objects_were_looked_at() -> None:
 def test_two_looks_at_the_heap_tell_what_grows_where_one_lies_just_before_the_start(
     at: set[int], start: float | None, seldom: bool
 ) -> None:
-    lane = _study(python__objects=[1 if g in at else None for g in range(12)]).lane
+    lane = study_of(python__objects=[1 if g in at else None for g in range(12)]).lane
     begin = None if start is None else (start, start - 3, start + 3)
     assert _counted_too_seldom(lane, assessed(cause_of(), start=begin)) == seldom
 
 
 def test_a_program_whose_heap_is_never_looked_at_is_not_counted_too_seldom() -> None:
-    assert _counted_too_seldom(_study().lane, assessed(cause_of())) is False
+    assert _counted_too_seldom(study_of().lane, assessed(cause_of())) is False
 
 
 @pytest.mark.parametrize(
@@ -558,7 +554,9 @@ def test_other_fingerprints_stay_findings_of_their_own() -> None:
 def _built(a: Assessed, status: Status, *events: Event, **more: Any) -> Finding:
     history = ends_history({"process.anon_bytes": FLAT}, events=events)
     limits = Priorities(major_bytes=10.0, critical_bytes=100.0)
-    return build_finding(_study(history), _standing(a, status), more.get("several", False), limits)
+    return build_finding(
+        study_of(history), _standing(a, status), more.get("several", False), limits
+    )
 
 
 VAIN = Event(3, 5.0, "cleanup", "agent", 9, None, {"freed_bytes": 0})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pieces import (
     EVOLVE,
+    FLAT,
     NOWHERE,
     TRAIN,
     assessed,
@@ -19,6 +20,7 @@ from pieces import (
     growing,
     lane_of,
     steps_history,
+    study_of,
     sure,
 )
 
@@ -30,7 +32,7 @@ from leakline.analysis.contracts import Violation
 from leakline.analysis.counts import CountGrowth
 from leakline.analysis.early import _growth_since_violation, exploded, with_surplus
 from leakline.analysis.evidence import Rise
-from leakline.analysis.history import Expectation, RunHistory, Value
+from leakline.analysis.history import Expectation, Value
 from leakline.analysis.seldom_counted import (
     _ends,
     _explains,
@@ -41,7 +43,6 @@ from leakline.analysis.seldom_counted import (
     with_seldom_counted,
 )
 from leakline.analysis.study import (
-    LaneStudy,
     last_row_of,
     memory_since,
     position_of,
@@ -50,15 +51,8 @@ from leakline.analysis.study import (
 from leakline.analysis.trend import NO_GROWTH
 from leakline.snapshot import Event, Holder
 
-FLAT: list[Value] = [1000] * 12
 ENVS = candidate("app.Env", "object")
 LOG = candidate("app.log", "container")
-
-
-def _study(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
-    named = {name.replace("__", "."): values for name, values in series.items()}
-    history = history or ends_history({"process.anon_bytes": FLAT, **named})
-    return LaneStudy(history, lane_of(history))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +95,18 @@ def test_a_rate_rests_on_what_follows_the_start_or_the_warm_up_and_on_two_readin
 def test_a_window_is_the_generations_since_the_start_with_that(
     start: tuple[float, float, float] | None, upto: int, window: float
 ) -> None:
-    assert window_since(_study(), start, upto) == window
+    assert window_since(study_of(), start, upto) == window
 
 
 def test_without_a_start_a_window_begins_with_the_first_generation_there_is() -> None:
     rows = [("generation_end", g, None) for g in range(5, 9)]
-    study = _study(steps_history(rows, {"process.anon_bytes": [1000] * 4}))
+    study = study_of(steps_history(rows, {"process.anon_bytes": [1000] * 4}))
     assert window_since(study, None, 4) == 4.0
 
 
 def test_rows_of_an_open_generation_are_of_the_newest_moment_alone() -> None:
     rows = [("generation_end", 0, None), ("generation_end", 1, None), ("phase_end", 2, "train")]
-    study = _study(steps_history(rows, {"process.anon_bytes": [1, 2, 3]}))
+    study = study_of(steps_history(rows, {"process.anon_bytes": [1, 2, 3]}))
     assert [last_row_of(study, upto) for upto in (1, 2)] == [0, 2]
 
 
@@ -124,20 +118,20 @@ def test_generations_that_are_still_to_come(
     total: int | None, upto: int, remaining: float | None
 ) -> None:
     history = ends_history({"process.anon_bytes": FLAT}, total=total)
-    assert _study(history).remaining(upto) == remaining
+    assert study_of(history).remaining(upto) == remaining
 
 
 def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:
     rising: list[Value] = [1000 + 10 * g for g in range(12)]
-    small = _study(process__anon_bytes=rising)
+    small = study_of(process__anon_bytes=rising)
     assert (small.scale(12).baseline_bytes, small.scale(12).level_bytes) == (1010.0, 1110.0)
     assert small.scale(3).level_bytes == 1020.0
-    large = _study(process__anon_bytes=rising, process__rss_bytes=[5000, 6000, 7000, *[9000] * 9])
+    large = study_of(process__anon_bytes=rising, process__rss_bytes=[5000, 6000, 7000, *[9000] * 9])
     assert large.scale(12).baseline_bytes == 6000.0
-    assert _study(process__anon_bytes=rising, process__rss_bytes=[5] * 12).scale(12) == small.scale(
+    assert study_of(process__anon_bytes=rising, process__rss_bytes=[5] * 12).scale(
         12
-    )
-    nothing = _study(ends_history({"x": FLAT}))
+    ) == small.scale(12)
+    nothing = study_of(ends_history({"x": FLAT}))
     assert (nothing.scale(12).level_bytes, nothing.residual(12), nothing.rise(12)) == (
         0.0,
         [],
@@ -147,7 +141,7 @@ def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:
 
 def test_memory_since_a_start_begins_with_the_reading_before_it() -> None:
     values = [1000.0] * 6 + [1100.0 + 50 * i for i in range(6)]
-    study = _study(process__anon_bytes=[round(v) for v in values])
+    study = study_of(process__anon_bytes=[round(v) for v in values])
     assert memory_since(study, values, 7.0, 12).total.estimate == 50.0
     assert memory_since(study, values[:1], None, 1) == Memory(NO_GROWTH)
     assert memory_since(study, values[:2], None, 2).total.points == 2
@@ -160,16 +154,16 @@ def _channel(told: int = 0, noise: float = 0.0, flat: int = 0) -> Channel:
 
 
 def test_a_rise_by_less_than_the_noise_of_a_channel_is_seen_and_lasts_not() -> None:
-    study = _study(process__anon_bytes=[1000] * 30)
+    study = study_of(process__anon_bytes=[1000] * 30)
     assert study.channel_rise(_channel(noise=1500.0), 30).window == 30
-    other = _study(process__anon_bytes=[1000] * 30)
+    other = study_of(process__anon_bytes=[1000] * 30)
     assert other.channel_rise(_channel(noise=1501.0), 30) == Rise(visible=True)
 
 
 def test_what_a_channel_said_when_it_was_last_told_of_stands_where_it_said_more() -> None:
-    study = _study(process__anon_bytes=[1000] * 30)
+    study = study_of(process__anon_bytes=[1000] * 30)
     assert study.channel_stands(_channel(told=15, flat=15), 30) == 15
-    other = _study(process__anon_bytes=[1000] * 30)
+    other = study_of(process__anon_bytes=[1000] * 30)
     assert other.channel_stands(_channel(told=15), 30) == 30
 
 
@@ -225,12 +219,12 @@ def test_what_speaks_for_a_cause(cause: Cause, witnesses: set[str]) -> None:
 def test_a_growth_began_where_the_largest_of_the_programs_own_counts_did(
     candidates: list[Candidate], start: float
 ) -> None:
-    assert _start(_study(), candidates, Rise(), 12) == (start, start, start)
+    assert _start(study_of(), candidates, Rise(), 12) == (start, start, start)
 
 
 def test_without_counts_a_growth_began_where_memory_bends_if_it_rises() -> None:
     rising: list[Value] = [*[1000] * 8, *[1000 + 100 * i for i in range(1, 9)]]
-    study = _study(process__anon_bytes=rising)
+    study = study_of(process__anon_bytes=rising)
     assert _start(study, [], Rise(), 16) is None
     for rise in (Rise(visible=True), Rise(window=8)):
         assert _start(study, [], rise, 16) == study.bend(16)
@@ -242,7 +236,7 @@ def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations
     counts: list[Value] = [10 + b for b in beat]
     together: list[Value] = [100_000 + 5000 * b for b in beat]
     env = replace(ENVS, growth=growing(0.25, 4, pattern="periodic", rises=5, period=4))
-    study = _study(process__anon_bytes=together, type__app__Env__count=counts)
+    study = study_of(process__anon_bytes=together, type__app__Env__count=counts)
     assert _come_together(study, cause_of(env), 24)
     assert not _come_together(study, cause_of(replace(env, name="app.Plan")), 24)
     assert not _come_together(study, cause_of(replace(env, role="container")), 24)
@@ -251,22 +245,22 @@ def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations
     late = replace(env, growth=growing(0.25, 16, pattern="periodic", rises=5, period=4))
     assert not _come_together(study, cause_of(late), 24)
     apart: list[Value] = [100_000 + 5000 * ((g + 2) // 4) for g in range(24)]
-    study = _study(process__anon_bytes=apart, type__app__Env__count=counts)
+    study = study_of(process__anon_bytes=apart, type__app__Env__count=counts)
     assert not _come_together(study, cause_of(env), 24)
 
 
 def test_a_moment_of_memory_that_rises_alone_has_one_nameless_cause() -> None:
-    study = _study(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
+    study = study_of(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
     (only,) = assess(study, 16).causes
     assert (only.cause.kind, only.cause.owner, only.cause.rate.estimate) == ("native", None, 5000.0)
-    assert assess(_study(), 12).causes == ()
+    assert assess(study_of(), 12).causes == ()
     # What is only seen to rise is taken for a growth of its own from eight generations on.
     assert assess(study, 7).causes == ()
     assert len(assess(study, 8).causes) == 1
 
 
 def test_a_moment_shares_memory_out_to_a_class_that_grows_with_it() -> None:
-    study = _study(
+    study = study_of(
         process__anon_bytes=[100_000 + 5000 * g for g in range(16)],
         type__app__Env__count=[10 + 2 * g for g in range(16)],
     )
@@ -280,9 +274,9 @@ def test_a_moment_shares_memory_out_to_a_class_that_grows_with_it() -> None:
 
 def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
     rows: list[tuple[str, int | None, str | None]] = [("generation_end", g, None) for g in range(6)]
-    whole = _study(steps_history(rows, {"process.anon_bytes": [1000] * 6}))
+    whole = study_of(steps_history(rows, {"process.anon_bytes": [1000] * 6}))
     assert moment_of(whole, 6) is moment_of(whole, 6)
-    goes_on = _study(
+    goes_on = study_of(
         steps_history([*rows, ("phase_end", 6, "train")], {"process.anon_bytes": [1000] * 7})
     )
     assert moment_of(goes_on, 6) is not moment_of(goes_on, 6)
@@ -291,7 +285,7 @@ def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
 
 def test_a_rise_that_slows_down_has_a_cause_from_eight_generations_on() -> None:
     slowing: list[Value] = [100_000 + round(20_000 * math.log(1 + g)) for g in range(12)]
-    study = _study(process__anon_bytes=slowing)
+    study = study_of(process__anon_bytes=slowing)
     assert [study.rise(upto).visible for upto in (7, 8)] == [True, True]
     assert [study.rise(upto).window for upto in (7, 8)] == [0, 0]
     assert [len(assess(study, upto).causes) for upto in (7, 8)] == [0, 1]
@@ -301,10 +295,10 @@ def test_a_class_that_comes_together_with_memory_has_that_for_a_witness() -> Non
     beat = [g // 4 for g in range(24)]
     counts: list[Value] = [10 + b for b in beat]
     private: list[Value] = [100_000 + 5000 * b for b in beat]
-    (only,) = assess(_study(process__anon_bytes=private, type__app__Env__count=counts), 24).causes
+    (only,) = assess(study_of(process__anon_bytes=private, type__app__Env__count=counts), 24).causes
     assert {"counts", "steady", "together"} <= only.witnesses
     steady: list[Value] = [10 + g for g in range(24)]
-    found = assess(_study(process__anon_bytes=private, type__app__Env__count=steady), 24).causes
+    found = assess(study_of(process__anon_bytes=private, type__app__Env__count=steady), 24).causes
     assert not any("together" in a.witnesses for a in found)
 
 
@@ -329,14 +323,14 @@ def test_a_class_that_may_be_the_items_of_a_store_is_excused_while_memory_shows_
         holders=(Holder(3, "app.Item", "app.Replay.items[*]", 100, 10),),
         events=(Event(0, 0.0, "watch", "app.Item"),) if declared else (),
     )
-    causes = assess(_study(history), 16).causes
+    causes = assess(study_of(history), 16).causes
     assert [a.cause.owner.name for a in causes if a.cause.owner] == named
 
 
 def _leaps(
     private: Sequence[Value], counts: Sequence[Value], name: str = "tensors.count", candidates: Sequence[Candidate] = ()
 ) -> list[tuple[str, float]]:  # fmt: skip
-    study = _study(ends_history({"process.anon_bytes": private, name: counts}))
+    study = study_of(ends_history({"process.anon_bytes": private, name: counts}))
     return [(c.name, c.growth.slope) for c in exploded(study, len(private), candidates)]
 
 
@@ -381,13 +375,13 @@ def test_only_tensors_explode_and_only_while_nothing_else_grows() -> None:
     assert _leaps(*leap, "type.app.Env.count") == []
     assert _leaps(*leap, "arrays.count") == []
     assert _leaps(*leap, candidates=[ENVS]) == []
-    study = _study(process__anon_bytes=leap[0], tensors__count=leap[1])
+    study = study_of(process__anon_bytes=leap[0], tensors__count=leap[1])
     (one,) = exploded(study, 2, ())
     assert one.growth == CountGrowth("irregular", 40, 40, 40, 1, 1, 1, 1, 1, 40)
 
 
 def _since(violation: Violation) -> CountGrowth:
-    study = _study(type__Env__count=[1] * 12)
+    study = study_of(type__Env__count=[1] * 12)
     return _growth_since_violation(study, "Env", violation, 12)
 
 
@@ -409,17 +403,17 @@ def test_a_surplus_is_told_with_the_type_that_has_it() -> None:
         {"process.anon_bytes": FLAT, "type.app.Env.count": [*[1] * 8, *[9] * 4]},
         expectations=(Expectation("app.Env", 0, 1),),
     )
-    (alone,) = with_surplus(_study(history), 12, [])
+    (alone,) = with_surplus(study_of(history), 12, [])
     assert (alone.name, alone.violation is not None, alone.growth.slope) == ("app.Env", True, 2.0)
-    with_type = with_surplus(_study(history), 12, [ENVS])
+    with_type = with_surplus(study_of(history), 12, [ENVS])
     assert [(c.name, c.violation is not None) for c in with_type] == [("app.Env", True)]
     assert with_type[0].growth == ENVS.growth
-    other = with_surplus(_study(history), 12, [replace(ENVS, role="container")])
+    other = with_surplus(study_of(history), 12, [replace(ENVS, role="container")])
     assert [(c.role, c.violation is not None) for c in other] == [
         ("container", False),
         ("type", True),
     ]
-    assert with_surplus(_study(history), 8, []) == []
+    assert with_surplus(study_of(history), 8, []) == []
 
 
 READ: list[Value] = [None, 5, None, 7, None]
@@ -504,7 +498,7 @@ def test_types_that_only_censuses_count_name_a_growth_that_nothing_else_does() -
         size: list[Value] = [
             9000 + round(5000 * share * g) if g in looks else None for g in range(24)
         ]
-        study = _study(
+        study = study_of(
             process__anon_bytes=memory, type__bytes__count=count, type__bytes__bytes=size
         )
         causes = assess(study, 24).causes
@@ -533,7 +527,7 @@ def _named_by(
         count[g] = 100 + (g if counts is None else counts[i])
     memory = [100_000 + 5000 * g for g in range(24)]
     history = ends_history({"process.anon_bytes": memory, f"type.{name}.count": count, owned: size})
-    (found,) = with_seldom_counted(_study(history), [a], 24)
+    (found,) = with_seldom_counted(study_of(history), [a], 24)
     return found.cause
 
 
@@ -598,6 +592,6 @@ def test_without_a_start_looks_count_from_the_first_generation_on() -> None:
 
 
 def test_memory_of_a_moment_is_sure_where_it_rises_in_a_line() -> None:
-    study = _study(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
+    study = study_of(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
     assert memory_since(study, study.residual(16), 1.0, 16).total == sure(5000.0, 16)
     assert assess(study, 16).causes[0].cause.place != TRAIN

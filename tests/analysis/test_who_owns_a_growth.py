@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pieces import EVOLVE, SPREAD, TRAIN, candidate, growing, sure
+from pieces import BROKEN, EVOLVE, SPREAD, TRAIN, candidate, growing, sure
 
 from leakline.analysis.attribution import (
     Cause,
@@ -30,8 +30,6 @@ from leakline.analysis.attribution import (
     is_like,
 )
 from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
-from leakline.analysis.contracts import Violation
-from leakline.analysis.history import Expectation
 from leakline.analysis.results import Kind
 from leakline.analysis.trend import Slope
 
@@ -39,7 +37,6 @@ from leakline.analysis.trend import Slope
 GROWTH = 100.0
 PHASES = {"train": 60.0, "evolve": 30.0, "between": 5.0, "other_threads": 7.0}
 MEMORY = Memory(Slope(GROWTH, 80.0, 120.0, 16), PHASES)
-BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
 ENVS = candidate("app.Env", "object")
 LOG = candidate("app.Trainer.log", "container")
 
