@@ -7,7 +7,6 @@ keeps all of them says more than the one helper that each of them has.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from weakref import ref
 from leakline.probes.deep import GraphsMet, marginal_bytes, parts_without_graphs
 from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
+from leakline.probes.listed import listed_objects
 from leakline.probes.names import is_collectable, type_name
 from leakline.probes.referrers import (
     HOOKS,
@@ -350,7 +350,7 @@ def _instances(types: Sequence[type]) -> Iterator[tuple[int, list[Any]]]:
     # The collector keeps the youngest generation first and, in each, the oldest object first.
     wanted = dict.fromkeys(map(id, types), True)
     everything = [
-        one for generation in (2, 1, 0) for one in _of_types(gc.get_objects(generation), wanted)
+        one for generation in (2, 1, 0) for one in _of_types(listed_objects(generation), wanted)
     ]
     for cls in types:
         ones = [one for one in everything if type(one) is cls]

@@ -289,6 +289,9 @@ static void
 keep_large(census *self, PyObject *op, int64_t bytes)
 {
     large_object *heap = self->large;
+    if (ll_unfinished(op)) {
+        return;
+    }
     if (self->large_count == LARGE) {
         if (bytes <= heap[0].bytes) {
             return;
@@ -314,7 +317,7 @@ keep_large(census *self, PyObject *op, int64_t bytes)
 static void
 pick(census *self, kind *one, PyObject *op)
 {
-    if (one->picked >= one->limit) {
+    if (one->picked >= one->limit || ll_unfinished(op)) {
         return;
     }
     one->picked++;

@@ -78,6 +78,12 @@ int ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds,
 int ll_walk_newest(int64_t nanoseconds, ll_visit visit, void *ctx);
 
 int ll_is_tracked(PyObject *op); /* on a list of the collector: any object may be asked */
+
+/* Whether this may be a tuple that is still being built, of which nobody may take a reference: whoever builds it needs
+   to have the only one (`_PyTuple_Resize`, `PyTuple_SetItem`), and else gets a SystemError, in the program's code.
+   LL_UNFINISHED it is; LL_DOUBTFUL it may be, unless something on the collector's lists refers to it. */
+enum { LL_FINISHED, LL_DOUBTFUL, LL_UNFINISHED };
+int ll_unfinished(PyObject *op);
 int64_t ll_now(void);            /* nanoseconds of the monotonic clock */
 
 /* -- table.c: memory that Python's allocators know nothing of, and what is kept in it. */

@@ -7,7 +7,8 @@
    Targets are addresses to compare with and are never followed, so a target may die between two slices: whoever asks
    has to know whether it is still the same object. What is found is held: referrers by a reference, instances by a weak
    one where their type has such. Tuples and dicts that the collector does not track are looked into, if wanted, since
-   no list names them. Nothing of the program's code runs but `tp_traverse`, which the collector calls as well. */
+   no list names them. A tuple that may still be being built is taken where something refers to it, not where the list
+   names it. Nothing of the program's code runs but `tp_traverse`, which the collector calls as well. */
 
 #include "native.h"
 
@@ -18,6 +19,7 @@
 #define UNTRACKED_DEPTH 4
 #define LARGEST_SAMPLE 4096
 #define MOST_TARGETS 16384
+#define MOST_DOUBTFUL 512
 /* Of an untracked type, so many are told apart; beyond, the count is a lower bound. */
 #define DISTINCT_BYTES ((size_t)4 << 20)
 
@@ -68,11 +70,10 @@ position_of(const addresses *set, const void *address)
     }
 }
 
-/* From a list or tuple; the first place of an object that comes twice. -1 with an exception set. */
+/* The first place of an object that comes twice. -1 with an exception set. */
 static int
-addresses_fill(addresses *set, PyObject *sequence)
+addresses_fill(addresses *set, PyObject *const *objects, Py_ssize_t count)
 {
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
     if (count > MOST_TARGETS) {
         PyErr_Format(PyExc_ValueError, "%zd targets are too many: at most %d", count, MOST_TARGETS);
         return -1;
@@ -89,7 +90,7 @@ addresses_fill(addresses *set, PyObject *sequence)
     }
     set->mask = size - 1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *one = PySequence_Fast_GET_ITEM(sequence, i);
+        PyObject *one = objects[i];
         if (position_of(set, one) >= 0) {
             continue;
         }
@@ -118,15 +119,48 @@ typedef struct {
     size_t count, limit;
     size_t strong_from; /* the pairs before are held weakly, where their type allows it */
     int into_untracked;
+    int are_held; /* what is looked into is held by whoever asks already */
     int overflow; /* there were more than `limit`, or no memory for them */
     int depth;
     PyObject *current;
     size_t current_from; /* the pairs of `current` begin here */
+    /* Tuples that refer to a target and may be unfinished: addresses, to be met again as a referent of something. */
+    PyObject *doubtful[MOST_DOUBTFUL];
+    size_t doubtful_count;
+    addresses doubted;
 } finder;
+
+static void
+doubt(finder *f, PyObject *one)
+{
+    if (f->doubtful_count > 0 && f->doubtful[f->doubtful_count - 1] == one) {
+        return;
+    }
+    if (f->doubtful_count == MOST_DOUBTFUL) {
+        f->overflow = 1;
+        return;
+    }
+    f->doubtful[f->doubtful_count++] = one;
+}
+
+/* Whether a reference may be taken of the current one. */
+static int
+may_be_held(finder *f)
+{
+    int unfinished = ll_unfinished(f->current);
+    if (unfinished == LL_DOUBTFUL && f->depth == 0 && !f->are_held) {
+        doubt(f, f->current);
+        return 0;
+    }
+    return unfinished != LL_UNFINISHED;
+}
 
 static void
 note_pair(finder *f, int32_t target)
 {
+    if (!may_be_held(f)) {
+        return;
+    }
     for (size_t i = f->current_from; i < f->count; i++) {
         if (f->pairs[i].target == target && f->pairs[i].referrer == f->current) {
             return;
@@ -145,6 +179,22 @@ is_untracked_container(PyObject *one)
     return (Py_IS_TYPE(one, &PyTuple_Type) || Py_IS_TYPE(one, &PyDict_Type)) && !ll_is_tracked(one);
 }
 
+static int note_reference(PyObject *one, void *ctx);
+
+/* Into what the current one refers to. */
+static void
+look_below(finder *f, PyObject *one)
+{
+    PyObject *outer = f->current;
+    size_t outer_from = f->current_from;
+    f->current = one;
+    f->depth++;
+    Py_TYPE(one)->tp_traverse(one, note_reference, f);
+    f->depth--;
+    f->current = outer;
+    f->current_from = outer_from;
+}
+
 static int
 note_reference(PyObject *one, void *ctx)
 {
@@ -154,14 +204,7 @@ note_reference(PyObject *one, void *ctx)
         note_pair(f, target);
     }
     if (f->into_untracked && f->depth < UNTRACKED_DEPTH && is_untracked_container(one)) {
-        PyObject *outer = f->current;
-        size_t outer_from = f->current_from;
-        f->current = one;
-        f->depth++;
-        Py_TYPE(one)->tp_traverse(one, note_reference, f);
-        f->depth--;
-        f->current = outer;
-        f->current_from = outer_from;
+        look_below(f, one);
     }
     return 0;
 }
@@ -180,6 +223,29 @@ look_into(PyObject *one, void *ctx)
 }
 
 static int
+meet_doubtful(PyObject *one, void *ctx)
+{
+    finder *f = ctx;
+    /* Its address alone says nothing: another object may be there by now. */
+    if (ll_unlikely(position_of(&f->doubted, one) >= 0) && Py_IS_TYPE(one, &PyTuple_Type)) {
+        f->current_from = f->count;
+        look_below(f, one);
+    }
+    return 0;
+}
+
+/* In a second walk: the doubtful that something refers to. */
+static int
+look_for_doubtful(PyObject *one, void *ctx)
+{
+    traverseproc traverse = Py_TYPE(one)->tp_traverse;
+    if (traverse != NULL) {
+        traverse(one, meet_doubtful, ctx);
+    }
+    return 0;
+}
+
+static int
 finder_init(finder *f, PyObject *targets, Py_ssize_t limit, int into_untracked)
 {
     f->limit = limit < 1 ? 1 : (size_t)limit;
@@ -189,7 +255,7 @@ finder_init(finder *f, PyObject *targets, Py_ssize_t limit, int into_untracked)
         PyErr_NoMemory();
         return -1;
     }
-    return addresses_fill(&f->targets, targets);
+    return addresses_fill(&f->targets, PySequence_Fast_ITEMS(targets), PySequence_Fast_GET_SIZE(targets));
 }
 
 static void
@@ -200,6 +266,7 @@ finder_clear(finder *f)
     f->pairs = NULL;
     f->count = 0;
     addresses_free(&f->targets);
+    addresses_free(&f->doubted);
     /* Last, for code of the program may run now. */
     for (size_t i = 0; i < count; i++) {
         Py_DECREF(pairs[i].referrer);
@@ -300,7 +367,7 @@ referrers_among(PyObject *module, PyObject *args)
         || as_sequence(objects) == NULL || as_sequence(targets) == NULL) {
         return NULL;
     }
-    finder f = {0};
+    finder f = {.are_held = 1};
     PyObject *answer = NULL;
     if (finder_init(&f, targets, limit, into_untracked) == 0) {
         Py_ssize_t count = PySequence_Fast_GET_SIZE(objects);
@@ -381,6 +448,36 @@ walk_on(ll_walk **walk, double seconds, ll_visit visit, void *ctx, int *is_whole
     return over;
 }
 
+/* A second walk where the first left doubts; 1 there is none to do, 0 it is to be gone on with, -1 error. */
+static int
+begin_second_walk(referrer_pass *self)
+{
+    finder *f = &self->found;
+    if (f->doubtful_count == 0 || f->doubted.places != NULL) {
+        return 1;
+    }
+    if (addresses_fill(&f->doubted, f->doubtful, (Py_ssize_t)f->doubtful_count) < 0) {
+        return -1;
+    }
+    self->walk = ll_walk_new();
+    return self->walk == NULL ? -1 : 0;
+}
+
+/* One slice of the first or second walk; 1 over, 0 more, -1 error. */
+static int
+look_on(referrer_pass *self, double seconds)
+{
+    int is_second = self->found.doubted.places != NULL;
+    ll_visit visit = is_second ? look_for_doubtful : look_into;
+    int is_whole = 0;
+    int over = walk_on(&self->walk, seconds, visit, &self->found, &is_whole, &self->visited);
+    if (over == 1) {
+        self->is_whole = is_whole && (!is_second || self->is_whole);
+        over = begin_second_walk(self);
+    }
+    return over;
+}
+
 static PyObject *
 referrer_pass_step(referrer_pass *self, PyObject *argument)
 {
@@ -388,12 +485,16 @@ referrer_pass_step(referrer_pass *self, PyObject *argument)
     if (seconds == -1.0 && PyErr_Occurred()) {
         return NULL;
     }
-    if (!self->is_over) {
-        int over = walk_on(&self->walk, seconds, look_into, &self->found, &self->is_whole, &self->visited);
+    while (!self->is_over) {
+        int over = look_on(self, seconds);
+        /* First: the walk is gone, whatever becomes of the rest. */
+        self->is_over = self->walk == NULL;
         if (over < 0 || hold_weakly(&self->found) < 0) {
             return NULL;
         }
-        self->is_over = over;
+        if (seconds >= 0) {
+            break;
+        }
     }
     return PyBool_FromLong(self->is_over);
 }
@@ -453,6 +554,7 @@ typedef struct {
     sample *samples;
     size_t types_count;
     int any_untracked;      /* a type that the collector does not track is among them */
+    int any_tuples;
     ll_seen *distinct;      /* instances of those that were seen */
     PyObject **released;    /* taken out during a slice, let go of after it */
     size_t released_count, released_room;
@@ -508,8 +610,9 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
         p->any_untracked |= !PyType_IS_GC((PyTypeObject *)type);
         /* Plain tuples and dicts may be tracked or not. */
         p->any_untracked |= type == (PyObject *)&PyTuple_Type || type == (PyObject *)&PyDict_Type;
+        p->any_tuples |= type == (PyObject *)&PyTuple_Type;
     }
-    if (addresses_fill(&p->types, types) < 0) {
+    if (addresses_fill(&p->types, PySequence_Fast_ITEMS(types), count) < 0) {
         return -1;
     }
     p->samples = calloc((size_t)count + 1, sizeof *p->samples);
@@ -613,7 +716,7 @@ static int
 pick_untracked(PyObject *one, void *ctx)
 {
     picker *p = ctx;
-    if (ll_is_tracked(one)) {
+    if (ll_is_tracked(one) && !(p->any_tuples && ll_unfinished(one) == LL_DOUBTFUL)) {
         /* It has, or will have, its own turn. */
         return 0;
     }
@@ -635,7 +738,7 @@ look_at(PyObject *one, void *ctx)
     picker *p = ctx;
     PyTypeObject *type = Py_TYPE(one);
     int32_t position = position_of(&p->types, type);
-    if (ll_unlikely(position >= 0)) {
+    if (ll_unlikely(position >= 0) && ll_unfinished(one) == LL_FINISHED) {
         pick(p, one, position);
     }
     if (ll_unlikely(p->any_untracked) && type->tp_traverse != NULL) {

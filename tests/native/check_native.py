@@ -308,6 +308,100 @@ def the_newest_instances_come_first(module):
     del heap
 
 
+# -- tuples that are being built
+
+# `tuple(iterator)` has to have the only reference when it makes what it has filled longer, or cuts it to its length.
+BUILT = 60
+FULL = (10, 25, 43)
+
+
+@contextlib.contextmanager
+def only_what_is_made_here():
+    """Looks see nothing that is older."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def items_with_a_look(values, at, look, kept):
+    """The values, one by one; before the one at this place, or the end, a look that is kept."""
+    for number, value in enumerate(values):
+        if number == at:
+            kept.append(look())
+        yield value
+    if at == len(values):
+        kept.append(look())
+
+
+def _begun(work):
+    to_the_end(work)
+    return work
+
+
+def _done(work):
+    work.step(-1.0)
+    return work, work.result()
+
+
+def _census_of_tuples(in_slices):
+    from leakline.probes.native_census import NO_LIMIT, NativeCensus
+
+    census = NativeCensus({tuple: NO_LIMIT}, 0, in_slices=in_slices)
+    if in_slices:
+        return _begun(census)
+    census.run(None, [])
+    return census, census.take_picked(), census.take_large()
+
+
+def nothing_holds_a_tuple_that_is_being_built(module):
+    values = [Node(i) for i in range(BUILT)]
+    looks = {
+        "referrers, begun": lambda: _begun(module.ReferrerPass(values)),
+        "referrers, done": lambda: _done(module.ReferrerPass(values)),
+        "instances, begun": lambda: _begun(module.InstancePass([tuple], 1000)),
+        "instances, done": lambda: _done(module.InstancePass([tuple], 1000)),
+        "newest": lambda: module.newest_instances([tuple], 1000, 60.0),
+        "census, begun": lambda: _census_of_tuples(True),
+        "census, done": lambda: _census_of_tuples(False),
+    }
+    with only_what_is_made_here():
+        for name, look in looks.items():
+            for length in range(1, BUILT + 1):
+                for at in {length // 2, length, *FULL}:
+                    kept = []
+                    # The generator refers to what it met, and is met: samples would fill with that.
+                    gc.collect()
+                    try:
+                        built = tuple(items_with_a_look(values[:length], at, look, kept))
+                    except SystemError as error:
+                        raise AssertionError(f"{name}: of {length} at {at}: {error}") from error
+                    assert built == tuple(values[:length])
+
+
+def tuples_of_any_length_are_found(module):
+    with only_what_is_made_here():
+        targets = [Node(i) for i in range(BUILT)]
+        holders = [tuple([one] * number) for number, one in enumerate(targets)]
+        place_of = {id(one): number for number, one in enumerate(holders)}
+        work = module.ReferrerPass(targets)
+        to_the_end(work)
+        pairs, whole = work.result()
+        found = sorted(place for place, one in pairs if place_of.get(id(one)) == place)
+        assert whole
+        assert found == [*range(1, BUILT)], found
+        del pairs
+        sample = _done(module.InstancePass([tuple], 1000))[1][0][1]
+        newest = module.newest_instances([tuple], 1000, 60.0)[0]
+        # A census picks where the lists name a tuple: what may be unfinished it only counts.
+        picked = _census_of_tuples(False)[1]
+        for some, unseen in ((sample, ()), (newest, ()), (picked, FULL)):
+            seen = {place_of.get(id(one)) for one in some}
+            assert set(range(1, BUILT)) - seen <= set(unseen), seen
+
+
 # -- garbage
 
 
@@ -404,6 +498,8 @@ CHECKS = [
     instances_are_counted_exactly,
     instances_are_counted_beside_a_program_that_runs,
     the_newest_instances_come_first,
+    nothing_holds_a_tuple_that_is_being_built,
+    tuples_of_any_length_are_found,
     garbage_is_found_and_left,
     nothing_keeps_a_reference,
     a_look_given_up_leaves_nothing_behind,

@@ -19,6 +19,32 @@ class Slotted:
     __slots__ = ("left",)
 
 
+def no_look_breaks_a_tuple_that_is_being_built():
+    from leakline.probes.listed import listed_objects, listed_referrers
+
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return
+    # Of 10, of 25 or of 43 it may be longer next, and only the native module sees whether it is.
+    for length in {*range(1, 25)} - {10}:
+        values = [Node(i) for i in range(length)]
+        for look in (listed_objects, lambda values=values: listed_referrers(*values)):
+            for at in {0, length // 2, length - 1} - {10}:
+                kept = []
+
+                def items(values=values, at=at, look=look, kept=kept):
+                    for number, value in enumerate(values):
+                        if number == at:
+                            kept.append(look())
+                        yield value
+
+                built = tuple(items())
+                assert len(built) == length
+                assert kept[0]
+        found = listed_referrers(values[0])
+        assert any(one is built for one in found)
+        assert any(one is values for one in found)
+
+
 def main(client):
     sys.path.insert(0, client)
     from leakline.probes.census import take_census
@@ -38,6 +64,8 @@ def main(client):
             counts[kind],
         )
     assert len(heap) == 20_500
+    del heap
+    no_look_breaks_a_tuple_that_is_being_built()
     sys.stdout.write(f"pure: {why}\n")
 
 

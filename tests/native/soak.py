@@ -116,6 +116,19 @@ def runs_generators(chance, kept):
     kept.append(some)
 
 
+def builds_tuples(chance, kept):
+    """Python's own: it is an error for whoever builds one that another holds it."""
+
+    def items(n):
+        for i in range(n):
+            if i % 5 == 0:
+                time.sleep(0)
+            yield [i]
+
+    for _ in range(20):
+        kept.append(tuple(items(chance.randrange(1, 80))))
+
+
 def switches_the_collector(chance, kept):
     gc.disable()
     ties_cycles(chance, kept)
@@ -131,6 +144,7 @@ PROGRAM = [
     freezes,
     makes_and_drops_classes,
     runs_generators,
+    builds_tuples,
     switches_the_collector,
 ]
 

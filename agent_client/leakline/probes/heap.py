@@ -22,6 +22,7 @@ from math import gcd
 from operator import is_
 from typing import Any, Final
 
+from leakline.probes.listed import listed_objects
 from leakline.probes.names import (
     StandIn,
     is_collectable,
@@ -147,7 +148,7 @@ class HeapWalk:
 
     def run(self) -> Heap:
         """Walk all blocks, or as many as the deadline allows; those are spread evenly over the list."""
-        objects = gc.get_objects()
+        objects = listed_objects()
         # Made after the list was taken, so that we neither count nor follow our own findings.
         self.heap = heap = Heap(
             kinds=self.kinds,

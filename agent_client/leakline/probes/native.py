@@ -65,10 +65,15 @@ def _walks(module: Any) -> bool:
 
 
 def _same_sizes(module: Any) -> bool:
-    return all(
-        abs(len(gc.get_objects(generation=number)) - size) <= _TOLERATED
+    sizes = {
+        number: size
         for number, size in enumerate(module.list_sizes(_COUNTED))
         if size < _COUNTED and _is_a_list_of_its_own(number)
+    }
+    # In one call: no list of objects, some of them half built, waits while another thread runs.
+    shown = list(map(len, map(gc.get_objects, sizes)))
+    return all(
+        abs(one - size) <= _TOLERATED for one, size in zip(shown, sizes.values(), strict=True)
     )
 
 

@@ -19,6 +19,7 @@ from weakref import ref
 
 from leakline.probes.attributes import attributes, is_exception_class
 from leakline.probes.frames import Locals, function_name, no_collection
+from leakline.probes.listed import listed_referrers
 from leakline.probes.names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.native import native
 from leakline.probes.program import is_user_class
@@ -394,7 +395,7 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
     ids = frozenset(map(id, targets))
     # By it we know the arguments of our call again, which 3.13 packs twice.
     mark = object()
-    referrers = gc.get_referrers(*targets, mark)
+    referrers = listed_referrers(*targets, mark)
     for one in referrers:
         if one is targets or one is referrers or (type(one) is tuple and one and one[-1] is mark):
             continue
