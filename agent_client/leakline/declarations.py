@@ -15,6 +15,7 @@ from typing import Any, SupportsFloat
 
 from .cleanups import Registered, When
 from .errors import BadArgument
+from .probes.arrays import array_types
 from .probes.names import type_name
 from .settings import checked_name, checked_type, plain_json, unicode_text
 from .sizes import size_bytes
@@ -123,6 +124,11 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
             "target", f"<{type(target).__name__}>", "must have a len(), or be a function that gives it"
+        )  # fmt: skip
+    if any(type(target) is kind for kind in array_types()):
+        raise BadArgument(
+            "target", f"<{type(target).__name__}>",
+            "NumPy resizes no array that is referred to: give a function, such as lambda: self.buffer",
         )  # fmt: skip
     if capacity is None:
         return checked, None

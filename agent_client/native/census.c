@@ -39,9 +39,16 @@ enum { WAITING = 1 << 10, AHEAD = 12, ENTERING = 16, LARGE = 200, BIG_ITEMS = 40
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
 
+/* What is told of a large object, which itself is not held: whoever resizes an array, or lengthens a tuple, needs to have
+   the only reference. */
+enum { SHAPE_TOLD = 8 };
 typedef struct {
     int64_t bytes;
-    PyObject *object; /* a reference of ours */
+    PyTypeObject *type; /* one of those with a role: they stay */
+    Py_ssize_t length;
+    int dimensions;
+    Py_ssize_t shape[SHAPE_TOLD];
+    PyObject *dtype; /* of an array: a reference of ours */
 } large_object;
 
 typedef struct {
@@ -248,12 +255,15 @@ variable_bytes(PyObject *op, role as, Py_ssize_t *length)
         return (one->left_index + Py_SIZE(op) + 63) / 64 * (Py_ssize_t)sizeof(deque_block);
     }
     case BYTES:
+        *length = Py_SIZE(op);
         return Py_SIZE(op);
     case BYTEARRAY:
+        *length = Py_SIZE(op);
         return ((PyByteArrayObject *)op)->ob_alloc;
     case INT:
         return int_bytes(op) - Py_TYPE(op)->tp_basicsize;
     case STR:
+        *length = PyUnicode_GET_LENGTH(op);
         return str_bytes(op) - Py_TYPE(op)->tp_basicsize;
     default:
         return 0;
@@ -286,27 +296,24 @@ sift_down(large_object *heap, int count)
 
 /* The largest, in a heap whose first is the smallest of them. */
 static void
-keep_large(census *self, PyObject *op, int64_t bytes)
+keep_large(census *self, large_object new)
 {
     large_object *heap = self->large;
-    if (ll_unfinished(op)) {
-        return;
-    }
     if (self->large_count == LARGE) {
-        if (bytes <= heap[0].bytes) {
+        /* Never the last reference: nothing may be freed in a walk. */
+        PyObject *dtype = heap[0].dtype;
+        if (new.bytes <= heap[0].bytes || (dtype != NULL && Py_REFCNT(dtype) == 1)) {
             return;
         }
-        /* Never the last reference, unless it was left here from a slice before: it must not be freed in a walk. */
-        if (Py_REFCNT(heap[0].object) == 1) {
-            return;
-        }
-        Py_DECREF(heap[0].object);
-        heap[0] = (large_object){bytes, Py_NewRef(op)};
+        Py_XINCREF(new.dtype);
+        Py_XDECREF(dtype);
+        heap[0] = new;
         sift_down(heap, LARGE);
         return;
     }
+    Py_XINCREF(new.dtype);
     int i = self->large_count++;
-    heap[i] = (large_object){bytes, Py_NewRef(op)};
+    heap[i] = new;
     for (int parent; i > 0 && heap[parent = (i - 1) / 2].bytes > heap[i].bytes; i = parent) {
         large_object upper = heap[parent];
         heap[parent] = heap[i];
@@ -317,7 +324,7 @@ keep_large(census *self, PyObject *op, int64_t bytes)
 static void
 pick(census *self, kind *one, PyObject *op)
 {
-    if (one->picked >= one->limit || ll_unfinished(op)) {
+    if (one->picked >= one->limit || ll_unfinished(op) != LL_FINISHED) {
         return;
     }
     one->picked++;
@@ -373,6 +380,17 @@ holds_objects(const array *one)
 {
     /* The number of a dtype stands at the same place in both. */
     return ((dtype_1 *)one->dtype)->number == OBJECTS_NUMBER;
+}
+
+static void
+keep_large_array(census *self, array *one, int64_t bytes)
+{
+    large_object large = {
+        .bytes = bytes, .type = Py_TYPE(one), .dimensions = one->dimensions, .dtype = one->dtype};
+    if (one->dimensions <= SHAPE_TOLD) {
+        memcpy(large.shape, one->shape, (size_t)one->dimensions * sizeof *one->shape);
+    }
+    keep_large(self, large);
 }
 
 /* For `follow_stack`: what is met itself refers to nothing further while it is met. */
@@ -434,7 +452,7 @@ enter_array(census *self, PyObject *op, double part)
     }
     self->array_bytes += bytes;
     if (bytes >= self->floor) {
-        keep_large(self, op, bytes);
+        keep_large_array(self, one, bytes);
     }
     if (Py_REFCNT(op) > 1 && bytes > 0) {
         int64_t *known = ll_table_at(self->owners, one->data);
@@ -508,7 +526,7 @@ meet(census *self, PyObject *op)
     Py_ssize_t bytes = variable_bytes(op, one->role, &length);
     one->bytes += part == 1 ? bytes : (Py_ssize_t)((double)bytes * part);
     if (bytes >= self->floor && one->role != INT) {
-        keep_large(self, op, bytes + fixed_bytes(type));
+        keep_large(self, (large_object){.bytes = bytes + fixed_bytes(type), .type = type, .length = length});
     }
     /* Once on the average, however often it is met: containers of containers would else be followed for ever. */
     if (one->as_referent == FOLLOWED && (part == 1 || chance(self) < part)) {
@@ -714,7 +732,7 @@ note_bytes(census *self, kind *one, PyObject *op, Py_ssize_t *length)
     Py_ssize_t bytes = variable_bytes(op, one->role, length);
     one->bytes += bytes;
     if (bytes >= self->floor) {
-        keep_large(self, op, bytes + fixed_bytes(one->type));
+        keep_large(self, (large_object){.bytes = bytes + fixed_bytes(one->type), .type = one->type, .length = *length});
     }
 }
 
@@ -851,7 +869,7 @@ static void
 clear_large(census *self)
 {
     while (self->large_count) {
-        Py_DECREF(self->large[--self->large_count].object);
+        Py_XDECREF(self->large[--self->large_count].dtype);
     }
 }
 
@@ -1058,16 +1076,41 @@ take_picked(PyObject *op, PyObject *Py_UNUSED(nothing))
 }
 
 static PyObject *
+shape_of(const large_object *large)
+{
+    PyObject *shape = PyTuple_New(large->dimensions <= SHAPE_TOLD ? large->dimensions : 0);
+    for (Py_ssize_t i = 0; shape != NULL && i < PyTuple_GET_SIZE(shape); i++) {
+        PyObject *one = PyLong_FromSsize_t(large->shape[i]);
+        if (one == NULL) {
+            Py_CLEAR(shape);
+            break;
+        }
+        PyTuple_SET_ITEM(shape, i, one);
+    }
+    return shape;
+}
+
+static PyObject *
+row_of_large(const large_object *large)
+{
+    if (large->dtype == NULL) {
+        return Py_BuildValue("(LOn)", (long long)large->bytes, (PyObject *)large->type, large->length);
+    }
+    return Py_BuildValue("(LO(iNO))", (long long)large->bytes, (PyObject *)large->type, large->dimensions, shape_of(large),
+                         large->dtype);
+}
+
+static PyObject *
 take_large(PyObject *op, PyObject *Py_UNUSED(nothing))
 {
     census *self = (census *)op;
     PyObject *taken = PyList_New(0);
     for (int i = 0; taken != NULL && i < self->large_count; i++) {
-        PyObject *pair = Py_BuildValue("(LO)", (long long)self->large[i].bytes, self->large[i].object);
-        if (pair == NULL || PyList_Append(taken, pair) < 0) {
+        PyObject *row = row_of_large(&self->large[i]);
+        if (row == NULL || PyList_Append(taken, row) < 0) {
             Py_CLEAR(taken);
         }
-        Py_XDECREF(pair);
+        Py_XDECREF(row);
     }
     clear_large(self);
     return taken;
@@ -1169,7 +1212,8 @@ static PyMethodDef census_methods[] = {
     {"run", run, METH_VARARGS, "run(nanoseconds, seeds): all in one piece; how many were left out at the deadline."},
     {"follow", follow, METH_O, "Count what is not tracked among the objects of a list, and what that refers to."},
     {"take_picked", take_picked, METH_NOARGS, "A list of the objects of `picks` that were found; forgets them."},
-    {"take_large", take_large, METH_NOARGS, "[(bytes, object)] of the largest; forgets them."},
+    {"take_large", take_large, METH_NOARGS, "[(bytes, type, length, or (dimensions, shape unless there are too many, dtype) of an array)] of the largest; "
+     "forgets them."},
     {"rows", rows, METH_NOARGS, "[(address of the type, count, variable bytes or None)]"},
     {"arrays", arrays, METH_O, "Bytes of arrays, each buffer once, without those at the addresses given with bytes."},
     {"facts", facts, METH_NOARGS, "How the walk went."},

@@ -81,9 +81,18 @@ int ll_is_tracked(PyObject *op); /* on a list of the collector: any object may b
 
 /* Whether this may be a tuple that is still being built, of which nobody may take a reference: whoever builds it needs
    to have the only one (`_PyTuple_Resize`, `PyTuple_SetItem`), and else gets a SystemError, in the program's code.
-   LL_UNFINISHED it is; LL_DOUBTFUL it may be, unless something on the collector's lists refers to it. */
+   LL_UNFINISHED it is, for it has gaps; LL_DOUBTFUL it may be, unless something refers to it. */
 enum { LL_FINISHED, LL_DOUBTFUL, LL_UNFINISHED };
-int ll_unfinished(PyObject *op);
+static inline int
+ll_unfinished(PyObject *op)
+{
+    if (ll_likely(!Py_IS_TYPE(op, &PyTuple_Type)) || Py_REFCNT(op) != 1 || Py_SIZE(op) == 0) {
+        return LL_FINISHED;
+    }
+    PyObject **items = ((PyTupleObject *)op)->ob_item;
+    return items[0] == NULL || items[Py_SIZE(op) - 1] == NULL ? LL_UNFINISHED : LL_DOUBTFUL;
+}
+
 int64_t ll_now(void);            /* nanoseconds of the monotonic clock */
 
 /* -- table.c: memory that Python's allocators know nothing of, and what is kept in it. */

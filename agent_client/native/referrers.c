@@ -19,7 +19,6 @@
 #define UNTRACKED_DEPTH 4
 #define LARGEST_SAMPLE 4096
 #define MOST_TARGETS 16384
-#define MOST_DOUBTFUL 512
 /* Of an untracked type, so many are told apart; beyond, the count is a lower bound. */
 #define DISTINCT_BYTES ((size_t)4 << 20)
 
@@ -70,10 +69,11 @@ position_of(const addresses *set, const void *address)
     }
 }
 
-/* The first place of an object that comes twice. -1 with an exception set. */
+/* From a list or tuple; the first place of an object that comes twice. -1 with an exception set. */
 static int
-addresses_fill(addresses *set, PyObject *const *objects, Py_ssize_t count)
+addresses_fill(addresses *set, PyObject *sequence)
 {
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(sequence);
     if (count > MOST_TARGETS) {
         PyErr_Format(PyExc_ValueError, "%zd targets are too many: at most %d", count, MOST_TARGETS);
         return -1;
@@ -90,7 +90,7 @@ addresses_fill(addresses *set, PyObject *const *objects, Py_ssize_t count)
     }
     set->mask = size - 1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *one = objects[i];
+        PyObject *one = PySequence_Fast_GET_ITEM(sequence, i);
         if (position_of(set, one) >= 0) {
             continue;
         }
@@ -119,49 +119,23 @@ typedef struct {
     size_t count, limit;
     size_t strong_from; /* the pairs before are held weakly, where their type allows it */
     int into_untracked;
-    int are_held; /* what is looked into is held by whoever asks already */
+    int is_given; /* what is looked into is held by whoever asks already */
     int overflow; /* there were more than `limit`, or no memory for them */
     int depth;
+    int is_doubtful; /* what is looked into may be a tuple that is being built, and is not taken here */
     PyObject *current;
     size_t current_from; /* the pairs of `current` begin here */
-    /* Tuples that refer to a target and may be unfinished: addresses, to be met again as a referent of something. */
-    PyObject *doubtful[MOST_DOUBTFUL];
-    size_t doubtful_count;
-    addresses doubted;
 } finder;
-
-static void
-doubt(finder *f, PyObject *one)
-{
-    if (f->doubtful_count > 0 && f->doubtful[f->doubtful_count - 1] == one) {
-        return;
-    }
-    if (f->doubtful_count == MOST_DOUBTFUL) {
-        f->overflow = 1;
-        return;
-    }
-    f->doubtful[f->doubtful_count++] = one;
-}
-
-/* Whether a reference may be taken of the current one. */
-static int
-may_be_held(finder *f)
-{
-    int unfinished = ll_unfinished(f->current);
-    if (unfinished == LL_DOUBTFUL && f->depth == 0 && !f->are_held) {
-        doubt(f, f->current);
-        return 0;
-    }
-    return unfinished != LL_UNFINISHED;
-}
 
 static void
 note_pair(finder *f, int32_t target)
 {
-    if (!may_be_held(f)) {
+    if (ll_unfinished(f->current) == LL_UNFINISHED) {
         return;
     }
-    for (size_t i = f->current_from; i < f->count; i++) {
+    /* A tuple may have been met below something else: since then there is a reference more, that of ours. */
+    size_t from = Py_IS_TYPE(f->current, &PyTuple_Type) ? 0 : f->current_from;
+    for (size_t i = from; i < f->count; i++) {
         if (f->pairs[i].target == target && f->pairs[i].referrer == f->current) {
             return;
         }
@@ -179,17 +153,26 @@ is_untracked_container(PyObject *one)
     return (Py_IS_TYPE(one, &PyTuple_Type) || Py_IS_TYPE(one, &PyDict_Type)) && !ll_is_tracked(one);
 }
 
-static int note_reference(PyObject *one, void *ctx);
+static int
+note_target(PyObject *one, void *ctx)
+{
+    finder *f = ctx;
+    int32_t target = position_of(&f->targets, one);
+    if (ll_unlikely(target >= 0)) {
+        note_pair(f, target);
+    }
+    return 0;
+}
 
 /* Into what the current one refers to. */
 static void
-look_below(finder *f, PyObject *one)
+look_below(finder *f, PyObject *one, visitproc note)
 {
     PyObject *outer = f->current;
     size_t outer_from = f->current_from;
     f->current = one;
     f->depth++;
-    Py_TYPE(one)->tp_traverse(one, note_reference, f);
+    Py_TYPE(one)->tp_traverse(one, note, f);
     f->depth--;
     f->current = outer;
     f->current_from = outer_from;
@@ -199,12 +182,14 @@ static int
 note_reference(PyObject *one, void *ctx)
 {
     finder *f = ctx;
-    int32_t target = position_of(&f->targets, one);
-    if (ll_unlikely(target >= 0)) {
-        note_pair(f, target);
+    if (!f->is_doubtful || f->depth > 0) {
+        note_target(one, f);
     }
     if (f->into_untracked && f->depth < UNTRACKED_DEPTH && is_untracked_container(one)) {
-        look_below(f, one);
+        look_below(f, one, note_reference);
+    }
+    else if (f->depth == 0 && !f->is_given && ll_unfinished(one) == LL_DOUBTFUL) {
+        look_below(f, one, note_target);
     }
     return 0;
 }
@@ -217,30 +202,9 @@ look_into(PyObject *one, void *ctx)
     if (traverse != NULL) {
         f->current = one;
         f->current_from = f->count;
+        /* What refers to it has been looked into, or will be, and into it with that. */
+        f->is_doubtful = !f->is_given && ll_unfinished(one) != LL_FINISHED;
         traverse(one, note_reference, f);
-    }
-    return 0;
-}
-
-static int
-meet_doubtful(PyObject *one, void *ctx)
-{
-    finder *f = ctx;
-    /* Its address alone says nothing: another object may be there by now. */
-    if (ll_unlikely(position_of(&f->doubted, one) >= 0) && Py_IS_TYPE(one, &PyTuple_Type)) {
-        f->current_from = f->count;
-        look_below(f, one);
-    }
-    return 0;
-}
-
-/* In a second walk: the doubtful that something refers to. */
-static int
-look_for_doubtful(PyObject *one, void *ctx)
-{
-    traverseproc traverse = Py_TYPE(one)->tp_traverse;
-    if (traverse != NULL) {
-        traverse(one, meet_doubtful, ctx);
     }
     return 0;
 }
@@ -255,7 +219,7 @@ finder_init(finder *f, PyObject *targets, Py_ssize_t limit, int into_untracked)
         PyErr_NoMemory();
         return -1;
     }
-    return addresses_fill(&f->targets, PySequence_Fast_ITEMS(targets), PySequence_Fast_GET_SIZE(targets));
+    return addresses_fill(&f->targets, targets);
 }
 
 static void
@@ -266,7 +230,6 @@ finder_clear(finder *f)
     f->pairs = NULL;
     f->count = 0;
     addresses_free(&f->targets);
-    addresses_free(&f->doubted);
     /* Last, for code of the program may run now. */
     for (size_t i = 0; i < count; i++) {
         Py_DECREF(pairs[i].referrer);
@@ -367,7 +330,7 @@ referrers_among(PyObject *module, PyObject *args)
         || as_sequence(objects) == NULL || as_sequence(targets) == NULL) {
         return NULL;
     }
-    finder f = {.are_held = 1};
+    finder f = {.is_given = 1};
     PyObject *answer = NULL;
     if (finder_init(&f, targets, limit, into_untracked) == 0) {
         Py_ssize_t count = PySequence_Fast_GET_SIZE(objects);
@@ -448,36 +411,6 @@ walk_on(ll_walk **walk, double seconds, ll_visit visit, void *ctx, int *is_whole
     return over;
 }
 
-/* A second walk where the first left doubts; 1 there is none to do, 0 it is to be gone on with, -1 error. */
-static int
-begin_second_walk(referrer_pass *self)
-{
-    finder *f = &self->found;
-    if (f->doubtful_count == 0 || f->doubted.places != NULL) {
-        return 1;
-    }
-    if (addresses_fill(&f->doubted, f->doubtful, (Py_ssize_t)f->doubtful_count) < 0) {
-        return -1;
-    }
-    self->walk = ll_walk_new();
-    return self->walk == NULL ? -1 : 0;
-}
-
-/* One slice of the first or second walk; 1 over, 0 more, -1 error. */
-static int
-look_on(referrer_pass *self, double seconds)
-{
-    int is_second = self->found.doubted.places != NULL;
-    ll_visit visit = is_second ? look_for_doubtful : look_into;
-    int is_whole = 0;
-    int over = walk_on(&self->walk, seconds, visit, &self->found, &is_whole, &self->visited);
-    if (over == 1) {
-        self->is_whole = is_whole && (!is_second || self->is_whole);
-        over = begin_second_walk(self);
-    }
-    return over;
-}
-
 static PyObject *
 referrer_pass_step(referrer_pass *self, PyObject *argument)
 {
@@ -485,15 +418,12 @@ referrer_pass_step(referrer_pass *self, PyObject *argument)
     if (seconds == -1.0 && PyErr_Occurred()) {
         return NULL;
     }
-    while (!self->is_over) {
-        int over = look_on(self, seconds);
-        /* First: the walk is gone, whatever becomes of the rest. */
-        self->is_over = self->walk == NULL;
+    if (!self->is_over) {
+        int over = walk_on(&self->walk, seconds, look_into, &self->found, &self->is_whole, &self->visited);
+        /* First: the walk is gone now, whatever becomes of the rest. */
+        self->is_over = over == 1;
         if (over < 0 || hold_weakly(&self->found) < 0) {
             return NULL;
-        }
-        if (seconds >= 0) {
-            break;
         }
     }
     return PyBool_FromLong(self->is_over);
@@ -612,7 +542,7 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
         p->any_untracked |= type == (PyObject *)&PyTuple_Type || type == (PyObject *)&PyDict_Type;
         p->any_tuples |= type == (PyObject *)&PyTuple_Type;
     }
-    if (addresses_fill(&p->types, PySequence_Fast_ITEMS(types), count) < 0) {
+    if (addresses_fill(&p->types, types) < 0) {
         return -1;
     }
     p->samples = calloc((size_t)count + 1, sizeof *p->samples);
@@ -738,7 +668,8 @@ look_at(PyObject *one, void *ctx)
     picker *p = ctx;
     PyTypeObject *type = Py_TYPE(one);
     int32_t position = position_of(&p->types, type);
-    if (ll_unlikely(position >= 0) && ll_unfinished(one) == LL_FINISHED) {
+    if (ll_unlikely(position >= 0) && ll_unfinished(one) == LL_FINISHED
+        && (type != &PyTuple_Type || ll_seen_add(p->distinct, one) == 1)) {
         pick(p, one, position);
     }
     if (ll_unlikely(p->any_untracked) && type->tp_traverse != NULL) {

@@ -77,35 +77,6 @@ ll_is_tracked(PyObject *op)
     return PyObject_IS_GC(op) && gc_of(op)->_gc_next != 0;
 }
 
-/* Until 3.14, `tuple(iterator)` filled one of 10 items and made it longer, so that it is full while the iterator is asked
-   for one more. */
-static int
-is_full_before_growing(Py_ssize_t length)
-{
-#if PY_VERSION_HEX < 0x030E0000
-    for (Py_ssize_t n = 10; n <= length; n += 10, n += n >> 2) {
-        if (n == length) {
-            return 1;
-        }
-    }
-#endif
-    return 0;
-}
-
-int
-ll_unfinished(PyObject *op)
-{
-    if (!Py_IS_TYPE(op, &PyTuple_Type) || Py_REFCNT(op) != 1 || Py_SIZE(op) == 0) {
-        return LL_FINISHED;
-    }
-    Py_ssize_t length = Py_SIZE(op);
-    PyObject **items = ((PyTupleObject *)op)->ob_item;
-    if (items[0] == NULL || items[length - 1] == NULL) {
-        return LL_UNFINISHED;
-    }
-    return is_full_before_growing(length) ? LL_DOUBTFUL : LL_FINISHED;
-}
-
 static inline int64_t
 nanoseconds_of(clockid_t clock)
 {

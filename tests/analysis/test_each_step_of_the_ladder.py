@@ -164,6 +164,7 @@ def test_memory_alone_needs_long_and_several_moments_and_witnesses_make_it_soone
 
 
 DECLARED = replace(ENVS, declared=True)
+OVERFULL = candidate("experience", "container", overfull=True)
 SEEN = sure(9.0, points=5)
 
 
@@ -187,6 +188,10 @@ SEEN = sure(9.0, points=5)
         (replace(DECLARED, family="tensor"), None, SEEN, ("counts",), "suspected"),
         (replace(DECLARED, family="plain"), None, SEEN, ("counts",), None),
         (replace(DECLARED, family="container"), None, SEEN, ("counts",), None),
+        (OVERFULL, None, SEEN, ("counts",), "suspected"),
+        (OVERFULL, None, SEEN, (), None),
+        (OVERFULL, None, Slope(9.0, 0.0, 20.0, 5), ("counts",), None),
+        (OVERFULL, None, sure(9.0, points=4), ("counts",), None),
     ],
 )
 def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
@@ -194,6 +199,24 @@ def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
 ) -> None:  # fmt: skip
     a = assessed(cause_of(owner, measured=measured, rate=rate), *witnesses)
     assert _by_counts(a) == status
+
+
+@pytest.mark.parametrize(
+    ("rate", "status"),
+    [
+        (sure(9.0), "suspected"),
+        (sure(0.49), "suspected"),
+        (sure(0.05), "suspected"),
+        (sure(0.04), "ok"),
+        (Slope(0.3, 0.0, 0.6, 16), "watch"),
+        (sure(0.3, points=4), "watch"),
+    ],
+)
+def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_or_unseen(
+    rate: Slope, status: Status
+) -> None:
+    a = assessed(cause_of(OVERFULL, rate=rate), "counts")
+    assert level(_study(), a, 30)[0] == status
 
 
 @pytest.mark.parametrize(

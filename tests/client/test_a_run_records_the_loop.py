@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import leakline
@@ -48,6 +49,16 @@ def test_wrong_tracking_raises_at_once_and_never_shows_the_object(offline: leakl
     for name, target, capacity in (("", [], None), (3, [], None), ("x", [], 0), ("x", [], "many")):
         with pytest.raises(BadArgument):
             offline.track(name, target, capacity)  # type: ignore[arg-type]
+
+
+def test_an_array_is_tracked_by_a_function_so_that_it_can_be_resized(offline: leakline.Run) -> None:
+    buffer = [np.zeros(100)]
+    with pytest.raises(BadArgument, match="give a function"):
+        offline.track("buffer", buffer[0])
+    offline.track("buffer", lambda: buffer[0])
+    with offline.phase("train"):
+        buffer[0].resize(200)
+    assert len(buffer[0]) == 200
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "5", None, True, [1]])

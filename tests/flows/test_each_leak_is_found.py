@@ -24,8 +24,8 @@ START_TOLERANCE = 2
 LARGE_BYTES = 0.01 * 440 * 2**20
 IN_EVERY_TEST_RUN = ("old_population", "loss_graph")
 # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
-# not.
-TOLD_BY_WHAT_KEEPS_IT = (("loss_graph", "container"),)
+# not. What the lists keep is arrays, four fifths of the bytes: it is told so where those were counted often enough.
+TOLD_AS_WELL = (("loss_graph", "container"), ("episode_history", "arrays"))
 
 Train = Callable[..., Any]
 
@@ -95,7 +95,7 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     _, verdict = trained(leak)
     assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
     finding = verdict["findings"][0]
-    if (leak, finding["kind"]) in TOLD_BY_WHAT_KEEPS_IT:
+    if (leak, finding["kind"]) in TOLD_AS_WELL:
         finding = {**finding, "kind": RIGHT_ANSWERS[leak].kind}
     assert is_right(finding, RIGHT_ANSWERS[leak]), told(verdict)
 
@@ -116,7 +116,10 @@ def _assert_start(verdict: dict[str, Any], right: Any) -> None:
 
 def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
-    kinds = {RIGHT_ANSWERS["loss_graph"].kind, *dict(TOLD_BY_WHAT_KEEPS_IT).values()}
+    kinds = {
+        RIGHT_ANSWERS["loss_graph"].kind,
+        *(told for leak, told in TOLD_AS_WELL if leak == "loss_graph"),
+    }
     assert verdict["findings"][0]["kind"] in kinds, told(verdict)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from leakline.holders import FoundHolder, SlicedHolderSearch, find_holders
 from leakline.probes.native import forget, native, why_not_native
+from leakline.probes.referrers import ReferrerSearch
 from leakline.snapshot import CYCLIC_GARBAGE
 
 pytestmark = [
@@ -362,3 +363,16 @@ def test_without_the_native_module_it_says_what_to_use(monkeypatch: pytest.Monke
     finally:
         monkeypatch.undo()
         forget()
+
+
+def test_what_the_program_has_dropped_is_let_go_of_before_the_search_is_over() -> None:
+    """A list has no weak reference: between two steps the search is the last to hold it."""
+    kept, dropped = [Kept()], [Kept()]
+    gone = weakref.ref(dropped[0])
+    search = ReferrerSearch([kept, dropped])
+    search.let_go()
+    del dropped
+    assert gone() is not None
+    search.take_up()
+    assert gone() is None
+    assert search.samples(3) == [kept]

@@ -21,6 +21,7 @@ from torch import nn
 from leakline.probes.census import SlicedCensus, SlicedResult, take_census
 from leakline.probes.names import type_name
 from leakline.probes.native import native, why_not_native
+from leakline.probes.native_census import NativeCensus
 
 if native() is None:
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
@@ -307,3 +308,27 @@ def test_its_own_memory_is_bounded_and_told() -> None:
         most = max(most, census.bytes)
     assert 0 < most < 8 << 20
     assert len(twice) == len(shared)
+
+
+@pytest.mark.parametrize("in_slices", [True, False])
+def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -> None:
+    """NumPy refuses where anybody else refers to the array."""
+    arrays = [np.zeros(1 << 18), np.zeros((*(1, 2) * 4, 1 << 14)), np.zeros((1 << 17, 1, 2))]
+    lists: list[Any] = [[None] * 300_000, (None,) * 300_001, dict.fromkeys(range(50_000))]
+    census = NativeCensus({}, 1 << 20, in_slices=in_slices)
+    if in_slices:
+        while not census.step(1.0):
+            pass
+    else:
+        census.run(None, [])
+    arrays[0].resize(1 << 19)
+    large = census.take_large()
+    for told in (
+        (2 << 20, "numpy.ndarray", "(262144,) float64"),
+        (2 << 20, "numpy.ndarray", "9 dimensions, float64"),
+        (2 << 20, "numpy.ndarray", "(131072, 1, 2) float64"),
+    ):
+        assert told in large
+    for one in lists:
+        named = [detail for size, name, detail in large if name == type(one).__name__]
+        assert f"{len(one)} items" in named

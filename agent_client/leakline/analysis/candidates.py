@@ -73,6 +73,8 @@ class Candidate:
     declared: bool
     holder: str | None = None
     violation: Violation | None = None
+    # Holds more than its declared capacity, and ever more.
+    overfull: bool = False
 
 
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
@@ -86,7 +88,10 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
         if growth is not None and not _fills_a_store(facts, name, role, growth, upto):
             found.append(describe(facts, series, name, role, growth, upto))
     found += [
-        describe(facts, f"tracked.{name}.length", name, "container", growth, upto)
+        replace(
+            describe(facts, f"tracked.{name}.length", name, "container", growth, upto),
+            overfull=True,
+        )
         for name, growth in overshooting(facts, upto)
     ]
     graph = _kept_graphs(facts, found, upto)

@@ -167,7 +167,10 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
     if a.passing and "container" not in a.witnesses:
         return "watch", 0
     if not material:
-        quiet = not a.cause.members or a.scale.is_trivial(rate.estimate, a.window) or not counts
+        trivial = a.scale.is_trivial(rate.estimate, a.window)
+        if not trivial and _is_overfull(a):
+            return "suspected", in_a_row
+        quiet = not a.cause.members or trivial or not counts
         return ("ok" if quiet else "watch"), in_a_row
     return _by_memory(study, a, upto) or _by_counts(a) or "watch", in_a_row
 
@@ -183,6 +186,17 @@ def _by_memory(study: LaneStudy, a: Assessed, upto: int) -> Status | None:
     return "suspected" if a.rise.window >= _WATCH and witnesses else None
 
 
+def _is_overfull(a: Assessed) -> bool:
+    """What has outgrown its declared capacity goes on, and memory rises with it: no size of it was meant to be."""
+    owner = a.cause.owner
+    counted = owner is not None and owner.overfull and "counts" in a.witnesses
+    return counted and _is_seen(a)
+
+
+def _is_seen(a: Assessed) -> bool:
+    return a.cause.rate.low > 0 and a.cause.rate.points >= MIN_GENERATIONS
+
+
 def _by_counts(a: Assessed) -> Status | None:
     """Counts alone: they must rise lastingly, and their bytes must be measured or seen in memory."""
     if "counts" not in a.witnesses:
@@ -190,10 +204,10 @@ def _by_counts(a: Assessed) -> Status | None:
     owner = a.cause.owner
     measured = a.cause.measured
     proven = measured is not None and a.scale.is_material(measured, a.window)
-    seen = a.cause.rate.low > 0 and a.cause.rate.points >= MIN_GENERATIONS
+    seen = _is_seen(a)
     if proven and (seen or "steady" in a.witnesses):
         return "suspected"
-    if seen and "together" in a.witnesses:
+    if seen and ("together" in a.witnesses or _is_overfull(a)):
         return "suspected"
     named = owner is not None and owner.family in ("object", "figure", "graph", "tensor")
     return "suspected" if seen and named and (owner.declared if owner else False) else None

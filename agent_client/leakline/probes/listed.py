@@ -2,30 +2,30 @@
 
 Whoever builds a tuple needs its only reference: ``tuple(iterator)`` ends in a SystemError where somebody holds what it
 has filled so far when it comes to make it longer or shorter. A look that holds what it found, in a thread beside, would
-do that to the program. What cannot be told here is a tuple that is full at this moment and about to be made longer.
-That, and a program without an interpreter lock, need the native module, or Python 3.14, where no look sees such a one.
+do that to the program. What cannot be told here is a tuple that has no gaps and is changed all the same: one that is
+full and about to be made longer, or the argument of a hook of torch. Nor can it be helped where a program has audit
+hooks in Python, or runs without the interpreter lock. The native module sees what refers to a tuple.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from itertools import chain, compress, repeat, starmap
 from operator import eq, is_, is_not
-from typing import Any, Final
+from typing import Any
 
-_BUILT_IN_SIGHT: Final = sys.version_info < (3, 14)
+from leakline.probes.frames import no_collection
 
 
 def listed_objects(generation: int | None = None) -> list[Any]:
     """``gc.get_objects(generation)``; finished tuples come behind everything else."""
-    return _finished(gc.get_objects, generation) if _BUILT_IN_SIGHT else gc.get_objects(generation)
+    return _finished(gc.get_objects, generation)
 
 
 def listed_referrers(*targets: Any) -> list[Any]:
     """``gc.get_referrers(*targets)``; finished tuples come behind everything else."""
-    return _finished(gc.get_referrers, *targets) if _BUILT_IN_SIGHT else gc.get_referrers(*targets)
+    return _finished(gc.get_referrers, *targets)
 
 
 def _finished(look: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
@@ -38,12 +38,14 @@ def _finished(look: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     filled = map(len, map(gc.get_referents, chain.from_iterable(tuples)))
     is_filled = map(eq, chain(filled, (None,)), map(len, chain.from_iterable(tuples)))
     finished = _selected(tuples, is_filled)
-    # From here to the end nothing is called by this frame, only by what is gone through: no other thread runs.
-    found += asked
-    ones = [*others]
-    tuples += ([*tuples_found],)
-    ones += finished
-    del found[:], tuples[:]
+    with no_collection():
+        # Nothing is called by this frame until the lists are let go of, only by what is gone through: no other thread
+        # runs. A collection would have it run, for callbacks and finalizers.
+        found += asked
+        ones = [*others]
+        tuples += ([*tuples_found],)
+        ones += finished
+        del found[:], tuples[:]
     return ones
 
 

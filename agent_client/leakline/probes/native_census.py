@@ -100,8 +100,7 @@ class NativeCensus:
     def take_large(self) -> list[tuple[int, str, str]]:
         """(bytes, type name, detail) of the largest arrays and containers since the last call."""
         return [
-            (size, type_name(type(one)), self._describe(one))
-            for size, one in self._work.take_large()
+            (size, type_name(cls), _detail(told)) for size, cls, told in self._work.take_large()
         ]
 
     def array_bytes(self, tensor_memory: Mapping[int, int] | None) -> int:
@@ -145,8 +144,12 @@ class NativeCensus:
         """Collections that ran since it began."""
         return int(self._work.facts()["collections"])
 
-    def _describe(self, one: Any) -> str:
-        return describe(one) if id(type(one)) == self._array_address else f"{len(one)} items"
+
+def _detail(told: int | tuple[int, tuple[int, ...], Any]) -> str:
+    if isinstance(told, int):
+        return f"{told} items"
+    dimensions, shape, dtype = told
+    return f"{shape if len(shape) == dimensions else f'{dimensions} dimensions,'} {dtype.name}"
 
 
 class MappedFiles:

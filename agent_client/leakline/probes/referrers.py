@@ -76,14 +76,16 @@ class _Held:
         try:
             self.weak = ref(self.one)
         except TypeError:
-            # Lists, dicts and tuples have none: held until the search is over.
+            # Lists, dicts and tuples have none: held until the next step.
             return
         self.one = None
 
-    def take_up(self) -> bool:
-        """False when it is gone."""
+    def take_up(self, ours: int) -> bool:
+        """False when it is gone, or nobody else refers to it: ``ours`` is the count of references then."""
         if self.weak is not None:
             self.one, self.weak = self.weak(), None
+        elif sys.getrefcount(self.one) <= ours:
+            self.one = None
         return self.one is not None
 
 
@@ -250,7 +252,8 @@ class ReferrerSearch:
 
     def take_up(self) -> None:
         """Hold again what is still alive, and forget the rest."""
-        for key in [key for key, held in self._held.items() if not held.take_up()]:
+        ours = _references_of_ours()
+        for key in [key for key, held in self._held.items() if not held.take_up(ours)]:
             # Its address may belong to another object by now.
             for known in (self._held, self._level, self._asked, self._came_by):
                 known.pop(key, None)
