@@ -31,8 +31,9 @@ class Leaks:
     episode_history: bool = False
     """The environments, which are used again every generation, never clear the history of an episode.
 
-    Right: kind container; phase evaluate_population; held by TradingEnvironment.episode_observations and its
-    two sisters; 3200 steps and 6.4 MiB per generation, from generation 1, the first that adds to a history.
+    Right: kind container, or arrays, which the lists keep; phase evaluate_population; held by
+    TradingEnvironment.episode_observations and its two sisters; 3200 steps and 6.4 MiB per generation, from
+    generation 1, the first that adds to a history.
     """
 
     kept_environments: bool = False

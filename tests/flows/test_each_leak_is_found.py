@@ -24,7 +24,7 @@ START_TOLERANCE = 2
 LARGE_BYTES = 0.01 * 440 * 2**20
 IN_EVERY_TEST_RUN = ("old_population", "loss_graph")
 # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
-# not. What the lists keep is arrays, four fifths of the bytes: it is told so where those were counted often enough.
+# not. What the lists of a history keep is arrays, four fifths of the bytes: told so where those were counted enough.
 TOLD_AS_WELL = (("loss_graph", "container"), ("episode_history", "arrays"))
 
 Train = Callable[..., Any]
