@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakline.analysis import RunHistory, examine, history_from_batches, verdict_json
-from leakline.analysis.results import CheckItem
+from leakline.analysis.results import CheckItem, to_json
 from leakline.analysis.summary import CHECK_QUESTIONS, CHECK_WORDS, check_lines, check_question
 from leakline.snapshot import Batch, Event, Snapshot
 
@@ -115,7 +115,7 @@ def test_memory_that_only_fills_declared_buffers_is_consistent() -> None:
 def test_a_run_is_held_against_the_plan(generations: int, ended: bool, outcome: str) -> None:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
     item = checklist(history)["passed"]
-    assert item.outcome == outcome
+    assert (item.outcome, item.against) == (outcome, "plan")
     assert (
         item.sentence
         == f"{generations} generations complete, held against the 25 that were planned."
@@ -124,7 +124,9 @@ def test_a_run_is_held_against_the_plan(generations: int, ended: bool, outcome: 
 
 def test_the_promise_of_a_fix_goes_before_the_plan() -> None:
     history = Training(generations=16, total=100).history()
-    assert checklist(with_events(history, promise(13)))["passed"].outcome == "done"
+    kept = checklist(with_events(history, promise(13)))["passed"]
+    assert (kept.outcome, kept.against) == ("done", "promise")
+    assert check_question(to_json(kept)) == "The run passes the point where it died before"
     assert (
         checklist(with_events(history, promise(13), promise(20, 1.0)))["passed"].outcome
         == "not_yet"
@@ -241,7 +243,7 @@ def test_a_leak_that_is_not_ticked_yet_is_told_as_open() -> None:
 
 def test_the_list_is_told_in_lines_with_marks() -> None:
     items = verdict_json(examine(Training(total=16).history()))["checklist"]
-    assert [set(item) for item in items] == [{"check", "outcome", "sentence"}] * 4
+    assert [set(item) for item in items] == [{"check", "outcome", "sentence", "against"}] * 4
     lines = list(check_lines(items))
     assert lines[0] == "[-] GPU memory stays within its pattern: not measured"
     assert lines[4] == "[x] Every planned generation has run: done"

@@ -43,6 +43,7 @@ from leakline.analysis.findings import (
     _rate_of_member,
     _rounded,
     _suspects,
+    _unknown,
     _upper_bound_lines,
     build_finding,
     merge_alike,
@@ -57,7 +58,6 @@ from leakline.analysis.priority import DEFAULTS, Priorities
 from leakline.analysis.results import Finding, Interval, Kind, Status
 from leakline.analysis.study import Assessed
 from leakline.analysis.trend import Slope
-from leakline.analysis.wording import COUNTED_TOO_SELDOM, SEEN_FROM_OUTSIDE
 from leakline.snapshot import Event, Holder
 
 ENVS = candidate("app.Env", "object", 60.0, deep=True)
@@ -383,12 +383,20 @@ def test_what_explains_a_growth_is_told_by_its_channel(
 def test_native_growth_says_how_well_objects_were_looked_at() -> None:
     a = assessed(cause_of(kind="native", rate=40.0))
     often, seldom = [1] * 12, [1] + [None] * 11
-    assert _explained_lines(study_of(), a, "generation") == [SEEN_FROM_OUTSIDE]
-    assert _explained_lines(study_of(python__objects=seldom), a, "generation") == [
-        COUNTED_TOO_SELDOM
+    outside, too_seldom, enough = (
+        study_of(), study_of(python__objects=seldom), study_of(python__objects=often),
+    )  # fmt: skip
+    assert [_unknown(each, a) for each in (outside, too_seldom, enough)] == [
+        "outside",
+        "seldom",
+        None,
     ]
-    (line,) = _explained_lines(study_of(python__objects=often), a, "generation")
-    assert line == "No Python object that was counted explains it."
+    assert [_explained_lines(each, a, "generation") for each in (outside, too_seldom, enough)] == [
+        ["No Python object was counted: from outside nobody can tell what it is."],
+        ["Objects were counted too seldom since it began: what it is, is not known yet."],
+        ["No Python object that was counted explains it."],
+    ]
+    assert _unknown(outside, assessed(cause_of(kind="objects", rate=40.0))) is None
 
 
 @pytest.mark.parametrize(

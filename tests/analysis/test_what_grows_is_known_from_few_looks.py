@@ -9,12 +9,12 @@ import pytest
 from leakline.analysis import examine
 from leakline.analysis.history import RunHistory, history_from_batches
 from leakline.analysis.results import Finding
-from leakline.analysis.wording import COUNTED_TOO_SELDOM
 from leakline.snapshot import Batch, Number, ProcessIdentity, RunHeader, Snapshot
 
 MIB = 2**20
 # While no count is known to rise, looks become ever more seldom.
 LOOKS = (1, 3, 7, 15, 31)
+COUNTED_TOO_SELDOM = "Objects were counted too seldom since it began: what it is, is not known yet."
 UNEXPLAINED = "No Python object that was counted explains it."
 
 
@@ -97,6 +97,7 @@ def test_before_two_looks_have_seen_it_grow_nobody_is_blamed(looks: Sequence[int
     finding = told(history)
     assert finding is not None
     assert finding.status in ("watch", "suspected", "confirmed")
+    assert finding.unknown == "seldom"
     assert COUNTED_TOO_SELDOM in finding.evidence
     assert UNEXPLAINED not in finding.evidence
     assert not any("outside Python" in line for line in finding.advice)
@@ -109,6 +110,7 @@ def test_once_two_looks_have_seen_it_grow_and_nothing_with_it_no_object_explains
     finding = told(run(34, seen, first=10))
     assert finding is not None
     assert UNEXPLAINED in finding.evidence
+    assert finding.unknown is None
     assert COUNTED_TOO_SELDOM not in finding.evidence
 
 
@@ -116,4 +118,5 @@ def test_what_was_never_looked_at_is_not_waited_for() -> None:
     """A heap too large to be counted: nothing will tell it later."""
     finding = told(run(34, {5: {"type.app.Env.count": 2}, 9: {"type.app.Env.count": 2}}))
     assert finding is not None
+    assert finding.unknown is None
     assert COUNTED_TOO_SELDOM not in finding.evidence

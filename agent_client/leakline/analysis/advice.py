@@ -23,7 +23,7 @@ from .results import Finding, Kind
 from .series import Lane
 from .study import Assessed
 from .units import UNITS_OF_TIME
-from .wording import COUNTED_TOO_SELDOM, format_bytes, short_name
+from .wording import format_bytes, short_name
 
 MAX_LINES: Final = 6
 # Where no object was ever counted, memory outside Python is a guess like any other.
@@ -357,7 +357,7 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
     if finding.kind == "children" and _rises(lane, _CHILDREN):
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
-    if COUNTED_TOO_SELDOM in finding.evidence:
+    if finding.unknown == "seldom":
         known = (_NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])

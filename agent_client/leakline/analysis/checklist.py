@@ -13,7 +13,7 @@ from .cleanups import Freed, freed_by, freed_in_all
 from .history import ProcessHistory, RunHistory, number_of
 from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
-from .results import CheckItem, CheckOutcome, Finding, Verdict
+from .results import CheckItem, CheckOutcome, Finding, HeldAgainst, Verdict
 from .since import Since, Told
 from .wording import count_of, format_bytes, format_change, format_count
 
@@ -24,7 +24,8 @@ _OF_THIS_PROCESS: Final = (
 )  # fmt: skip
 _CLEANUPS_TOLD: Final = 3
 
-Answer = tuple[CheckOutcome, str]
+Answer = tuple[CheckOutcome, str] | tuple[CheckOutcome, str, HeldAgainst | None]
+_SOURCES: Final[dict[HeldAgainst, str]] = {"promise": "the fix promised", "plan": "were planned"}
 
 
 def check_list(
@@ -126,10 +127,11 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
             else against
         )
         if newest is not None and newest > end:
-            return "done", f"The run {said}."
-        return _short_of(
-            seen,
+            return "done", f"The run {said}.", "attempt"
+        return (
+            _short_of(seen),
             f"The run {said}." if newest is not None else f"Nothing has run beyond {against} yet.",
+            "attempt",
         )
     goal, source = _goal(history)
     if goal is None:
@@ -137,14 +139,13 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
             "not_measured",
             "Not known where it died before: promise generations with a fix, or plan a total, to have it checked.",
         )
-    against = f"held against the {format_count(goal)} that {source}"
-    if seen.complete >= goal:
-        return "done", f"{count_of(seen.complete, seen.unit)} complete, {against}."
-    return _short_of(seen, f"{count_of(seen.complete, seen.unit)} complete, {against}.")
+    against = f"held against the {format_count(goal)} that {_SOURCES[source]}"
+    outcome = "done" if seen.complete >= goal else _short_of(seen)
+    return outcome, f"{count_of(seen.complete, seen.unit)} complete, {against}.", source
 
 
-def _short_of(seen: Since, said: str) -> Answer:
-    return ("failed" if seen.ended else "not_yet"), said
+def _short_of(seen: Since) -> CheckOutcome:
+    return "failed" if seen.ended else "not_yet"
 
 
 def _end_of_earlier_attempts(history: RunHistory) -> tuple[int, int, int | None] | None:
@@ -162,7 +163,7 @@ def _end_of_earlier_attempts(history: RunHistory) -> tuple[int, int, int | None]
     return furthest, earlier[furthest], ends.get(newest)
 
 
-def _goal(history: RunHistory) -> tuple[float | None, str]:
+def _goal(history: RunHistory) -> tuple[float | None, HeldAgainst]:
     promised = [
         value
         for event in history.events
@@ -170,8 +171,8 @@ def _goal(history: RunHistory) -> tuple[float | None, str]:
         if (value := number_of(event.data["promises"].get(GENERATIONS))) is not None
     ]
     if promised:
-        return promised[-1], "the fix promised"
-    return history.total, "were planned"
+        return promised[-1], "promise"
+    return history.total, "plan"
 
 
 def _cleanups(history: RunHistory) -> Answer:

@@ -16,13 +16,11 @@ from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
-from .results import SEVERITY, Finding, Interval, Status, Suspect
+from .results import SEVERITY, Finding, Interval, Status, Suspect, Unknown
 from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import (
-    COUNTED_TOO_SELDOM,
-    SEEN_FROM_OUTSIDE,
     format_bytes,
     format_change,
     format_count,
@@ -38,6 +36,10 @@ _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
 }  # fmt: skip
+_UNKNOWN: Final[dict[Unknown, str]] = {
+    "outside": "No Python object was counted: from outside nobody can tell what it is.",
+    "seldom": "Objects were counted too seldom since it began: what it is, is not known yet.",
+}
 
 
 def interval(slope: Slope) -> Interval:
@@ -70,6 +72,7 @@ def build_finding(
         phase_path=cause.place.path,
         priority=priority(cause.rate.estimate, limits),
         process=a.process if several else None,
+        unknown=_unknown(study, a),
     )
     if finding.status in ACTIVE and a.scale.is_material(cause.rate.estimate, a.window):
         return deeper(finding, study.history.events_of("cleanup"))
@@ -276,11 +279,8 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
 def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
-        if study.facts.from_outside:
-            return [SEEN_FROM_OUTSIDE]
-        if _counted_too_seldom(study.lane, a):
-            return [COUNTED_TOO_SELDOM]
-        return ["No Python object that was counted explains it."]
+        unknown = _unknown(study, a)
+        return [_UNKNOWN[unknown] if unknown else "No Python object that was counted explains it."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with it: they grow larger."]
     if a.channel == HEAP_BYTES:
@@ -301,6 +301,14 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
         return []
     share = min(1.0, cause.measured / cause.rate.estimate)
     return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}."]
+
+
+def _unknown(study: LaneStudy, a: Assessed) -> Unknown | None:
+    if a.cause.kind != "native":
+        return None
+    if study.facts.from_outside:
+        return "outside"
+    return "seldom" if _counted_too_seldom(study.lane, a) else None
 
 
 def _counted_too_seldom(lane: Lane, a: Assessed) -> bool:

@@ -15,6 +15,11 @@ EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
+# Where an earlier attempt ended, what a fix promised, or what was planned.
+HeldAgainst = Literal["attempt", "promise", "plan"]
+# Why nothing is named of growth that no counted object explains: no object was ever counted (a process that is watched,
+# a log that was imported), or there were hardly any looks at the heap while it grew, and it may be of anything.
+Unknown = Literal["outside", "seldom"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
 BandState = Literal["within", "outside", "open", "not_measured"]
@@ -69,6 +74,7 @@ class Finding:
     phase_path: str | None = None
     priority: Literal["critical", "major", "minor"] = "minor"
     process: str | None = None  # "rank 0 main", when the run has several
+    unknown: Unknown | None = None
     # Of the newest fix of its phase: "training/trainer.py:281", and where that line can be read at the run's commit.
     location: str | None = None
     location_link: str | None = None
@@ -283,11 +289,15 @@ class RunDuration:
 
 @dataclass(frozen=True, slots=True)
 class CheckItem:
-    """One question of the checklist after a fix, with its answer and the evidence for it in a sentence."""
+    """One question of the checklist after a fix, with its answer and the evidence for it in a sentence.
+
+    ``against``: what ``passed`` was held against; None where nothing was known, and for the other questions.
+    """
 
     check: CheckName
     outcome: CheckOutcome
     sentence: str
+    against: HeldAgainst | None = None
 
 
 @dataclass(frozen=True, slots=True)

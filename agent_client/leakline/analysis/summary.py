@@ -9,8 +9,6 @@ from .budgets import budget_title
 from .plan import band_title
 from .results import Finding, Interval, Status
 from .wording import (
-    COUNTED_TOO_SELDOM,
-    SEEN_FROM_OUTSIDE,
     entries_in,
     format_bytes,
     format_change,
@@ -55,8 +53,6 @@ CHECK_QUESTIONS: Final = {
     "passed": "The run passes the point where it died before",
     "cleanups": "Cleanups run and free something",
 }
-# Ends the sentence of a run that is held against its own total.
-PLANNED: Final = "that were planned"
 CHECK_WORDS: Final = {
     "done": ("[x]", "done"), "failed": ("[!]", "failed"), "not_yet": ("[ ]", "not yet"),
     "not_measured": ("[-]", "not measured"),
@@ -73,7 +69,7 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def check_question(item: Mapping[str, Any]) -> str:
     """Of a first run nobody knows where one died: it is asked for what was planned."""
-    if item["check"] == "passed" and PLANNED in item["sentence"]:
+    if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
 
@@ -157,10 +153,10 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     if finding.kind == "cyclic_garbage":
         of = f" of {short_name(finding.suspects[0].name)}" if finding.suspects else ""
         return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
-    if SEEN_FROM_OUTSIDE in finding.evidence:
+    if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
         return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
-    if COUNTED_TOO_SELDOM in finding.evidence:
+    if finding.unknown == "seldom":
         keeps = "keeps" if finding.phase else "gains"
         return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:

@@ -5,11 +5,6 @@ from __future__ import annotations
 from ..sizes import format_bytes as format_bytes
 from ..sizes import worded as worded
 
-# Evidence of growth where no object was ever counted: of a process that is watched, of a log that was imported.
-SEEN_FROM_OUTSIDE = "No Python object was counted: from outside nobody can tell what it is."
-# Evidence of growth that may be of anything, since there were hardly any looks at the heap while it grew.
-COUNTED_TOO_SELDOM = "Objects were counted too seldom since it began: what it is, is not known yet."
-
 
 def format_change(value: float) -> str:
     """As format_bytes, with a sign in front of growth too."""

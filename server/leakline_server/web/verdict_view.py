@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.analysis.wording import COUNTED_TOO_SELDOM, SEEN_FROM_OUTSIDE
 from leakline.report.facts import leading_finding as leading_finding
 
 from ..requests import SEARCHED
@@ -101,7 +100,7 @@ def _support(verdict: Json, status: Status, over: bool) -> str:
 
 def _is_from_outside(finding: Json | None) -> bool:
     """Whether it is growth of which nothing was counted that could be named, or ruled out."""
-    return finding is not None and SEEN_FROM_OUTSIDE in finding["evidence"]
+    return finding is not None and finding.get("unknown") == "outside"
 
 
 def _waited_for(unit: str, missing: int, over: bool) -> str:
@@ -180,7 +179,7 @@ def _what(finding: Json, unit: str) -> Tile:
     kind = KINDS[finding["kind"]]
     if _is_from_outside(finding):
         return Tile("WHAT", "Unknown", "seen from outside alone", "#types", finding["status"])
-    if COUNTED_TOO_SELDOM in finding["evidence"]:
+    if finding.get("unknown") == "seldom":
         short = "objects were counted too seldom"
         return Tile("WHAT", _not_known(False), short, "#types", finding["status"])
     if not suspects:
@@ -321,8 +320,7 @@ def _location(finding: Json) -> Cell | None:
 
 
 def _kind(finding: Json) -> str:
-    unknown = _is_from_outside(finding) or COUNTED_TOO_SELDOM in finding["evidence"]
-    return "unknown memory" if unknown else KINDS[finding["kind"]]
+    return "unknown memory" if finding.get("unknown") else KINDS[finding["kind"]]
 
 
 def priority_of(finding: Json) -> str:
