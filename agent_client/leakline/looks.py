@@ -22,14 +22,8 @@ from .following import Following
 from .growth import TypeGrowth
 from .guard import Guard
 from .holders import FoundHolder, SlicedHolderSearch, find_holders
-from .probes.census import (
-    CensusResult,
-    SlicedCensus,
-    SlicedResult,
-    count_tracked,
-    look_at_tensors,
-    take_census,
-)
+from .probes.census import SlicedCensus, count_tracked, look_at_tensors, take_census
+from .probes.census_result import CensusResult, SlicedResult
 from .probes.containers import ContainerWatch
 from .probes.garbage import OBJECTS_TOLD, GarbageProbe
 from .probes.native import native

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from leakline.probes import native
-from leakline.probes.census import CensusResult, take_census
+from leakline.probes.census import take_census
+from leakline.probes.census_result import CensusResult
 from leakline.probes.names import type_name
 
 

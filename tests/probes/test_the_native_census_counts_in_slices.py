@@ -18,7 +18,8 @@ import torch
 from tests.probes.heaps import Hostile
 from torch import nn
 
-from leakline.probes.census import SlicedCensus, SlicedResult, take_census
+from leakline.probes.census import SlicedCensus, take_census
+from leakline.probes.census_result import SlicedResult
 from leakline.probes.names import type_name
 from leakline.probes.native import native, why_not_native
 from leakline.probes.native_census import NativeCensus

@@ -11,8 +11,8 @@ runs. Only the native one counts plain atoms (numbers, strings), which it meets 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from heapq import nlargest
 from itertools import compress
 from time import perf_counter, thread_time
@@ -26,6 +26,7 @@ from leakline.probes.arrays import (
     measure_arrays,
     with_hidden_owners,
 )
+from leakline.probes.census_result import CensusResult, SlicedResult, by_name
 from leakline.probes.frames import locals_by_function
 from leakline.probes.heap import Heap, HeapWalk
 from leakline.probes.listed import listed_objects
@@ -35,12 +36,10 @@ from leakline.probes.native_census import NO_LIMIT, MappedFiles, NativeCensus, T
 from leakline.probes.program import user_classes, user_modules
 from leakline.probes.storages import tensor_types
 from leakline.probes.tensors import TensorMeasure, TensorTally, measure_tensors
-from leakline.snapshot import Census, LargeObject, Number
+from leakline.snapshot import Number
 
 # Objects below this are not listed as large, whatever the caller asks for later.
 LARGE_FLOOR_BYTES: Final = 1 << 20
-# The series carries this many types of a census, largest first.
-SERIES_TYPES: Final = 48
 # How many objects of one of the program's own classes are handed to those who name containers.
 INSTANCES_OF_A_CLASS: Final = 2_000
 _LARGE_KEPT: Final = 200
@@ -48,109 +47,6 @@ _LARGE_KEPT: Final = 200
 _TENSORS_AT_ONCE: Final = 64
 
 OnInstances = Callable[[Mapping[type, Sequence[object]]], None]
-Row = tuple[str, int, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """What every census found, as names and numbers."""
-
-    mode: str
-    coverage: float
-    objects: int
-    seconds: float
-    arrays: ArrayMeasure | None
-    tensors: TensorMeasure | None
-    large: tuple[tuple[int, str, str], ...] = field(repr=False)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether everything was looked at, so that counts are counts and not scaled."""
-        return self.coverage >= 1.0
-
-    def to_census(self, sequence: int, top: int = 200) -> Census:
-        """The ``top`` types by bytes and the ``top`` by count, largest first, as they travel."""
-        return Census(sequence, self.mode, self.coverage, self.objects, tuple(self._rows(top)))
-
-    def samples(self) -> dict[str, Number]:
-        """``python.objects``, ``arrays.*``, ``tensors.*`` and ``type.<name>.*`` of the largest types.
-
-        ``arrays.*`` and ``tensors.*`` are absent while the program has not loaded their libraries. Arrays sit in
-        few containers, so that a part of the heap says nothing about all of them: absent below full coverage.
-        """
-        samples: dict[str, Number] = {"python.objects": self.objects}
-        arrays, tensors = self.arrays, self.tensors
-        if arrays is not None and self.is_exact:
-            samples["arrays.count"], samples["arrays.bytes"] = arrays.count, arrays.bytes
-            if arrays.mapped_count:
-                samples["arrays.mapped_bytes"] = arrays.mapped_bytes
-        if tensors is not None:
-            samples.update(tensors.samples())
-        for name, count, size in self._rows(SERIES_TYPES)[:SERIES_TYPES]:
-            samples[f"type.{name}.count"] = count
-            if size is not None:
-                samples[f"type.{name}.bytes"] = size
-        return samples
-
-    def large_objects(
-        self, sequence: int, limit: int = 20, floor_bytes: int = 10 << 20
-    ) -> tuple[LargeObject, ...]:
-        """The largest arrays, tensors and containers, largest first; none below ``LARGE_FLOOR_BYTES``."""
-        largest = sorted(self.large, reverse=True)[:limit]
-        return tuple(
-            LargeObject(sequence, name, size, detail)
-            for size, name, detail in largest
-            if size >= floor_bytes
-        )
-
-    def _rows(self, top: int) -> list[Row]:
-        listed = self._listed()
-        by_bytes = sorted(listed, key=lambda row: (-(row[2] or 0), -row[1], row[0]))
-        by_count = sorted(listed, key=lambda row: (-row[1], row[0]))[:top]
-        return list(dict.fromkeys([*by_bytes[:top], *by_count]))
-
-    def _listed(self) -> Sequence[Row]:
-        """Name, count and bytes of every type, each name once."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class CensusResult(_Counted):
-    """A census at one moment. The keys of ``counts`` are the classes themselves.
-
-    ``counts`` is made for ``ClassCounts.calibrate``: drop the result soon after, for it keeps classes alive.
-    ``type_bytes`` are shallow bytes in the order of ``counts``, None where unknown.
-    """
-
-    counts: Mapping[type, int]
-    type_bytes: tuple[int | None, ...]
-
-    def _listed(self) -> Sequence[Row]:
-        rows = zip(map(type_name, self.counts), self.counts.values(), self.type_bytes, strict=True)
-        return _by_name(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class SlicedResult(_Counted):
-    """A census taken while the program ran: names and numbers only, and no class is kept.
-
-    What lived from its begin to its end is counted once, what was made or freed meanwhile perhaps: its counts are
-    real, of no one moment. ``counts`` is by address of the class (``id(cls)``), ``names`` by its name. ``is_whole``
-    is False when so much was moved by full collections that objects may be missing or counted twice.
-    """
-
-    counts: Mapping[int, int]
-    rows: tuple[Row, ...]
-    collections: int
-    is_whole: bool
-
-    @property
-    def names(self) -> dict[str, int]:
-        """Objects by type name."""
-        return {name: count for name, count, _ in self.rows}
-
-    def _listed(self) -> Sequence[Row]:
-        return self.rows
 
 
 def take_census(
@@ -317,15 +213,6 @@ def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
     return found
 
 
-def _by_name(rows: Iterable[Row]) -> list[Row]:
-    """Types of one name added up."""
-    known: dict[str, tuple[int, int | None]] = {}
-    for name, count, size in rows:
-        known_count, known_size = known.get(name, (0, 0))
-        known[name] = (known_count + count, _add(known_size, size))
-    return [(name, count, size) for name, (count, size) in known.items()]
-
-
 class SlicedCensus:
     """A census in slices of a few milliseconds, between which the program runs. Needs the native module.
 
@@ -385,7 +272,7 @@ class SlicedCensus:
             tensors=tensors,
             large=tuple(nlargest(_LARGE_KEPT, large)),
             counts={row.address: row.count for row in rows},
-            rows=tuple(_by_name(named)),
+            rows=tuple(by_name(named)),
             collections=self._census.collections(),
             is_whole=self._census.is_whole(),
             seconds=self._seconds + self._clock() - started,
@@ -598,7 +485,3 @@ def _large(
         if measure is not None:
             found += measure.large
     return tuple(sorted(found, reverse=True)[:_LARGE_KEPT])
-
-
-def _add(known: int | None, more: int | None) -> int | None:
-    return None if known is None or more is None else known + more

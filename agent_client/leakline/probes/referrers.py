@@ -11,58 +11,32 @@ import functools
 import gc
 import sys
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import ref
 
-from leakline.probes.attributes import attributes, is_exception_class
-from leakline.probes.frames import Locals, function_name, no_collection
+from leakline.probes.links import Step, link_between, root_name
 from leakline.probes.listed import listed_referrers
-from leakline.probes.names import is_class, is_heap_type, module_name, type_name
+from leakline.probes.names import is_heap_type, module_name
 from leakline.probes.native import native
-from leakline.probes.program import is_user_class
 from leakline.probes.roots import Near
 
 DEPTH: Final = 10  # a namespace (`__dict__`) is a level of its own: about eight names
 # How many objects are climbed from at a level: those first that hold most.
 WIDTH: Final = 64
-_LONGEST_NAMESPACE: Final = 10_000
 # More referrers than this in all say nothing that the first do not.
 PAIRS: Final = 8_192
 
 # By address: a class of the program may hash and compare in its own way.
-_SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
-_MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
 _UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
-_GENERATORS: Final = frozenset(
-    map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
-)
-# Classes of the standard library that a path may start with, although they are not the program's.
-_KNOWN_ROOTS: Final = {
-    "threading.Thread": "threading.Thread",
-    "threading.Timer": "threading.Timer",
-    "_thread._localdummy": "threading.local",
-    "logging.handlers.MemoryHandler": "logging.handlers.MemoryHandler",
-}
 # What a function holds; above it only hooks are worth a longer path.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
 HOOKS: Final = "_hooks[*]"
 
 # A target by its address, and what refers to it.
 Pair = tuple[int, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The way from an object on the path down to the samples.
-
-    ``below`` reads on from the object as a container, ``inside`` from its owner if it is somebody's namespace.
-    """
-
-    below: str
-    inside: str | None = None
 
 
 @dataclass(slots=True)
@@ -289,7 +263,7 @@ class ReferrerSearch:
         return {key: node for key, node in above.items() if node.steps}
 
     def _link(self, above: _Node, below: _Node) -> None:
-        how = _link_between(above.one, below.one)
+        how = link_between(above.one, below.one)
         if how is None:
             return
         for step, samples in below.steps.items():
@@ -300,7 +274,7 @@ class ReferrerSearch:
         """Note the paths that start at this object; whether there is no need to climb on."""
         if self._note_if_named(node, climb.near.named):
             return True
-        root = _root_name(node.one)
+        root = root_name(node.one)
         if root is None:
             return False
         for step, samples in node.steps.items():
@@ -474,139 +448,3 @@ def _is_ours(one: Any) -> bool:
     if kind is types.FrameType:
         return str(one.f_globals.get("__name__")).partition(".")[0] == "leakline"
     return (module_name(kind) or "").partition(".")[0] == "leakline"
-
-
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """How one object holds another: as an item, under a name, or without a word in the path."""
-
-    word: str
-    inside: str | None = None
-    through_namespace: bool = False
-    variables: tuple[str, ...] = ()  # of a function that holds cells
-
-    def prepend(self, step: Step) -> Step:
-        if self.variables and step.inside is not None:
-            index, _, rest = step.inside.partition("|")
-            return Step(f".<closure>.{self.variables[int(index)]}{rest}")
-        if self.through_namespace and step.inside is not None:
-            return Step(self.word + step.inside)
-        inside = None if self.inside is None else self.inside + step.below
-        return Step(self.word + step.below, inside)
-
-
-def _link_between(above: Any, below: Any) -> _Link | None:
-    """None when the reference says nothing of who keeps the object."""
-    kind = type(above)
-    if id(kind) in _MAPPINGS:
-        return _Link("[*]", _key_of(above, below))
-    if kind is tuple and type(below) is types.CellType:
-        return _Link("", f"{_index_of(above, below)}|")
-    if id(kind) in _SEQUENCES:
-        return _Link("[*]")
-    if kind is types.FunctionType:
-        return _function_link(above, below)
-    if kind is types.ModuleType or is_class(kind):
-        return _Link("", through_namespace=True)
-    if kind is functools._lru_cache_wrapper:
-        return _Link(".<cache>" if type(below) is dict else ".<cache>[*]")
-    if id(kind) in _GENERATORS:
-        return _Link(_word_of_local(_frame_of(above), below))
-    if kind is types.FrameType:
-        return _frame_link(above, below)
-    if type(below) is types.TracebackType and is_exception_class(kind):
-        return _Link(".<traceback>")
-    return _instance_link(above, below) if is_heap_type(kind) else _Link("")
-
-
-def _key_of(mapping: Any, below: Any) -> str | None:
-    """The attribute name, should this be a namespace."""
-    if len(mapping) > _LONGEST_NAMESPACE:
-        return None
-    for key, value in list(dict.items(mapping)):
-        if value is below:
-            return f".{key}" if type(key) is str else None
-    return None
-
-
-def _index_of(cells: tuple[Any, ...], below: Any) -> int:
-    return next(index for index, cell in enumerate(cells) if cell is below)
-
-
-def _function_link(function: types.FunctionType, below: Any) -> _Link | None:
-    if below is function.__closure__:
-        return _Link("", variables=function.__code__.co_freevars)
-    if below is function.__defaults__ or below is function.__kwdefaults__:
-        return _Link(".<defaults>")
-    if below is function.__globals__:
-        # Every function refers to the globals of its module, which has the better name.
-        return None
-    return _Link("", through_namespace=True)
-
-
-def _instance_link(above: Any, below: Any) -> _Link:
-    names = attributes(above)
-    for name, value in names.items():
-        if value is below:
-            return _Link(f".{name}")
-    if type(below) is dict:
-        return _Link("", through_namespace=True)
-    # Inside of a C extension: no name to give.
-    return _Link("")
-
-
-def _frame_link(frame: types.FrameType, below: Any) -> _Link:
-    if type(below) is types.FrameType:
-        # The frame of the caller, on the way from an inner one.
-        return _Link("")
-    return _Link(f".{frame.f_code.co_qualname}{_word_of_local(frame, below)}")
-
-
-def _word_of_local(frame: types.FrameType | None, below: Any) -> str:
-    if type(below) is types.CellType:
-        below = _content_of(below)
-    for name, value in Locals(frame).read().items() if frame is not None else ():
-        if value is below:
-            return f".<locals>.{name}"
-    return ".<locals>"
-
-
-def _content_of(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        # Bound later, or not any more.
-        return cell
-
-
-def _frame_of(generator: Any) -> types.FrameType | None:
-    kind = type(generator)
-    # It may be running on another thread.
-    with no_collection():
-        if kind is types.GeneratorType:
-            return generator.gi_frame  # type: ignore[no-any-return]
-        if kind is types.CoroutineType:
-            return generator.cr_frame  # type: ignore[no-any-return]
-        return generator.ag_frame  # type: ignore[no-any-return]
-
-
-def _root_name(one: Any) -> str | None:
-    """The name a path may start with at this object, if it has one."""
-    kind = type(one)
-    if kind is types.ModuleType:
-        name = one.__dict__.get("__name__")
-        return name if type(name) is str else None
-    if is_class(kind):
-        return type_name(one)
-    if kind is types.FunctionType:
-        module = one.__module__
-        return f"{module}.{one.__qualname__}" if type(module) is str else str(one.__qualname__)
-    if id(kind) in _GENERATORS:
-        frame = _frame_of(one)
-        return str(one.__qualname__) if frame is None else function_name(frame)
-    if kind is functools._lru_cache_wrapper:
-        wrapped = attributes(one).get("__wrapped__")
-        return _root_name(wrapped) if type(wrapped) is types.FunctionType else None
-    if is_user_class(kind):
-        return type_name(kind)
-    return _KNOWN_ROOTS.get(type_name(kind)) if is_heap_type(kind) else None
