@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from leakline.analysis import RunHistory
+from leakline.analysis.compared import FindingChanges, MemoryAfter, Outcome, PhaseChange, TypeChange
 from leakline.analysis.comparison import (
     _both_have,
     _by_phase,
@@ -33,17 +34,7 @@ from leakline.analysis.differences import change_of, percent_of
 from leakline.analysis.evidence import Scale
 from leakline.analysis.history import LeftOut, ProcessHistory
 from leakline.analysis.priority import DEFAULTS
-from leakline.analysis.results import (
-    Finding,
-    FindingChanges,
-    Interval,
-    MemoryAfter,
-    Outcome,
-    PhaseChange,
-    Status,
-    TypeChange,
-    TypeGrowth,
-)
+from leakline.analysis.results import Finding, Interval, Status, TypeGrowth
 from leakline.analysis.spans import Spans
 
 # Over ten generations a growth of 2.5 a generation matters, and two runs are apart from 10 a generation on.

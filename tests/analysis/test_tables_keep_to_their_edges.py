@@ -18,6 +18,7 @@ from leakline.analysis.books import (
     phase_slopes,
     without_give_and_take,
 )
+from leakline.analysis.compared import Survival
 from leakline.analysis.duration import _of_lane, _time, duration_of
 from leakline.analysis.growth import (
     _added,
@@ -48,13 +49,7 @@ from leakline.analysis.learned import (
 from leakline.analysis.learned import (
     _order as _order_of_counts,
 )
-from leakline.analysis.results import (
-    GenerationSpan,
-    Interval,
-    SteadyCount,
-    Survival,
-    TypeGrowth,
-)
+from leakline.analysis.results import GenerationSpan, Interval, SteadyCount, TypeGrowth
 from leakline.analysis.series import Lane, lanes_of
 from leakline.analysis.spans import NO_SPANS, Spans
 from leakline.analysis.survival import survival_change

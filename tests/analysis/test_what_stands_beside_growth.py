@@ -19,6 +19,7 @@ from leakline.analysis.child_processes import (
     growing_lines,
     sizes_of_children,
 )
+from leakline.analysis.compared import GaugeChange
 from leakline.analysis.counts import CountGrowth, Pattern
 from leakline.analysis.evidence import Rise, Scale
 from leakline.analysis.gauges import (
@@ -41,7 +42,7 @@ from leakline.analysis.outside import (
     retained,
     with_garbage,
 )
-from leakline.analysis.results import Finding, GaugeChange, Interval, Suspect
+from leakline.analysis.results import Finding, Interval, Suspect
 from leakline.analysis.said import Holders, Said, by_instance, most_of, of_kind
 from leakline.analysis.series import Lane
 from leakline.analysis.study import Assessed, LaneStudy

@@ -10,7 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from leakline.analysis.results import Books, Comparison, Verdict
+from leakline.analysis.compared import Comparison
+from leakline.analysis.results import Books, Verdict
 from leakline_server.alerts.signing import make_secret
 from leakline_server.errors import RequestRefused
 from leakline_server.store import webhook_changes

@@ -10,7 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from leakline.analysis.results import Comparison, Verdict
+from leakline.analysis.compared import Comparison
+from leakline.analysis.results import Verdict
 from leakline_server.web.promises import promises
 
 MIB = 2**20

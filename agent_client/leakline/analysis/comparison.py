@@ -11,6 +11,16 @@ from typing import Final
 from . import gauges
 from .books import NO_PHASE
 from .candidates import family_of
+from .compared import (
+    Change,
+    Comparison,
+    FindingChanges,
+    GrowthChange,
+    MemoryAfter,
+    Outcome,
+    PhaseChange,
+    TypeChange,
+)
 from .differences import SAME, change_of, percent_of
 from .effects import effects_of_comparison
 from .evidence import MATERIAL, Scale
@@ -20,20 +30,7 @@ from .javascript import TENSOR_BYTES, is_page
 from .ladder import ACTIVE, GROWING
 from .priority import DEFAULTS, Priorities
 from .processes import of_how_many
-from .results import (
-    Change,
-    Comparison,
-    Finding,
-    FindingChanges,
-    GrowthChange,
-    Interval,
-    MemoryAfter,
-    Outcome,
-    PhaseChange,
-    TypeChange,
-    TypeGrowth,
-    Verdict,
-)
+from .results import Finding, Interval, TypeGrowth, Verdict
 from .series import Lane, lanes_of
 from .spans import union
 from .stretch import Stretch

@@ -7,9 +7,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from .compared import GaugeChange
 from .ladder import ACTIVE
 from .plan import plain_number
-from .results import Finding, GaugeChange
+from .results import Finding
 from .series import Lane
 
 FRAMES: Final = "js.frames_per_second"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .compared import Survival, SurvivalChange
 from .history import RunHistory
-from .results import Survival, SurvivalChange, Verdict
+from .results import Verdict
 from .series import lanes_of
 
 

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, Final, get_args
 from urllib.parse import quote
 
-from ..analysis.results import Outcome
+from ..analysis.compared import Outcome
 from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import count_of, worded
 from ..report.comparison import ComparisonTold, SideTold, comparison_markdown

@@ -16,16 +16,10 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from leakline import analysis
+from leakline.analysis.compared import Comparison
 from leakline.analysis.history import RunHistory
 from leakline.analysis.priority import DEFAULTS, Priorities
-from leakline.analysis.results import (
-    Books,
-    Comparison,
-    ExpectationRow,
-    SteadyCount,
-    StoreFill,
-    TypeGrowth,
-)
+from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreFill, TypeGrowth
 
 from ..store import history
 from ..store.codec import CorruptChunk

@@ -12,8 +12,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from leakline.analysis.compared import Comparison
 from leakline.analysis.growth import with_ratings
-from leakline.analysis.results import Books, Comparison, Verdict, to_json
+from leakline.analysis.results import Books, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ..errors import (
