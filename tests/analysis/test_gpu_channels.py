@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from builder import EVOLVE, GIB, MIB, TRAIN, Training, loss_graph
+from pieces import ends_lane
 
 from leakline.analysis import examine, history_from_batches
-from leakline.analysis.channels import Channel
+from leakline.analysis.channels import Channel, _devices
 from leakline.analysis.results import Finding, Verdict
 from leakline.snapshot import Batch, Snapshot
 
@@ -49,6 +50,14 @@ def torch_device(
         f"gpu.{index}.process_bytes": reserved + outside,
         f"gpu.{index}.outside_bytes": outside,
     }
+
+
+def test_a_device_is_what_holds_bytes_of_it() -> None:
+    names = (
+        "cuda.1.allocated_bytes", "gpu.0.process_bytes", "cuda.2.retries", "mps.allocated_bytes",
+        "tracked.buffer.allocated_bytes",
+    )  # fmt: skip
+    assert _devices(ends_lane({name: [1] for name in names})) == ["0", "1"]
 
 
 def of_devices(verdict: Verdict) -> list[Finding]:

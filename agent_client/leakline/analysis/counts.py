@@ -138,7 +138,7 @@ def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
     """It rises from its first reading on: how long it had risen by then, its size tells, were it all leaked."""
-    before = min(first_count / growth.slope, first_x + 1 - first_generation)
+    before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(
         growth, start=start, start_low=start, generations=growth.generations + first_x + 1 - start
