@@ -16,7 +16,7 @@ OFFLINE ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo drill test test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,10 @@ demo: $(VENV)/.demo ## serve the dashboard, train a leaking and a fixed run for 
 	@exec $(PYTHON) -m leakline demo $(DEMO_ARGS)
 
 test: $(VENV)/.test lint types ## lint, types and every test that belongs to a change (under 20 minutes on 2 cores)
-	@.ci/test $(PYTHON) $(TEST_ARGS)
+	@.ci/test $(PYTHON) short $(TEST_ARGS)
+
+test-long: $(VENV)/.test ## what a change seldom breaks and what takes long: the server's tests once more on Postgres, statistics, every page and state; CI runs it after make test
+	@.ci/test $(PYTHON) long $(TEST_ARGS)
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)

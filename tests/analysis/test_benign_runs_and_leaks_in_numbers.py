@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 
+import pytest
 from corpus import BENIGN, LEAKS, Case, history_of
 from scipy import stats
 
@@ -16,6 +17,8 @@ from leakline.analysis.assess import assess
 from leakline.analysis.ladder import ACTIVE, step
 from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
+
+pytestmark = pytest.mark.long
 
 GENERATIONS = 90
 RUNS_PER_FAMILY = 20

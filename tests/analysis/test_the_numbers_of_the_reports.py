@@ -291,6 +291,7 @@ def _leaking(rng: random.Random, start: int) -> dict[str, Any]:
     return {"leaks": (leak,), "buffer_bytes": 0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("made", [_of_one_process, _resumed, _begun_after_the_resume])
 def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
     made: Callable[[random.Random, int], tuple[int, RunHistory]],

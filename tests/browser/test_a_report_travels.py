@@ -175,6 +175,7 @@ def test_the_numbers_of_a_file_can_be_taken_away(
         assert (tmp_path / name).read_bytes().startswith(start)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
 def test_a_file_fits_a_phone(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
@@ -219,6 +220,7 @@ def test_no_name_comes_to_life_in_a_file(
         assert "".join(name.split()) in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
 def test_axe_finds_nothing_grave_in_a_file(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str

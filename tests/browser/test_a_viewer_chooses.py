@@ -35,6 +35,7 @@ def words(page: Page) -> str:
     return str(page.evaluate(SAID))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_every_time_is_one_of_the_viewers_zone(world: World, open_page: Open, name: str) -> None:
     page = open_page(

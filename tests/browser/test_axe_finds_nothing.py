@@ -11,6 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.everything import EMPTY, MISSING, PAGES, World, open_all
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Page]
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 GRAVE = ("serious", "critical")

@@ -26,6 +26,8 @@ from tests.browser.training import patch, post
 
 from leakline_server.texts import without_control
 
+pytestmark = pytest.mark.long
+
 NOW = 1_760_000_000.0
 HTML = ("/runs/{0}", "/runs/{0}/report.html")
 MARKDOWN = ("/runs/{0}/report.md",)

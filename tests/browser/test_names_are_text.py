@@ -13,6 +13,8 @@ from tests.browser.hostile_labels import ALIVE, LABELS
 
 from leakline_server.texts import without_control
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Page]
 # What a page says, folded or not, without the numbers that its charts are drawn from.
 SAID = """() => {

@@ -59,6 +59,7 @@ def test_no_chart_has_a_share_button_or_a_logo(two_runs: None, open_page: Open) 
     expect(page.locator(".modebar-btn--logo")).to_have_count(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*PAGES, *EMPTY])
 def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str) -> None:
     page = open_page(
@@ -74,6 +75,7 @@ def test_nothing_is_wider_than_a_phone(world: World, open_page: Open, name: str)
     expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     world: World, open_page: Open, name: str
@@ -107,6 +109,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     assert not missed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_the_skip_link_leads_past_the_bar(world: World, open_page: Open, name: str) -> None:
     page = open_page(PAGES[name], address=world.address, expect_failed_requests=name in MISSING)

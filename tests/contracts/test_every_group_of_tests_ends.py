@@ -19,13 +19,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _tested(folder: Path, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _tested(
+    folder: Path, what: str, *arguments: str, length: str = "short"
+) -> subprocess.CompletedProcess[str]:
     """With a Python that does ``what`` for each group; it tells its arguments to began.log."""
     python = folder / "python"
     python.write_text(f'#!/bin/bash\necho "$*" >> began.log\n{what}\n')
     python.chmod(0o755)
     return subprocess.run(
-        [SCRIPT, python, *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [SCRIPT, python, length, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -66,7 +72,7 @@ def test_without_xargs_it_is_no_success(folder: Path) -> None:
     python.write_text("#!/bin/bash\nexit 0\n")
     python.chmod(0o755)
     ended = subprocess.run(
-        [SCRIPT, python], cwd=folder, env={"PATH": str(folder / "bin")},
+        [SCRIPT, python, "short"], cwd=folder, env={"PATH": str(folder / "bin")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 1
@@ -85,6 +91,20 @@ def test_without_a_choice_an_empty_group_is_a_failure(folder: Path) -> None:
     ended = _tested(folder, "case $* in *tests/probes*) exit 5;; esac")
     assert ended.returncode == 1
     assert "failed in tests/probes\n" in ended.stderr
+
+
+def test_long_ones_are_run_by_themselves_and_no_group_need_have_some(folder: Path) -> None:
+    assert _tested(folder, ALL_WELL).returncode == 0
+    assert all(" and not long " in line for line in (folder / "began.log").read_text().splitlines())
+    (folder / "began.log").unlink()
+    some = _tested(folder, "case $* in *tests/browser*) exit 0;; *) exit 5;; esac", length="long")
+    assert some.returncode == 0, some.stderr
+    assert all(" and long " in line for line in (folder / "began.log").read_text().splitlines())
+    failed = _tested(folder, "case $* in *tests/browser*) exit 1;; *) exit 5;; esac", length="long")
+    assert "make test-long: failed in tests/browser" in failed.stderr
+    none = _tested(folder, "exit 5", length="long")
+    assert none.returncode == 1
+    assert _tested(folder, ALL_WELL, length="quick").returncode == 2
 
 
 def _where(name: str) -> str:

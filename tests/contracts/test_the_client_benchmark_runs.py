@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = {"HEAPS": "100000", "PARTS": "census", "REPEATS": "3"}
 

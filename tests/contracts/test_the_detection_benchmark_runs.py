@@ -26,6 +26,8 @@ from benchmarks.detection.online import looks
 from benchmarks.detection.recorded import recorded_figures, recorded_runs
 from benchmarks.detection.shares import Share
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1", "SOAK": "40"}
 # Families in which more than the leak changes.

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.pages import opening
 from benchmarks.server.samples import stream
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

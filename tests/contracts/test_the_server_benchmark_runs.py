@@ -41,6 +41,8 @@ from leakline_server.store.blocks import BLOCK
 from leakline_server.store.compaction import NEWEST
 from leakline_server.store.sealing import enough
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 STARTED = 1_760_000_000.0
 

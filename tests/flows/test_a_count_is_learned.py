@@ -13,7 +13,7 @@ from leakline.delivery import request_json
 
 from .conftest import clean_environment
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.long]
 
 # One agent more after each evolution, which evaluation drops; with "keep" the old population stays.
 TRAINING = """

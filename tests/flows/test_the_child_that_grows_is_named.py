@@ -14,7 +14,7 @@ import pytest
 
 from .conftest import clean_environment
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.long]
 MIB = 2**20
 GENERATIONS = 24
 COLLECTORS = ("collector-0", "collector-1", "collector-2")

@@ -30,7 +30,7 @@ START_TOLERANCE: Final = 2
 # (what it printed, its verdict)
 Train = Callable[..., tuple[str, dict[str, Any]]]
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="session")

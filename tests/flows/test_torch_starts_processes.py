@@ -16,7 +16,7 @@ from leakline.spool import read_batches, read_end, read_header
 
 from .conftest import clean_environment
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.long]
 pytest.importorskip("torch")
 
 LOADER = """

@@ -17,7 +17,7 @@ import pytest
 
 from .conftest import Server, clean_environment
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.long]
 MIB = 2**20
 
 # Report 000. What is kept has its graph or not; the experience buffer forgets 50 too few once it is full.

@@ -56,7 +56,8 @@ def postgres_url() -> Iterator[str]:
     server.cleanup()
 
 
-DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+# The same once more on Postgres is `make test-long`; what Postgres alone has is not.
+DATABASES = ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])]
 
 
 @pytest.fixture(scope="session")

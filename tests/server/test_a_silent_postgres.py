@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.flow, pytest.mark.postgres]
+pytestmark = [pytest.mark.flow, pytest.mark.postgres, pytest.mark.long]
 # The command, with less patience at its start.
 HURRIED = (
     "import sys, leakline_server.serve as s; s.POSTGRES_SECONDS = 7.0; "

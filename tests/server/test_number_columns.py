@@ -357,7 +357,8 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
     before = sys.getallocatedblocks()
     read_all(5_000)
     gc.collect()
-    assert abs(sys.getallocatedblocks() - before) < 100
+    # A block a round would be 5,000; what other threads of this process have meanwhile is some hundreds.
+    assert abs(sys.getallocatedblocks() - before) < 1_000
 
 
 def test_the_module_can_be_switched_off_and_says_so() -> None:

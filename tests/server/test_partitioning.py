@@ -37,7 +37,7 @@ READS = (
 ABOUT_ALL_RUNS = ("GROUP BY", "count(", "sum(", "swept_at", "LIMIT")
 
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ from leakline_server.store.tables import deliveries
 from leakline_server.workers.deliver import Deliverer, Seams
 from leakline_server.workers.examine import Examiner, Wakes
 
+pytestmark = pytest.mark.long
+
 NOW = 1_760_000_000.0
 ENV = "app.Env"
 

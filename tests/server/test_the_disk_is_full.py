@@ -30,6 +30,8 @@ from leakline_server.workers.compacting import Compactor
 from leakline_server.workers.examine import Examiner, Wakes
 from leakline_server.workers.seal import Sealer
 
+pytestmark = pytest.mark.long
+
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60
 

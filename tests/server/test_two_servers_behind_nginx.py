@@ -21,7 +21,7 @@ from tests.server.round_robin import forward
 from tests.server.server_kills import SIZES, Figures, Sender, check
 from tests.server.test_live import Stream
 
-pytestmark = [pytest.mark.flow, pytest.mark.postgres]
+pytestmark = [pytest.mark.flow, pytest.mark.postgres, pytest.mark.long]
 
 
 @dataclass
