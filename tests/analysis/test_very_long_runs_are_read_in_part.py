@@ -85,6 +85,7 @@ def test_the_newest_and_the_first_are_read_and_not_too_many_of_the_others(genera
     assert len(distances) == 1
 
 
+@pytest.mark.long
 def test_what_is_left_out_stays_left_out_and_changes_seldom() -> None:
     assert len(kept_of(WHOLE)) == WHOLE
     changes = 0
@@ -163,6 +164,7 @@ def test_plans_and_budgets_are_held_against_every_generation() -> None:
     assert [d.generation for d in band.deviations] == [301]
 
 
+@pytest.mark.long
 def test_a_run_that_grows_long_keeps_its_verdict_and_what_is_kept_changes_nothing() -> None:
     whole, kept = process(range(910), since(200)), Kept()
     told = set()

@@ -245,6 +245,7 @@ def is_at_rest(address: str) -> bool:
     return text_of(address) == before
 
 
+@pytest.mark.long
 def test_a_refresh_without_news_leaves_everything_where_it_is(
     own_server: OwnServer, open_page: Open
 ) -> None:

@@ -24,6 +24,7 @@ def told_by(page: Page) -> str | None:
     return page.locator("#live").get_attribute("data-by")
 
 
+@pytest.mark.long
 def test_the_seventh_window_loads_and_all_follow_the_run(
     one_browser: BrowserContext, server: str, train: Callable[..., MadeTraining]
 ) -> None:

@@ -34,6 +34,8 @@ from leakline.snapshot import Batch, Event, LargeObject, ProcessIdentity, RunHea
 from leakline.spool import read_batches, read_header
 from leakline.spool_file import SpoolFile
 
+pytestmark = pytest.mark.long
+
 Recorded = Callable[[], list[Snapshot]]
 MIB, GIB = 2**20, 2**30
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -74,6 +74,7 @@ def test_a_planted_leak_is_found_and_told(drill: Drill, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_healthy_training_is_left_in_peace(drill: Drill, tmp_path: Path) -> None:
     process = drill("bounded_cache", "--generations", GENERATIONS)
     output, errors = process.communicate(timeout=120)

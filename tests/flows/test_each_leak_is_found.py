@@ -22,7 +22,8 @@ RATE_TOLERANCE = 0.25
 START_TOLERANCE = 2
 # One percent of what the training has resident without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * 2**20
-IN_EVERY_TEST_RUN = ("old_population", "loss_graph")
+IN_EVERY_TEST_RUN = "old_population"
+IN_EVERY_LONG_RUN = "loss_graph"
 # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell; of 28 it is
 # not. What the lists of a history keep is arrays, four fifths of the bytes: told so where those were counted enough.
 TOLD_AS_WELL = (("loss_graph", "container"), ("episode_history", "arrays"))
@@ -50,10 +51,8 @@ HARMLESS = [name for name, right in RIGHT_ANSWERS.items() if not right.matters]
 
 
 def _by_cost(names: list[str]) -> list[Any]:
-    return [
-        name if name in IN_EVERY_TEST_RUN else pytest.param(name, marks=pytest.mark.leaks)
-        for name in names
-    ]
+    marks = {IN_EVERY_TEST_RUN: (), IN_EVERY_LONG_RUN: pytest.mark.long}
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.leaks)) for name in names]
 
 
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
@@ -114,6 +113,7 @@ def _assert_start(verdict: dict[str, Any], right: Any) -> None:
     assert abs(start - right.started_at_generation) <= START_TOLERANCE, told(verdict)
 
 
+@pytest.mark.long
 def test_a_kept_loss_is_told_with_its_graph_or_what_keeps_it(trained: Train) -> None:
     _, verdict = trained("loss_graph")
     kinds = {

@@ -57,6 +57,7 @@ def sync(server: Any, spool: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
+@pytest.mark.long
 def test_without_a_server_the_training_is_the_same(trained: Any, without_a_server: Any) -> None:
     assert without_a_server.status == 0, without_a_server.errors
     assert without_a_server.output == trained()[0].output
@@ -64,6 +65,7 @@ def test_without_a_server_the_training_is_the_same(trained: Any, without_a_serve
     assert "Traceback" not in without_a_server.errors
 
 
+@pytest.mark.long
 def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) -> None:
     recorded = recorded_sequences(without_a_server.spool)
     assert str(len(recorded)) in sync(server, without_a_server.spool)
@@ -76,6 +78,7 @@ def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Any) 
     assert not verdict["findings"], verdict["summary"]
 
 
+@pytest.mark.long
 def test_two_fixed_runs_compare_as_no_effect(
     server: Any, trained: Any, without_a_server: Any
 ) -> None:

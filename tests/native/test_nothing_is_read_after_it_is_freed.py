@@ -16,6 +16,8 @@ from tests.native.conftest import Compiled
 from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_environment
 from tests.native.soak import FACILITIES
 
+pytestmark = pytest.mark.long
+
 SOAK = Path(__file__).parent / "soak.py"
 CHECK = Path(__file__).parent / "check_native.py"
 CHECKS_OF_SERVER = [Path(__file__).parent / f"check_{name}.py" for name in ("columns", "tables")]

@@ -239,6 +239,7 @@ def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> No
     history.clear()
 
 
+@pytest.mark.long
 @needs_native
 @pytest.mark.parametrize("way", ["census", "holders", "tensors"])
 def test_a_training_lives_through_looks_beside_it(way: str) -> None:

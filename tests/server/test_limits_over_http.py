@@ -637,6 +637,7 @@ CLOSED = {"MAX_PIPELINED", "MAX_UNREAD_BYTES", "UNREAD_SECONDS", "ANSWER_SECONDS
 LONG = {"MAX_PROCESSES_TOLD", "MAX_PROCESSES_STUDIED", "MAX_PROCESSES_READ"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ABSORBED)
 def test_what_is_beyond_is_folded_cut_or_left_out_and_that_is_told(
     name: str, client: Client, make_run: Any

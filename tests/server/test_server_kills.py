@@ -10,6 +10,7 @@ from tests.server.server_kills import kill_and_check
 pytestmark = pytest.mark.flow
 
 
+@pytest.mark.long
 def test_kills_under_load_lose_and_double_nothing(
     serve: Any, make_run: Any, database_url: str
 ) -> None:

@@ -119,6 +119,7 @@ def watch(
         ]
 
 
+@pytest.mark.long
 def test_a_thousand_generations_of_one_leak_are_one_incident_and_two_messages(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
