@@ -208,8 +208,12 @@ def test_nothing_is_put_back_under_a_server(
     url = f"sqlite:///{tmp_path}/.leakline/leakline.db"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
-    refused(db("restore", tmp_path / "b.db", url=url), f"process {server.process.pid}", "stop")
-    refused(db("upgrade", url=url), f"process {server.process.pid}", "stop")
+    database = tmp_path / ".leakline" / "leakline.db"
+    told = f"a server (process {server.process.pid}) is running on {database}; stop it first\n"
+    for command in (("restore", tmp_path / "b.db"), ("upgrade",), ("rewrite",)):
+        said = db(*command, url=url)
+        refused(said, told)
+        assert "another" not in said[2]
     assert server.request("GET", "/api/v1/runs/r1")[0] == 200
 
 

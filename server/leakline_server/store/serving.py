@@ -22,7 +22,16 @@ SUFFIX: Final = "-served"
 
 
 class AlreadyServed(Exception):
-    """Another server is on this file; its text is the sentence for people."""
+    """Another server is on this file; its text is the sentence for who would start one more, ``stop_it`` for who would
+    change the file.
+    """
+
+    def __init__(self, path: Path, process: str) -> None:
+        super().__init__(
+            f"another server (process {process}) already serves {path}; use that one, name another file with "
+            "--database-url, or run several servers on Postgres"
+        )
+        self.stop_it = f"a server (process {process}) is running on {path}; stop it first"
 
 
 @contextlib.contextmanager
@@ -41,10 +50,7 @@ def alone_on(url: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
-            raise AlreadyServed(
-                f"another server (process {file.read(20).strip() or 'unknown'}) already serves {path}; use that one, "
-                "name another file with --database-url, or run several servers on Postgres"
-            ) from error
+            raise AlreadyServed(path, file.read(20).strip() or "unknown") from error
         _sign(file.fileno())
         # The lock ends with the process, however that ends.
         yield
