@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from sqlalchemy.engine import make_url
 
@@ -44,8 +44,7 @@ def alone_on(url: str) -> Iterator[None]:
     import fcntl
 
     make_folder(path.parent)
-    # Never deleted: who deletes one that another has just opened leaves two of them.
-    with path.with_name(path.name + SUFFIX).open("a+") as file:
+    with _opened_beside(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -54,6 +53,15 @@ def alone_on(url: str) -> Iterator[None]:
         _sign(file.fileno())
         # The lock ends with the process, however that ends.
         yield
+
+
+def _opened_beside(path: Path) -> IO[str]:
+    # Never deleted: who deletes one that another has just opened leaves two of them.
+    try:
+        return path.with_name(path.name + SUFFIX).open("a+")
+    except OSError as error:
+        # People know their file, and not what lies beside it.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sign(descriptor: int) -> None:
