@@ -30,7 +30,7 @@ from tests.server.access.people import (
 
 from leakline_server.credentials import make_session, make_token
 from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
-from leakline_server.limits import MAX_SIGN_IN_BYTES
+from leakline_server.limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
 from leakline_server.store import tokens
 from leakline_server.store.engine import Engine
 from leakline_server.web import bodies, callers, sign_in_pages
@@ -411,6 +411,19 @@ def test_the_longest_password_fits_the_form(asked: TestClient) -> None:
         headers={"origin": ADDRESS}, follow_redirects=False,
     )  # fmt: skip
     assert answer.status_code == 401
+
+
+def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
+    assert f'maxlength="{MAX_SECRET_LENGTH}"' in asked.get("/sign-in").text
+    assert sign_in(asked, "s" * MAX_SECRET_LENGTH).status_code == 401
+    too_long = "s" * (MAX_SECRET_LENGTH + 1)
+    for secret, asked_for in [(too_long, "/"), (PASSWORD, f"/{too_long}")] * 10:
+        answer = sign_in(asked, secret, asked_for)
+        assert answer.status_code == 422
+        assert f"at most {MAX_SECRET_LENGTH:,} characters" in answer.text
+        assert too_long not in answer.text
+    # Nothing was tried, so nothing was wrong.
+    assert sign_in(asked).status_code == 303
 
 
 def test_a_refusal_for_failures_is_told_as_any_other(asked: TestClient) -> None:
