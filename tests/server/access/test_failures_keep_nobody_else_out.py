@@ -245,6 +245,19 @@ def test_passwords_are_not_guessed(asked: TestClient) -> None:
     assert "try again in" in answer.text
 
 
+def test_a_form_that_is_closed_for_failures_closes_no_other_way_in(asked: TestClient) -> None:
+    there = session(asked)
+    asked.cookies.clear()
+    _, reads = token(engine_of(asked), "read")
+    _, admin = token(engine_of(asked), "admin")
+    for i in range(callers.MAX_WRONG_PASSWORDS):
+        sign_in(asked, f"guess number {i}")
+    # It is not read, so that nobody knows what would be good in it.
+    assert {sign_in(asked, secret).status_code for secret in (PASSWORD, reads, admin)} == {429}
+    for headers in (bearer(reads), bearer(admin), there):
+        assert asked.get("/api/v1/runs", headers=headers).status_code == 200
+
+
 def test_passwords_are_not_guessed_faster_in_parallel(asked: TestClient, slow_hashes: None) -> None:
     found = tries(asked, (f"guess number {i}" for i in range(40)), [HOST] * 40)
     said = Counter(status for status, _ in found)
