@@ -49,12 +49,15 @@ NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
 
 class WrongSettings(LeaklineError):
-    """Carries one sentence for each wrong variable."""
+    """Carries one sentence for each wrong variable; where there are several, each has a line behind the first, which
+    says how many.
+    """
 
     exit_status = 2
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
+        several = [f"{len(problems)} settings are wrong:", *problems]
+        super().__init__(problems[0] if len(problems) == 1 else "\n  ".join(several))
         self.problems = problems
 
 

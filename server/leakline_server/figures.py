@@ -13,8 +13,6 @@ class WriterFigures:
     snapshots: int = 0
     repeated_batches: int = 0
     failures: int = 0
-    # Since the last try to write.
-    disk_full: bool = False
     # The database did not take it, for another reason than its disk or what is in a batch.
     refused: bool = False
 

@@ -80,7 +80,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except AlreadyServed as error:
-        raise LeaklineError(f"{error}; stop the server first") from error
+        raise LeaklineError(error.stop_it) from error
     except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
         raise LeaklineError(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:

@@ -136,7 +136,9 @@ def rewrite(config: Config) -> tuple[int, int]:
         try:
             with alone_on(config.database_url):
                 disk.rewrite(engine)
-        except (AlreadyServed, disk.CannotRewrite) as error:
+        except AlreadyServed as error:
+            raise LeaklineError(error.stop_it) from error
+        except disk.CannotRewrite as error:
             raise LeaklineError(f"{error}; stop the server first") from error
         return before, disk.space(engine).bytes
 

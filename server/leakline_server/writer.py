@@ -205,9 +205,7 @@ class Writer:
             self._tell(error, len(group))
             return [_refusal(error) for _ in group], ()
         self.figures.commits += 1
-        if self.figures.disk_full:
-            self.figures.disk_full = False
-            full_disk.over(self._engine)
+        full_disk.over(self._engine)
         self._taken_again()
         return written
 
@@ -215,9 +213,7 @@ class Writer:
         """What lasts once, however many batches come meanwhile."""
         if is_out_of_space(error):
             self.figures.refused = False
-            if not self.figures.disk_full:
-                self.figures.disk_full = True
-                full_disk.tell(self._engine)
+            full_disk.met(self._engine)
         elif _is_of_the_batch(error):
             log.error("could not write %d batches: %s", count, error)
         elif not self.figures.refused:

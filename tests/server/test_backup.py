@@ -145,8 +145,22 @@ def test_a_backup_into_a_folder_that_is_not_there_leaves_nothing(
     db: Db, file: Path, make_run: Any, tmp_path: Path
 ) -> None:
     fill(file, make_run, "r1")
-    refused(db("backup", tmp_path / "no" / "b.db"), "No such file")
+    status, output, errors = db("backup", tmp_path / "no" / "b.db")
+    assert (status, output) == (1, "")
+    told = f"the folder {tmp_path / 'no'} does not exist; make it, or name another\n"
+    assert errors.endswith(told) and errors.count("\n") == 1
     assert not (tmp_path / "no").exists()
+
+
+def test_what_cannot_be_written_is_called_as_people_called_it(
+    db: Db, file: Path, make_run: Any
+) -> None:
+    fill(file, make_run, "r1")
+    said = db("backup", "/proc/b.db")
+    refused(said, "cannot write into the folder /proc:")
+    assert ".part" not in said[2]
+    said = db("upgrade", url="sqlite:////proc/a.db")
+    refused(said, "'/proc/a.db'")
 
 
 def test_a_damaged_database_gives_no_backup(
@@ -208,8 +222,12 @@ def test_nothing_is_put_back_under_a_server(
     url = f"sqlite:///{tmp_path}/.leakline/leakline.db"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
-    refused(db("restore", tmp_path / "b.db", url=url), f"process {server.process.pid}", "stop")
-    refused(db("upgrade", url=url), f"process {server.process.pid}", "stop")
+    database = tmp_path / ".leakline" / "leakline.db"
+    told = f"a server (process {server.process.pid}) is running on {database}; stop it first\n"
+    for command in (("restore", tmp_path / "b.db"), ("upgrade",), ("rewrite",)):
+        said = db(*command, url=url)
+        refused(said, told)
+        assert "another" not in said[2]
     assert server.request("GET", "/api/v1/runs/r1")[0] == 200
 
 

@@ -53,6 +53,10 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
         assert (repr(value) in str(caught.value)) == (name not in SECRET)
     assert "hunter2" not in str(caught.value)
     assert caught.value.exit_status == 2
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"{len(wrong)} settings are wrong:"
+    assert [line.split()[1].partition("=")[0].rstrip(":") for line in lines] == list(VARIABLES)
+    assert all(line.startswith("  environment ") for line in lines)
 
 
 SETTINGS = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -206,7 +210,7 @@ def test_a_public_address_without_a_login_is_known(
 
 
 def test_a_slip_in_a_name_is_told_with_the_values_that_are_wrong() -> None:
-    with pytest.raises(WrongSettings, match=r"LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
+    with pytest.raises(WrongSettings, match=r"(?s)LEAKLINE_PORT.*did you mean LEAKLINE_KEEP_DAYS"):
         from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
 
 

@@ -22,6 +22,8 @@ NAME = re.compile(r"\b(?:leakline|process)_[a-z_]+")
 # Of the process that the analysis computes in, which starts when there is something to look at
 # (test_looks_happen_apart.py), and of the server itself.
 APART = ("leakline_analysis_", "process_")
+# The package, and the fixture of pytest.
+NO_NUMBERS = {"leakline_server", "leakline_run"}
 
 
 def exported(client: TestClient) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -196,3 +198,15 @@ def test_the_page_names_every_number_and_none_that_is_not(names: dict[str, set[s
     }
     short = {f"leakline_run_growth_bytes_per_generation{end}" for end in ("_low", "_high")}
     assert named == ours - short
+
+
+def test_other_pages_name_numbers_that_are_there(names: dict[str, set[str]]) -> None:
+    named = {
+        (page.name, name)
+        for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+        for name in re.findall(r"`(leakline_[a-z_]*[a-z])[`{]", page.read_text())
+        if not name.startswith(APART)
+    }
+    known = names.keys() | NO_NUMBERS
+    assert len(named) > 10
+    assert {(page, name) for page, name in named if name not in known} == set()

@@ -61,6 +61,15 @@ def test_a_wrong_port_is_one_line(tmp_path: Path) -> None:
     said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
 
 
+def test_each_of_several_wrong_settings_has_a_line(tmp_path: Path) -> None:
+    ended = start(tmp_path, "--port", "http", LEAKLINE_KEEP_DAYS="soon", LEAKLINE_LOGN="1")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    first, *lines = ended.stderr.splitlines()
+    assert first == "leakline: 3 settings are wrong:"
+    for line, name in zip(lines, ("--port", "LEAKLINE_KEEP_DAYS", "LEAKLINE_LOGN"), strict=True):
+        assert line.startswith("  ") and name in line
+
+
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     url = f"sqlite:///{tmp_path}/file/leakline.db"

@@ -165,7 +165,8 @@ def found(**other: Any) -> Found:
         version="1.0", config=Config(), database=("SQLite", "x.db"), schema="0009_a", newest_schema="0009_a",
         space=disk.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
         overview=Overview({"running": 1}, 1, 1_700_000_000.0), waiting=0, room=1_024, is_writing=True,
-        figures=WriterFigures(commits=10, commit_seconds=0.05, batches=10, snapshots=30), refusals={}, damaged=0,
+        figures=WriterFigures(commits=10, commit_seconds=0.05, batches=10, snapshots=30),
+        disk_is_full=False, refusals={}, damaged=0,
         removals=0, retainer=RetainerFigures(), streams=0, has_other_servers=False, why_not_native=None,
         why_no_native_client="it was not built for this interpreter",
     )  # fmt: skip
@@ -184,6 +185,7 @@ def answer(question: str, **other: Any) -> tuple[str, str, str]:
         ("Is what arrives written?", {"is_writing": False}, "confirmed"),
         ("Is what arrives written?", {"figures": WriterFigures(commits=4, failures=1)}, "suspected"),
         ("Is what arrives written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
+        ("Is what arrives written?", {"disk_is_full": True}, "confirmed"),
         ("Is what arrives written?", {"figures": WriterFigures()}, "learning"),
         ("Is it fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
         ("Is the database that of this version?", {"schema": "0010_b"}, "confirmed"),

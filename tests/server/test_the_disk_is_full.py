@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from starlette.testclient import TestClient
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.store import sealing
+from leakline_server.store import full_disk, sealing
 from leakline_server.store.columns import Key
 from leakline_server.store.engine import DATABASE_ERRORS, Engine, is_out_of_space, open_engine
 from leakline_server.workers.compacting import Compactor
@@ -181,6 +182,36 @@ def test_other_changes_say_the_same(tmp_path: Path, make_run: Any) -> None:
         assert int(answer.headers["retry-after"]) >= 1
         disk.end()
         assert api.post("/api/v1/runs", json=many).status_code == 201
+
+
+def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    with TestClient(app, base_url="http://127.0.0.1") as api:
+        make_run().create(api)
+
+        def is_full() -> bool:
+            said = "The disk is full" in api.get("/settings").text
+            assert f"leakline_disk_full {float(said)}" in api.get("/metrics").text
+            return said
+
+        for name in ("r2", "r3"):
+            disk = Limited(app.state.services.engine, more=1)
+            many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
+            assert not is_full()
+            for _ in range(3):
+                assert api.post("/api/v1/runs", json=many).status_code == 503
+            assert is_full()
+            disk.end()
+            assert api.post("/api/v1/runs", json=many).status_code == 201
+            assert not is_full()
+            now[0] += full_disk.SENT_AGAIN_SECONDS
+    told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
+    full, room = "the disk of the database is full", "there is room on the disk again"
+    assert [line[: line.index(":")] for line in told] == [full, room] * 2
 
 
 def needs_mounts() -> None:

@@ -44,7 +44,7 @@ def back_up(database: Path, target: Path) -> Checked:
     """Copy the database into a new file, which is there only when it is whole. Raises CannotBackUp, OSError."""
     if target.exists():
         raise _there_already(target)
-    copy = partial.begin(target, "part")
+    copy = _begin(target, "part")
     try:
         with _failing(f"cannot copy {database}"):
             _copy(database, copy)
@@ -68,7 +68,7 @@ def restore(source: Path, database: Path) -> Path | None:
     # Where a link to it stands, the link stays.
     database = database.resolve()
     database.parent.mkdir(parents=True, exist_ok=True)
-    new = partial.begin(database, "restoring")
+    new = _begin(database, "restoring")
     try:
         with _failing(f"cannot copy {source}"):
             _copy(source, new)
@@ -102,6 +102,18 @@ def check(database: Path) -> Checked:
 
 def _there_already(target: Path) -> CannotBackUp:
     return CannotBackUp(f"{target} is there already; name a new file")
+
+
+def _begin(path: Path, suffix: str) -> Path:
+    if not path.parent.exists():
+        raise CannotBackUp(f"the folder {path.parent} does not exist; make it, or name another")
+    try:
+        return partial.begin(path, suffix)
+    except OSError as error:
+        # It names a file of ours, of which nobody has heard.
+        raise CannotBackUp(
+            f"cannot write into the folder {path.parent}: {error.strerror}"
+        ) from error
 
 
 def _name(copy: Path, target: Path) -> None:

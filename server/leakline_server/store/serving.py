@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from sqlalchemy.engine import make_url
 
@@ -22,7 +22,16 @@ SUFFIX: Final = "-served"
 
 
 class AlreadyServed(Exception):
-    """Another server is on this file; its text is the sentence for people."""
+    """Another server is on this file; its text is the sentence for who would start one more, ``stop_it`` for who would
+    change the file.
+    """
+
+    def __init__(self, path: Path, process: str) -> None:
+        super().__init__(
+            f"another server (process {process}) already serves {path}; use that one, name another file with "
+            "--database-url, or run several servers on Postgres"
+        )
+        self.stop_it = f"a server (process {process}) is running on {path}; stop it first"
 
 
 @contextlib.contextmanager
@@ -35,19 +44,24 @@ def alone_on(url: str) -> Iterator[None]:
     import fcntl
 
     make_folder(path.parent)
-    # Never deleted: who deletes one that another has just opened leaves two of them.
-    with path.with_name(path.name + SUFFIX).open("a+") as file:
+    with _opened_beside(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
-            raise AlreadyServed(
-                f"another server (process {file.read(20).strip() or 'unknown'}) already serves {path}; use that one, "
-                "name another file with --database-url, or run several servers on Postgres"
-            ) from error
+            raise AlreadyServed(path, file.read(20).strip() or "unknown") from error
         _sign(file.fileno())
         # The lock ends with the process, however that ends.
         yield
+
+
+def _opened_beside(path: Path) -> IO[str]:
+    # Never deleted: who deletes one that another has just opened leaves two of them.
+    try:
+        return path.with_name(path.name + SUFFIX).open("a+")
+    except OSError as error:
+        # People know their file, and not what lies beside it.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sign(descriptor: int) -> None:

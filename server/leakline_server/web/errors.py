@@ -23,8 +23,9 @@ from ..errors import (
     disk_full,
     shorten,
 )
+from ..store import full_disk
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS, is_out_of_space
+from ..store.engine import DATABASE_ERRORS
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
@@ -78,7 +79,8 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return answer(request, error.status_code, code, message, {"path": path}, headers)
 
     async def database(request: Request, error: Exception) -> Response:
-        if is_out_of_space(error):
+        engine = request.app.state.services.engine
+        if full_disk.is_told(engine, error, full_disk.SENT_AGAIN_SECONDS):
             return await refused(request, disk_full())
         log.error("database: %s", error)
         down = Unavailable(

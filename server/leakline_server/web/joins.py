@@ -12,7 +12,7 @@ from ..errors import (
     too_many_runs,
 )
 from ..limits import MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, PROJECTS_PER_DAY
-from ..store import joining
+from ..store import full_disk, joining
 from ..store.intake import Allowance, TooManyProjects, TooManyRuns, TooMuchStored, patience_seconds
 from .callers import calling
 from .may_add import refusal_of_process
@@ -52,5 +52,7 @@ def join(
         ) from error
     except TooManyProjects as error:
         raise too_many_projects(PROJECTS_PER_DAY, patience_seconds(now)) from error
+    if joined.created:
+        full_disk.over(use.engine)
     use.live.wake(header.id)
     return joined

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
 from starlette.responses import Response
 
-from ..store import damage, disk, removal, sizes
+from ..store import damage, disk, full_disk, removal, sizes
 from .run_metrics import live_run_metrics
 from .services import Services, Use
 
@@ -102,8 +102,8 @@ class _Figures:
         )
         yield GaugeMetricFamily(
             "leakline_disk_full",
-            "1 while batches are refused because the disk of the database is full.",
-            figures.disk_full,
+            "1 from the first write that found the disk of the database full to a batch or a run that found room.",
+            full_disk.is_full(self._services.engine),
         )
         yield GaugeMetricFamily(
             "leakline_live_streams", "Open live streams.", self._services.live.listeners

@@ -14,7 +14,7 @@ from leakline.probes.native import why_not_native as why_no_native_client
 from .. import issuing
 from ..limits import MAX_WAITING_BATCHES
 from ..paths import MIGRATIONS
-from ..store import damage, disk, migrate, overview, removal, sizes, tokens, watching
+from ..store import damage, disk, full_disk, migrate, overview, removal, sizes, tokens, watching
 from ..store.compiled import why_not_native
 from .callers import calling
 from .metrics import Metrics
@@ -65,6 +65,7 @@ def _found(use: Services, metrics: Metrics) -> Found:
         room=MAX_WAITING_BATCHES,
         is_writing=use.writer.alive,
         figures=use.writer.figures,
+        disk_is_full=full_disk.is_full(engine),
         refusals=metrics.refusals(),
         damaged=damage.count(engine),
         removals=removal.waiting(engine),

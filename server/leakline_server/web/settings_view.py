@@ -39,6 +39,7 @@ class Found:
     room: int
     is_writing: bool
     figures: WriterFigures
+    disk_is_full: bool
     refusals: Mapping[str, int]
     damaged: int
     removals: int
@@ -113,7 +114,7 @@ def _writing(found: Found) -> Tick:
     if not found.is_writing:
         said = "The thread that writes has ended: restart the server."
         return _tick(question, "no", "confirmed", said)
-    if figures.disk_full:
+    if found.disk_is_full:
         said = (
             "The disk is full: batches are refused until there is room, and sent again then. "
             "What is stored can be read."

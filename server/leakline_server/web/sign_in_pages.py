@@ -7,6 +7,7 @@ send; so signing out ends it on every server, and a token that is revoked ends w
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -17,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from ..credentials import MAX_PASSWORD_CHARACTERS, digest_of, is_password, is_token, make_session
-from ..errors import RequestRefused, Unauthorized
+from ..errors import InvalidField, RequestRefused, Unauthorized
 from ..limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
 from ..store import logins, tokens
 from .callers import Caller, caller_of, cookie_name, session_digest
@@ -42,6 +43,7 @@ class SignInPage:
     title: str
     next: str
     error: str
+    longest: int = MAX_SECRET_LENGTH
 
 
 @router.head(SIGN_IN)
@@ -61,6 +63,7 @@ async def sign_in(request: Request, use: Use) -> Response:
     try:
         use.callers.sign_ins.may_try(_host(request))
         form = await read_form(request, MAX_SIGN_IN_BYTES, use.signing_in)
+        _refuse_what_is_too_long(form)
         asked_for = form.get("next", "/")
         session = await _let_in(use, form.get("secret", ""), _host(request))
     except RequestRefused as error:
@@ -80,6 +83,13 @@ def sign_out(request: Request, use: Use) -> Response:
     response = RedirectResponse(SIGN_IN, 303)
     _set_cookie(response, request, use, "", 0)
     return response
+
+
+def _refuse_what_is_too_long(form: Mapping[str, str]) -> None:
+    for name, value in form.items():
+        if len(value) > MAX_SECRET_LENGTH:
+            # It may be a secret, and is not repeated.
+            raise InvalidField(name, "***", f"must have at most {MAX_SECRET_LENGTH:,} characters")
 
 
 async def _let_in(use: Services, secret: str, host: str) -> str:

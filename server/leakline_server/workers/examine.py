@@ -174,7 +174,7 @@ class Examiner:
 
     def _tell(self, what: str, error: Exception) -> None:
         if isinstance(error, NoRoom):
-            full_disk.tell(self._engine, full_disk.AGAIN_SECONDS)
+            full_disk.met(self._engine, full_disk.AGAIN_SECONDS)
         elif not full_disk.is_told(self._engine, error):
             log.error("%s: %s", what, error)
 

@@ -30,7 +30,7 @@ from tests.server.access.people import (
 
 from leakline_server.credentials import make_session, make_token
 from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
-from leakline_server.limits import MAX_SIGN_IN_BYTES
+from leakline_server.limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
 from leakline_server.store import tokens
 from leakline_server.store.engine import Engine
 from leakline_server.web import bodies, callers, sign_in_pages
@@ -245,6 +245,19 @@ def test_passwords_are_not_guessed(asked: TestClient) -> None:
     assert "try again in" in answer.text
 
 
+def test_a_form_that_is_closed_for_failures_closes_no_other_way_in(asked: TestClient) -> None:
+    there = session(asked)
+    asked.cookies.clear()
+    _, reads = token(engine_of(asked), "read")
+    _, admin = token(engine_of(asked), "admin")
+    for i in range(callers.MAX_WRONG_PASSWORDS):
+        sign_in(asked, f"guess number {i}")
+    # It is not read, so that nobody knows what would be good in it.
+    assert {sign_in(asked, secret).status_code for secret in (PASSWORD, reads, admin)} == {429}
+    for headers in (bearer(reads), bearer(admin), there):
+        assert asked.get("/api/v1/runs", headers=headers).status_code == 200
+
+
 def test_passwords_are_not_guessed_faster_in_parallel(asked: TestClient, slow_hashes: None) -> None:
     found = tries(asked, (f"guess number {i}" for i in range(40)), [HOST] * 40)
     said = Counter(status for status, _ in found)
@@ -411,6 +424,19 @@ def test_the_longest_password_fits_the_form(asked: TestClient) -> None:
         headers={"origin": ADDRESS}, follow_redirects=False,
     )  # fmt: skip
     assert answer.status_code == 401
+
+
+def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
+    assert f'maxlength="{MAX_SECRET_LENGTH}"' in asked.get("/sign-in").text
+    assert sign_in(asked, "s" * MAX_SECRET_LENGTH).status_code == 401
+    too_long = "s" * (MAX_SECRET_LENGTH + 1)
+    for secret, asked_for in [(too_long, "/"), (PASSWORD, f"/{too_long}")] * 10:
+        answer = sign_in(asked, secret, asked_for)
+        assert answer.status_code == 422
+        assert f"at most {MAX_SECRET_LENGTH:,} characters" in answer.text
+        assert too_long not in answer.text
+    # Nothing was tried, so nothing was wrong.
+    assert sign_in(asked).status_code == 303
 
 
 def test_a_refusal_for_failures_is_told_as_any_other(asked: TestClient) -> None:
