@@ -25,7 +25,7 @@ def closing_words(settings: Settings, *, asks: bool = True, command: str = "leak
     """One line: the verdict of the server, or worked out from the spools, and the page or the command for more.
 
     Empty where the program has a run of its own, which has said it. ``asks``: the server, where there is one.
-    ``command``: what has followed the program, for advice.
+    ``command``: what has followed the program to its end, for advice; empty: there is none to give.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -93,4 +93,4 @@ def _worked_out(spools: list[Path], command: str) -> str:
 
 def _advice(verdict: Mapping[str, object], command: str) -> str:
     short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
-    return f"; for a program this short: {command} --per second" if short else ""
+    return f"; for a program this short: {command} --per second" if short and command else ""
