@@ -21,11 +21,12 @@ ASK_AGAIN_SECONDS: Final = 0.05
 READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
-def closing_words(settings: Settings, *, asks: bool = True, command: str = "leakline run") -> str:
+def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
     """One line: the verdict of the server, or worked out from the spools, and the page or the command for more.
 
-    Empty where the program has a run of its own, which has said it. ``asks``: the server, where there is one.
-    ``command``: what has followed the program, for advice.
+    Empty where the program has a run of its own, which has said it. ``unsent``: why the server has not got
+    everything; it is not asked then. ``command``: what has followed the program to its end, for advice; empty: there
+    is none to give.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -33,12 +34,14 @@ def closing_words(settings: Settings, *, asks: bool = True, command: str = "leak
         return "nothing was recorded: the program had ended before it could be looked at"
     if not any(is_ours(path) for path in spools):
         return ""
-    if asks and settings.mode == "online":
+    if settings.mode == "online" and not unsent:
         told = _of_server(settings, command)
         if told is not None:
             return f"{told} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
-        return f"recorded; the verdict: leakline report {where}"
+        return "; ".join(
+            filter(None, ("recorded", unsent, f"the verdict: leakline report {where}"))
+        )
     try:
         told = _worked_out(spools, command)
     except SpoolError as error:
@@ -48,7 +51,7 @@ def closing_words(settings: Settings, *, asks: bool = True, command: str = "leak
         if settings.mode == "online"
         else f"leakline report {where}"
     )
-    return f"{told}; {more}"
+    return "; ".join(filter(None, (told, unsent, more)))
 
 
 def is_ours(path: Path) -> bool:
@@ -93,4 +96,4 @@ def _worked_out(spools: list[Path], command: str) -> str:
 
 def _advice(verdict: Mapping[str, object], command: str) -> str:
     short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
-    return f"; for a program this short: {command} --per second" if short else ""
+    return f"; for a program this short: {command} --per second" if short and command else ""

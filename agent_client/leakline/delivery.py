@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from .errors import ServerRefused, ServerUnreachable
+from .errors import ServerBusy, ServerRefused, ServerUnreachable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,7 +204,18 @@ def accepted_body(outcome: Outcome, server: str) -> dict[str, Any]:
         return dict(outcome.body)
     if isinstance(outcome, Refused):
         raise ServerRefused(outcome.status, outcome.code, outcome.message)
-    raise ServerUnreachable(server, outcome.why, outcome.after_seconds)
+    raise not_now(outcome, server)
+
+
+def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
+    # What answers 200 and is not Leakline's is no server that refuses.
+    kind = ServerUnreachable if outcome.status is None or outcome.status < 400 else ServerBusy
+    return kind(server, outcome.why, outcome.after_seconds)
+
+
+def not_accepted(server: str, status: int, message: str) -> str:
+    """What a refusal of a whole run means, for a person."""
+    return f"{server} does not accept this run ({status}: {message})"
 
 
 def encode(payload: Mapping[str, Any]) -> Body:

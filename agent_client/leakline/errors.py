@@ -5,6 +5,7 @@ LeaklineError            anything we tell a person in one line
 +-- MissingPackage       a framework that a callback is for is not installed; carries its name
 +-- SpoolError           a spool cannot be read; carries the path
 +-- ServerUnreachable    no answer; carries the address
+|   +-- ServerBusy       an answer that says "not now", and why
 +-- ServerRefused        an error answer; carries its status and code
 """
 
@@ -40,13 +41,20 @@ class SpoolError(LeaklineError):
 
 
 class ServerUnreachable(LeaklineError):
-    """``after_seconds``: when to ask again, if the server said so."""
+    """``after_seconds``: when to ask again, if the server said so. ``told``: what was wrong, without what to do."""
+
+    _wrong, _to_do = "no Leakline server answers at {} ({})", "start one with: leakline serve"
 
     def __init__(self, address: str, why: str, after_seconds: float | None = None) -> None:
-        super().__init__(
-            f"no Leakline server answers at {address} ({why}); start one with: leakline serve"
-        )
+        self.told = self._wrong.format(address, why)
+        super().__init__(f"{self.told}; {self._to_do}")
         self.address, self.after_seconds = address, after_seconds
+
+
+class ServerBusy(ServerUnreachable):
+    """It is there: who is told to start one looks in the wrong place."""
+
+    _wrong, _to_do = "{} refuses for now ({})", "try again later, what is recorded is kept"
 
 
 class ServerRefused(LeaklineError):

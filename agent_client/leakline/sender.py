@@ -22,7 +22,17 @@ from typing import Any, Final
 
 from . import breathing
 from .batches import consecutive
-from .delivery import Accepted, Body, Delivery, Outcome, Refused, RetryLater
+from .delivery import (
+    Accepted,
+    Body,
+    Delivery,
+    Outcome,
+    Refused,
+    RetryLater,
+    not_accepted,
+    not_now,
+)
+from .errors import ServerBusy
 from .guard import Guard
 from .notices import Notices
 from .outbox import Outbox
@@ -260,18 +270,16 @@ class Sender:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))
         self._not_before = self._clock() + pause
         self._wake.set()
+        said = not_now(outcome, self._delivery.server)
+        kept = "; the snapshots are kept and sent later" if isinstance(said, ServerBusy) else ""
         self._notices.say(
-            f"no server answers at {self._delivery.server} ({outcome.why}); recording goes on{self._where}",
-            once="unreachable",
+            f"{said.told}{kept}; recording goes on{self._where}", once=type(said).__name__
         )
 
     def _stop(self, outcome: Refused) -> None:
         self._stopped = True
-        self._notices.say(
-            f"{self._delivery.server} does not accept this run ({outcome.status}: {outcome.message}); "
-            f"recording goes on{self._where}",
-            once="stopped",
-        )
+        said = not_accepted(self._delivery.server, outcome.status, outcome.message)
+        self._notices.say(f"{said}; recording goes on{self._where}", once="stopped")
 
 
 def _became(outcome: Outcome) -> str:

@@ -143,17 +143,33 @@ def test_who_stops_watching_leaves_the_process_alone(
     assert (watch.returncode, "Traceback" in errors) == (0, False)
     assert process.poll() is None
     run = request_json(server, "GET", f"/runs/{line.rpartition('/')[2].strip()}")
-    assert (run["state"], run["reason"]) == ("killed", "watched no longer")
+    assert (run["state"], run["reason"]) == (
+        "finished",
+        "watched no longer; the program was still running",
+    )
     assert run["rss_bytes"] > 0
-    # Nobody is in a hurry here: the verdict is waited for, and how to have one of so short a watch is said.
+    # Nobody is in a hurry here: the verdict is waited for. That the program is short nobody knows.
     said = errors.splitlines()[-1]
-    assert said.startswith("leakline: learning: ")
-    assert "; for a program this short: leakline watch --per second -> " in said
+    assert said.startswith("leakline: learning: ") and f" -> {server}/runs/" in said
+    assert "--per second" not in said
     (listed,) = [
         e for e in leakline("runs", "--server", server).output.splitlines() if run["id"] in e
     ]
     # Of minutes it has no generations, which is not none.
-    assert re.search(r" killed {2,}[\d.]+ [KMG]iB ", listed)
+    assert re.search(r" finished {2,}[\d.]+ [KMG]iB ", listed)
+    reported = leakline("report", str(tmp_path / ".leakline")).output
+    assert "attempt 1: watched no longer; the program was still running\n" in reported
+
+
+def test_a_program_that_ended_while_it_was_watched_is_told_how_a_short_one_is_judged(
+    tmp_path: Path, start: Any
+) -> None:
+    process = start(GROWS, "60")
+    watch = watching(tmp_path, process.pid)
+    first_line(tmp_path, watch)
+    process.kill()
+    _, errors = watch.communicate(timeout=60)
+    assert "; for a program this short: leakline watch --per second; " in errors.splitlines()[-1]
 
 
 def test_growth_seen_from_outside_is_not_called_memory_outside_python(

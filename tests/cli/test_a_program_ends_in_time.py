@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -89,8 +90,48 @@ def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
     assert said.returncode == 6
     assert len(list(place.recorded())) == 3
     assert len(mute.taken) == 1
-    assert "leakline sync" in said.stderr.splitlines()[-1]
+    last = said.stderr.splitlines()[-1]
+    assert f"; no Leakline server answers at {mute.address} (" in last and "leakline sync" in last
     assert len(said.stderr.splitlines()) == 2, said.stderr
+
+
+@pytest.fixture(scope="module")
+def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address of a server that asks who everybody is, and a token that may read there and no more."""
+    folder = tmp_path_factory.mktemp("asks")
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "LEAKLINE_ADMIN_PASSWORD": "of nobody else",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0"],
+        cwd=folder, stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    address = "http://" + process.stdout.readline().split("http://")[1].split()[0]
+    made = [sys.executable, "-m", "leakline", "token", "create", "--scope", "read"]
+    token = subprocess.check_output(made, cwd=folder, env=environment, text=True).strip()
+    yield address, token
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [("", 401), ("lkl_" + "0" * 43, 401), ("of a reader", 403)]
+)
+def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
+    place: Place, that_asks: tuple[str, str], token: str, status: int
+) -> None:
+    address, of_a_reader = that_asks
+    shown = of_a_reader if token == "of a reader" else token
+    more = {"LEAKLINE_TOKEN": shown} if shown else {}
+    said = place.python("print('hello')", "--server", address, **more)
+    assert (said.returncode, said.stdout) == (0, "hello\n")
+    last = said.stderr.splitlines()[-1]
+    assert last.startswith("leakline: learning: ")
+    assert f"; {address} does not accept this run ({status}: " in last
+    assert "; upload it with: leakline sync " in last
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.programs import Place
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_what_a_terminal_sends_to_all_is_not_sent_twice(place: Place) -> None:
     os.close(terminal)
 
 
-def test_the_programs_own_sitecustomize_runs_and_the_environment_is_as_it_was(place: Place) -> None:
+def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(place: Place) -> None:
     own = place.folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = __file__\n")
@@ -145,6 +149,30 @@ def test_the_programs_own_sitecustomize_runs_and_the_environment_is_as_it_was(pl
         f"{own / 'sitecustomize.py'} False",
     ]
     assert len(list(place.recorded())) == 1
+
+
+def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
+    place: Place,
+) -> None:
+    """By the names that docs/run.md lists, and no other of ours."""
+    place.write(
+        """
+        import os, leakline
+        print(*sorted(name for name in os.environ if "LEAKLINE" in name))
+        leakline.init()
+        """,
+        "child.py",
+    )
+    said = place.python(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n",
+        "--quiet", "--project", "own",
+    )  # fmt: skip
+    told = (ROOT / "docs" / "run.md").read_text().split("The run stays in its environment")[1]
+    names = re.findall(r"`(_?LEAKLINE_\w+)`", told.partition("\n\n")[0])
+    assert said.stdout.split() == sorted(names)
+    recorded = list(place.recorded())
+    assert sorted(each.process.role for each in recorded) == ["child", "main"]
+    assert len({each.header.id for each in recorded}) == 1
 
 
 def test_a_program_without_leakline_is_left_alone_by_our_folder(place: Place) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import leakline as leakline_itself
 from leakline.cli import COMMANDS as ALL
 
 COMMANDS = (("runs",), ("verdict", "app/leaking"), ("compare", "run1", "run2"), ("top", "run1"))
@@ -93,6 +94,21 @@ def test_a_wrong_option_of_the_server_is_not_called_a_variable(
     assert said.status == 2
     (line,) = said.errors.splitlines()
     assert line.startswith(f"leakline: argument {option}={value!r}: must be ")
+
+
+def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_path: Path) -> None:
+    """Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned."""
+    folder = str(Path(leakline_itself.__file__).parents[1])
+    for arguments, said in (
+        (("--version",), f"leakline {leakline_itself.__version__}\n"),
+        (("report", "--markdown", "."), ""),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "leakline", *arguments],
+            cwd=tmp_path, env={"PYTHONPATH": folder}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout == said
+        assert "Traceback" not in done.stderr
 
 
 def ended(output: int | None, *arguments: str) -> tuple[int, str]:

@@ -68,6 +68,26 @@ def test_a_server_that_is_slow_to_say_it_costs_a_tenth_of_a_second(
     assert "not everything was sent" not in caplog.text
 
 
+def test_a_server_that_refuses_for_now_is_not_called_absent(
+    server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
+    server.answer(503, full)
+    train(server.address)
+    (said,) = [line for line in caplog.messages if "disk of the server" in line]
+    assert said.startswith(
+        f"leakline: {server.address} refuses for now (the disk of the server is full); "
+        "the snapshots are kept and sent later; recording goes on to "
+    )
+    assert "no Leakline server answers" not in caplog.text
+
+
+def test_a_server_that_is_absent_is_called_so(caplog: pytest.LogCaptureFixture) -> None:
+    train("http://127.0.0.1:9")
+    (said,) = [line for line in caplog.messages if "recording goes on" in line]
+    assert said.startswith("leakline: no Leakline server answers at http://127.0.0.1:9 (")
+
+
 def test_a_quiet_run_asks_nothing(server: Any) -> None:
     run = leakline.init(server=server.address, quiet=True)
     run.finish()

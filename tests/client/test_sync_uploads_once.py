@@ -26,6 +26,29 @@ def test_nobody_there_is_one_line_and_status_1(
     assert "leakline serve" in capsys.readouterr().err
 
 
+def test_a_server_with_a_full_disk_is_told_as_one_that_refuses_for_now(
+    spool_directory: Path, server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record("one")
+    full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
+    server.answer(503, full, Retry_After="5")
+    assert main(["sync", str(spool_directory), "--server", server.address]) == 1
+    assert capsys.readouterr().err == (
+        f"leakline: {server.address} refuses for now (the disk of the server is full); "
+        "try again later, what is recorded is kept\n"
+    )
+
+
+def test_an_answer_of_another_program_is_told_as_that_of_no_server(
+    spool_directory: Path, server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record("one")
+    server.answer(200, b"<html>hello</html>")
+    assert main(["sync", str(spool_directory), "--server", server.address]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Leakline server answers" in line and "leakline serve" in line
+
+
 def test_everything_is_uploaded_once(
     spool_directory: Path, server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

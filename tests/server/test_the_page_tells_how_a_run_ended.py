@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from leakline.endings import UNWATCHED
 from leakline_server.web import ending_view, inventory
 from leakline_server.web.run_view import progress
 
@@ -50,6 +51,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
     [
         ("running", "", "running"),
         ("finished", "", "finished"),
+        ("finished", UNWATCHED, "watched no longer; the program was still running"),
         ("silent", "", "silent"),
         ("failed", "", "failed"),
         ("failed", "ValueError", "failed: ValueError"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from .. import __version__
 from ..errors import LeaklineError
 from .printing import open_what_is_closed, plain, plainly
 
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Live memory telemetry for training runs.",
         epilog="example: leakline serve, then in another terminal: leakline runs",
     )
-    parser.add_argument("--version", action="version", version=f"leakline {_version()}")
+    parser.add_argument("--version", action="version", version=f"leakline {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, summary in COMMANDS.items():
         if command != name:
@@ -90,9 +91,3 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         line = plain(" ".join(message.split()))
         self.exit(2, f"{self.prog}: {line}; see: {self.prog} --help\n")
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("leakline")

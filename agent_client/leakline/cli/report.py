@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from importlib.metadata import version
 from pathlib import Path
 
+from .. import __version__
 from ..report import report_items, report_markdown, report_text
 from ..report.markdown import Origin
 
@@ -44,4 +44,4 @@ def main(options: argparse.Namespace) -> int:
 def made_now(server: str = "", link: str = "") -> Origin:
     """What a report in Markdown says of itself."""
     made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return Origin(made_at, version("leakline"), server, link)
+    return Origin(made_at, __version__, server, link)

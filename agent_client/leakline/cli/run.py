@@ -25,8 +25,8 @@ from pathlib import Path
 
 from ..analysis.units import UNITS_OF_TIME
 from ..closing import closing_words, is_ours
-from ..delivery import Delivery
-from ..errors import BadArgument, LeaklineError, ServerUnreachable, SpoolError
+from ..delivery import Delivery, not_accepted
+from ..errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
 from ..launching import Program, end_of, leave_as, plan_for
 from ..leftovers import settle
 from ..names import readable_name
@@ -154,11 +154,13 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
         words = f"not everything was sent; upload it with: leakline sync {where}"
     with program.afterwards(AFTERWARDS_SECONDS):
         _settle_all(settings, program.pid, end)
-        has_answered = settings.mode == "online" and _send_what_is_left(settings)
-        if has_answered:
+        unsent = _send_what_is_left(settings) if settings.mode == "online" else ""
+        if unsent:
+            words = f"{unsent}; upload it with: leakline sync {where}"
+        elif settings.mode == "online":
             words = f"the verdict is not ready yet; in a few seconds: {settings.url}"
         if not (settings.quiet or settings.rank > 0):
-            words = closing_words(settings, asks=has_answered)
+            words = closing_words(settings, unsent=unsent)
     return words
 
 
@@ -175,10 +177,11 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
             settle(path, known, knows_better=of_program == [path] and is_ours(path))
 
 
-def _send_what_is_left(settings: Settings) -> bool:
-    """Of the killed, of those without a server for a while, and of the many that were too short for one. Whether the
-    server answers: one that does not is not asked again.
+def _send_what_is_left(settings: Settings) -> str:
+    """Of the killed, of those without a server for a while, and of the many that were too short for one. Why the server
+    has not got everything, or empty: one that does not answer is not asked again.
     """
+    unsent = ""
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=ANSWER_SECONDS, ca_file=settings.ca_file
     )
@@ -186,11 +189,13 @@ def _send_what_is_left(settings: Settings) -> bool:
         for path in sorted(settings.run_directory.glob("*.spool")):
             try:
                 upload(path, delivery)
-            except ServerUnreachable:
-                return False
-            except LeaklineError:
+            except ServerUnreachable as error:
+                return error.told
+            except ServerRefused as error:
+                unsent = not_accepted(settings.server, error.status, str(error))
+            except SpoolError:
                 continue
-    return True
+    return unsent
 
 
 def _is_of(path: Path, pid: int) -> bool:

@@ -14,6 +14,7 @@ import argparse
 import sys
 
 from ..closing import closing_words
+from ..endings import UNWATCHED
 from ..errors import BadArgument
 from ..watching import Watch, check, wait_for_end
 from .children import ends_by_signals
@@ -35,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
     if settings.mode == "disabled":
         return 0
     watch = Watch(settings, options.pid, options.per)
-    state, reason = "terminated", "watched no longer"
+    state, reason = "finished", UNWATCHED
     try:
         with ends_by_signals():
             watch.begin()
@@ -48,5 +49,7 @@ def main(options: argparse.Namespace) -> int:
         watch.end(state, reason)
     # Nobody waits for the end of this process as for that of a training: the verdict may take its time.
     if not settings.quiet:
-        print(f"leakline: {closing_words(settings, command='leakline watch')}", file=sys.stderr)
+        # How long it is watched is for whoever stopped that to say, so the program is not called short.
+        advised = "" if reason == UNWATCHED else "leakline watch"
+        print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
     return 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..endings import UNWATCHED
 from ..kills import killed_for_memory, last_readings
 from ..snapshot import Batch, ProcessIdentity
 from ..spool import is_live, read_end
@@ -25,7 +26,7 @@ class Ending:
 
 
 def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> Ending | None:
-    """None of a process that finished, or goes on. Raises SpoolError."""
+    """None of a process that finished, or goes on as far as is known here. Raises SpoolError."""
     how = _how(path, batches)
     if how is None:
         return None
@@ -49,7 +50,9 @@ def _how(path: Path, batches: Sequence[Batch]) -> str | None:
         return f"terminated by {reason}" if reason else "terminated"
     if end["state"] == "killed":
         return f"killed by {reason}" if reason else "killed"
-    return "without a word" if end["state"] == "silent" else None
+    if end["state"] == "silent":
+        return "without a word"
+    return reason if reason == UNWATCHED else None
 
 
 def _lines(batches: Sequence[Batch]) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Imported by `site` in each interpreter that `leakline run` starts, before the program: observe it.
 
 Without a plan of ours in the environment it does nothing. It stands in front of a sitecustomize of the user's, which is
-imported first, from the same path without us. What we have changed of the environment is put back: what the program
-starts itself is not observed, but where it is a launcher of ranks, which does nothing else.
+imported first, from the same path without us. Our folder and the plan are taken out of the environment again: what the
+program starts itself is not observed, but where it is a launcher of ranks, which does nothing else. The names of the
+run stay there: what calls `leakline.init` joins it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _with_value(word: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """1. the user's own  2. say that this interpreter is here  3. the environment as it was  4. observe."""
+    """1. the user's own  2. say that this interpreter is here  3. the path as it was  4. observe."""
     plan = json.loads(os.environ.get(PLAN, "null"))
     try:
         _import_the_other(None if plan is None else plan["startup"])

@@ -21,6 +21,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from leakline.analysis.wording import count_of
+from leakline.endings import UNWATCHED
 
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
@@ -85,11 +86,19 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
-    why = f" ({run.reason})" if run.reason else ""
-    summary = f"{run.state.capitalize()}{why} after {_generations(run)}. {run.verdict.summary}"
-    title = f"Run {run.state}: {run.project}/{run.name}"
+    title, how = _told_end(run)
+    summary = f"{how}. {run.verdict.summary}"
     facts = run_facts(event, run, summary, [_AFTER] if run.state != "finished" else [], title)
     return _alert(event, run, RUN, _attempt(run), facts)
+
+
+def _told_end(run: ExaminedRun) -> tuple[str, str]:
+    """Title and sentence. Of a program that goes on nobody must read that it finished."""
+    after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
+    if run.state == "finished" and run.reason == UNWATCHED:
+        return f"Run watched no longer: {name}", f"{after.capitalize()} {run.reason}"
+    why = f" ({run.reason})" if run.reason else ""
+    return f"Run {run.state}: {name}", f"{run.state.capitalize()}{why} {after}"
 
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:

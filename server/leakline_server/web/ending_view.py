@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leakline.accounts import DROPPED, THINNED
+from leakline.endings import UNWATCHED
 from leakline.kills import MEMORY
 
 from ..store import ends
@@ -57,6 +58,8 @@ def ending(run: Json) -> str:
         return "killed by memory"
     if state == "killed" and reason:
         return f"terminated by {'Ctrl-C' if reason == 'KeyboardInterrupt' else reason}"
+    if state == "finished" and reason == UNWATCHED:
+        return str(reason)
     return f"failed: {reason}" if state == "failed" and reason else str(state)
 
 

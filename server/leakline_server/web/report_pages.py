@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Final
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from leakline import __version__
 from leakline.analysis.results import to_json
 from leakline.report.comparison import (
     ComparisonTold,
@@ -112,7 +112,7 @@ def _made(
     """``path`` and ``query`` are those of the page that goes on its way."""
     now, server = formats.moment(time.time()), address_of(request, use)
     asked = f"?{urlencode(query)}" if query else ""
-    return Made(now, formats.clock(now), version("leakline"), server, f"{server}{path}{asked}")
+    return Made(now, formats.clock(now), __version__, server, f"{server}{path}{asked}")
 
 
 def _origin(made: Made) -> Origin:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
+from leakline import __version__
 from leakline.probes.native import why_not_native as why_no_native_client
 
 from .. import issuing
@@ -53,7 +53,7 @@ def section(
 def _found(use: Services, metrics: Metrics) -> Found:
     engine = use.engine
     return Found(
-        version=_version(),
+        version=__version__,
         config=use.config,
         database=disk.called(engine),
         schema=migrate.current(engine),
@@ -75,11 +75,6 @@ def _found(use: Services, metrics: Metrics) -> Found:
         why_not_native=why_not_native(),
         why_no_native_client=why_no_native_client(),
     )
-
-
-@cache
-def _version() -> str:
-    return version("leakline")
 
 
 @cache

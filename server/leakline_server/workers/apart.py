@@ -21,9 +21,9 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import IO, Any, Final, Literal
 
+from leakline import __version__
 from leakline.analysis.priority import DEFAULTS, Priorities
 
 from ..store import damage
@@ -76,7 +76,7 @@ class Apart:
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities
-        self._version = version("leakline")
+        self._version = __version__
         self._process: subprocess.Popen[bytes] | None = None
         # Instead of the process, until when by the monotonic clock.
         self._here: Look | None = None
@@ -227,8 +227,8 @@ def main() -> None:
         os.nice(NICE)
     with contextlib.suppress(EOFError, BrokenPipeError):
         given: _Given = pickle.load(asked)
-        mine = version("leakline")
-        _tell(answers, "" if mine == given.version else f"leakline {mine} was installed meanwhile")
+        same = __version__ == given.version
+        _tell(answers, "" if same else f"leakline {__version__} was installed meanwhile")
         engine = open_engine(given.database_url)
         looking = Looking(engine, priorities=given.priorities)
         gc.freeze()

@@ -14,6 +14,7 @@ from leakline.analysis.results import (
     OomForecast,
     Verdict,
 )
+from leakline.endings import UNWATCHED
 from leakline_server.alerts.lifecycle import (
     DAY_SECONDS,
     OomTold,
@@ -157,6 +158,16 @@ def test_an_end_is_told_with_its_reason(state: str, event: str, urgent: bool) ->
     assert alert.payload["title"] == f"Run {state}: erl-trading/before-fix"
     assert alert.payload["summary"].startswith(
         f"{state.capitalize()} (SIGTERM <b>) after 25 generations."
+    )
+
+
+def test_a_program_that_is_watched_no_longer_is_not_told_as_finished_nor_as_killed() -> None:
+    alert = end_alert(ended("finished", reason=UNWATCHED))
+    assert alert is not None
+    assert (alert.event, alert.urgent) == ("run.finished", False)
+    assert alert.payload["title"] == "Run watched no longer: erl-trading/before-fix"
+    assert alert.payload["summary"].startswith(
+        "After 25 generations watched no longer; the program was still running. "
     )
 
 
