@@ -151,6 +151,12 @@ def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
         yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
 
 
+def by_the_second(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
+    """As by_the_minute, and young enough to be counted by seconds."""
+    for number, each in enumerate(by_the_minute(snapshots)):
+        yield replace(each, time=STARTED + number, monotonic=float(number))
+
+
 def post_run(
     address: str,
     header: RunHeader,

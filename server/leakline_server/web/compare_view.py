@@ -114,7 +114,7 @@ def compare_page(
                 axis_of_both(before, after), comparison, trends, unit, process, after["environment"]
             )
         ),
-        books=_books(axis, (before, after), books, unit) if alike else (),
+        books=_books(axis, (before, after), books, unit) if _has_books(axis) and alike else (),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
         lines_href=_address("/compare/lines", before, after),
@@ -128,12 +128,13 @@ def compared_lines(
     axis, ends = axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
-    found = [
-        in_phase_order(run, charts.books_within(each, *ends))
-        for run, each in zip((before, after), books, strict=True)
-    ]
-    both = _books_charts(axis, _merged((before, after), found), found)
-    drawn = [charts.overlay_chart(axis, *trends), *both]
+    drawn = [charts.overlay_chart(axis, *trends)]
+    if _has_books(axis):
+        found = [
+            in_phase_order(run, charts.books_within(each, *ends))
+            for run, each in zip((before, after), books, strict=True)
+        ]
+        drawn += _books_charts(axis, _merged((before, after), found), found)
     return {chart.id: chart.lines for chart in drawn if chart is not None}
 
 
@@ -142,6 +143,12 @@ def axis_of(run: Json) -> Axis:
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
+
+
+def _has_books(axis: Axis) -> bool:
+    """As on the page of one run: a program that counts no generations has no phases to book growth to, and its books
+    are by the second, which would stretch an axis of minutes."""
+    return axis.unit == "generation"
 
 
 def axis_of_both(before: Json, after: Json) -> Axis | None:
