@@ -151,10 +151,11 @@ def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
         yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
 
 
-def by_the_second(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
-    """As by_the_minute, and young enough to be counted by seconds."""
+def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
+    """As by_the_minute, and young enough to be counted by seconds; so many of them ``apart``."""
     for number, each in enumerate(by_the_minute(snapshots)):
-        yield replace(each, time=STARTED + number, monotonic=float(number))
+        at = number * apart
+        yield replace(each, time=STARTED + at, monotonic=at)
 
 
 def post_run(

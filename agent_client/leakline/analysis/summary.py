@@ -14,6 +14,7 @@ from .wording import (
     format_change,
     format_count,
     ordinal,
+    seen_of,
     short_name,
 )
 
@@ -199,16 +200,18 @@ def summary_sentence(
     filling: Sequence[str],
     visible: bool,
     periods: dict[str, int],
+    passed: int | None = None,
 ) -> str:
-    """The sentence of the whole run."""
+    """The sentence of the whole run. ``passed``: as in `Verdict`."""
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
         more = len(active) - 1
         tail = f"; and {more} more finding{'s' if more > 1 else ''}" if more else ""
         return finding_sentence(active[0], unit, periods.get(active[0].fingerprint)) + tail
     change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
+    seen = seen_of(generations, passed, unit)
     if status == "learning":
-        return f"Learning: {generations} {unit}{'s' if generations != 1 else ''} seen, too few to judge"
+        return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
         stopped = next(f for f in findings if f.status == "recovered")
         return f"Recovered: it no longer grows ({finding_sentence(stopped, unit)})"
@@ -222,8 +225,8 @@ def summary_sentence(
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
         between = f"{format_change(growth.low)} to {format_change(growth.high)}"
-        return f"No leak so far: memory changes by {change} ({between}) over only {generations} {unit}s{note}"
-    told = f": memory changes by {change} over {generations} {unit}s" if change else ""
+        return f"No leak so far: memory changes by {change} ({between}) over only {seen}{note}"
+    told = f": memory changes by {change} over {seen}" if change else ""
     return f"No leak{told}{note}"
 
 

@@ -23,6 +23,13 @@ def count_of(number: float, unit: str) -> str:
     return f"{format_count(number)} {unit}{'' if number == 1 else 's'}"
 
 
+def seen_of(number: int, passed: int | None, unit: str) -> str:
+    """``59 seconds``; ``59 readings in 581 seconds`` where so many ``passed`` and not each was read."""
+    if passed is None:
+        return count_of(number, unit)
+    return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
+
+
 def entries_in(number: float, container: str) -> str:
     """``1 more entry in Trainer.history``, ``3,000 more entries in …``."""
     count = format_count(number)

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import count_of, worded
-from ..report.facts import finding_facts, forecast, interval
+from ..analysis.wording import worded
+from ..report.facts import finding_facts, forecast, interval, seen
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
 from .gates import (
@@ -91,7 +91,7 @@ def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:
     return run_markdown(
         RunTold(
             project=run["project"], name=run["name"], id=run["id"], state=run["state"],
-            progress=count_of(verdict["generations"], verdict["unit"]),
+            progress=seen(verdict),
             started=run["started_at"], verdict=verdict, books=asker.get(f"{address}/books"),
             types=asker.get(f"{address}/types")["items"], environment=run["environment"],
             origin=made_now(asker.server, f"{asker.server}{address}"), unit=verdict["unit"],
@@ -104,7 +104,7 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
     yield worded(verdict["status"], verdict["summary"])
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:
-        yield f"after {verdict['generations']} {unit}s: {interval(growth)} per {unit}"
+        yield f"after {seen(verdict)}: {interval(growth)} per {unit}"
     for number, finding in enumerate(verdict["findings"], 1):
         yield ""
         yield from _finding(number, finding, unit)

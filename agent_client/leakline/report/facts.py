@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.plan import plain_number
-from ..analysis.wording import count_of, format_bytes, format_change, format_count
+from ..analysis.units import UNITS_OF_TIME
+from ..analysis.wording import count_of, format_bytes, format_change, format_count, seen_of
 
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
@@ -40,6 +41,19 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
     start = finding["started_at_generation"]
     if start is not None:
         yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def seen(verdict: Json) -> str:
+    """``14 generations``, ``59 readings in 581 seconds``: what it is of. That of an older server knows no time."""
+    return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
+
+
+def compared(comparison: Json, unit: str) -> str:
+    """As `seen`, of what both runs have."""
+    number, passed = (
+        comparison.get(name) for name in ("generations_compared", "generations_passed")
+    )
+    return seen_of(number or 0, passed, unit)
 
 
 def _per_unit(suspect: Json, unit: str) -> str:
@@ -93,9 +107,14 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
 
 
 def memory_title(comparison: Json, unit: str) -> str:
-    """``memory after 7 generations``: of the newest that both runs have; empty where there is none."""
+    """``memory after 7 generations``, ``memory at second 50``: of the newest that both runs have; empty where there is
+    none."""
     found = comparison.get("memory_after")
-    return f"memory after {count_of(found['generations'], unit)}" if found else ""
+    if not found:
+        return ""
+    if unit in UNITS_OF_TIME:
+        return f"memory at {unit} {found['generation']:,}"
+    return f"memory after {count_of(found['generations'], unit)}"
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from leakline.analysis.gauges import SAME_PERCENT as GAUGES_SAME
 from leakline.analysis.plan import plain_number
 from leakline.analysis.results import Books
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.report.facts import memory_title
+from leakline.report.facts import compared, memory_title
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Line, Palette, Points
@@ -171,7 +171,7 @@ def _side(run: Json) -> Side:
 def _support(comparison: Json, unit: str) -> str:
     number = comparison["generations_compared"]
     meaning = outcome_of(comparison["outcome"]).meaning
-    return f"{meaning} Compared over {number:,} {plural(unit, number)} that both runs have.{_without(number, unit)}"
+    return f"{meaning} Compared over {compared(comparison, unit)} that both runs have.{_without(number, unit)}"
 
 
 def _without(generations: int, unit: str) -> str:
@@ -202,11 +202,13 @@ def _memory_after(comparison: Json, unit: str) -> list[ChangeTile]:
     found = comparison.get("memory_after")
     if found is None:
         return []
-    return [
-        _change(
-            f"AFTER {found['generations']:,}", memory_title(comparison, unit), found, formats.size
-        )
-    ]
+    return [_change(_when(found, unit), memory_title(comparison, unit), found, formats.size)]
+
+
+def _when(found: Json, unit: str) -> str:
+    if unit in UNITS_OF_TIME:
+        return f"AT {unit.upper()} {found['generation']:,}"
+    return f"AFTER {found['generations']:,}"
 
 
 def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
