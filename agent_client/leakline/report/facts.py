@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from ..analysis.plan import plain_number
 from ..analysis.units import UNITS_OF_TIME
-from ..analysis.wording import count_of, format_bytes, format_change, format_count, seen_of
+from ..analysis.wording import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    processes_told,
+    seen_of,
+)
 
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
@@ -34,13 +41,20 @@ def leading_finding(verdict: Json | None) -> Json | None:
 
 def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
     """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
-    yield "where", write(finding["phase"]) if finding["phase"] else "no single phase"
+    phase = write(finding["phase"]) if finding["phase"] else "no single phase"
+    yield "where", phase + of_process(finding, write)
     for suspect in finding["suspects"]:
         yield "what", f"{write(suspect['name'])} ({suspect['role']}){_per_unit(suspect, unit)}"
     yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
     start = finding["started_at_generation"]
     if start is not None:
         yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def of_process(finding: Json, write: Write = str) -> str:
+    """``, rank 1 main``: of a run with several processes that which the finding is of, else nothing."""
+    named = finding.get("process")
+    return f", {write(processes_told(named))}" if named else ""
 
 
 def seen(verdict: Json) -> str:
