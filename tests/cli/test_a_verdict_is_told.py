@@ -112,3 +112,16 @@ def test_the_rank_that_leaks_is_named_in_every_form(leakline: Any, server: str) 
     markdown = leakline(*asked, "--markdown").output
     assert "| where | `evaluate`, 100 % of the growth, `rank 1 main` |" in markdown
     assert "- where: `evaluate`, `rank 1 main`" in markdown
+
+
+def test_it_says_of_which_run_it_is_and_how_that_ended(leakline: Any, server: str) -> None:
+    assert (
+        f"\napp/leaking, finished\n{server}/runs/run1\n"
+        in leakline("verdict", "run1", "--server", server).output
+    )
+    header = RunHeader("died", "app", "died", "minute", None, STARTED)
+    request_json(server, "POST", "/runs", header_to_wire(header))
+    request_json(server, "PATCH", "/runs/died", {"state": "failed", "reason": "ValueError"})
+    output = leakline("verdict", "app/died", "--server", server).output
+    assert output.startswith("learning: Nothing to say yet: no minute has ended\n")
+    assert "\napp/died, failed: ValueError\n" in output

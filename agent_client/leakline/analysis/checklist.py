@@ -15,6 +15,7 @@ from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, HeldAgainst, Verdict
 from .since import Since, Told
+from .units import UNITS_OF_TIME
 from .wording import count_of, format_bytes, format_change, format_count, seen_of
 
 _GPU_KINDS: Final = ("gpu", "gpu_fragmentation")
@@ -109,6 +110,8 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 
 
 def _too_few(seen: Since) -> Answer:
+    if seen.unit in UNITS_OF_TIME and seen.generations < 2:
+        return "not_yet", f"No {seen.unit} has ended yet."
     return (
         "not_yet",
         f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to tell.",

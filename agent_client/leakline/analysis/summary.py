@@ -8,6 +8,7 @@ from typing import Any, Final
 from .budgets import budget_title
 from .plan import band_title
 from .results import Finding, Interval, Status
+from .units import UNITS_OF_TIME
 from .wording import (
     entries_in,
     format_bytes,
@@ -211,6 +212,9 @@ def summary_sentence(
         return _of_whom(active[0], unit, periods) + tail
     change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
     seen = seen_of(generations, passed, unit)
+    # The only minute there is goes on, or was cut short by the end.
+    if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
+        return nothing_yet(unit)
     if status == "learning":
         return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
@@ -229,6 +233,11 @@ def summary_sentence(
         return f"No leak so far: memory changes by {change} ({between}) over only {seen}{note}"
     told = f": memory changes by {change} over {seen}" if change else ""
     return f"No leak{told}{note}"
+
+
+def nothing_yet(unit: str) -> str:
+    """Of a run of which there is too little for even a number."""
+    return f"Nothing to say yet: no {unit} has ended"
 
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:

@@ -31,7 +31,7 @@ from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
 from .spans import union
 from .study import LaneStudy, Moment
-from .summary import summary_sentence
+from .summary import nothing_yet, summary_sentence
 from .thinning import PLANS, thinned
 from .trend import theil_sen
 from .units import passed
@@ -95,7 +95,7 @@ def _verdict(
     if not told:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
-            f"Learning: no {history.unit} seen yet", None, None,
+            nothing_yet(history.unit), None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
             fixes=check_promises(history, [(s, None) for s in every]),
             effects=effects_within(history, every),

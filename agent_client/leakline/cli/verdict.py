@@ -22,6 +22,7 @@ from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import worded
 from ..report.facts import finding_facts, forecast, interval, seen
+from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
 from .gates import (
@@ -57,8 +58,14 @@ def main(options: argparse.Namespace) -> int:
         print(_markdown(asker, run, verdict), end="")
     else:
         print("\n".join(told(verdict)))
-        print(f"\n{asker.server}/runs/{run}")
+        print(f"\n{_whose(asker.get(f'/runs/{run}'))}\n{asker.server}/runs/{run}")
     return _gate(options, verdict, f"{asker.server}/runs/{run}")
+
+
+def _whose(run: Mapping[str, Any]) -> str:
+    """``erl-trading/before-fix, killed: SIGTERM``: of which run it is, and how that ended or that it goes on."""
+    how = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
+    return plain(f"{run['project']}/{run['name']}, {how}")
 
 
 def _gate(options: argparse.Namespace, verdict: Mapping[str, Any], page: str) -> int:
