@@ -12,6 +12,7 @@ from .delivery import Accepted, Delivery, one_line
 from .errors import SpoolError
 from .goodbye import LINE_LIMIT
 from .settings import Settings
+from .sizes import worded
 from .spool import read_header
 
 # For the server to have looked at the end of the run.
@@ -74,7 +75,8 @@ def _of_server(settings: Settings, command: str) -> str | None:
             verdict = delivery.request("GET", f"/runs/{settings.run_id}/verdict")
             if not (isinstance(run, Accepted) and isinstance(verdict, Accepted)):
                 return None
-            before, said = said, f"{verdict.body.get('status')}: {verdict.body.get('summary')}"
+            status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
+            before, said = said, worded(status, summary)
             if run.body.get("state") != "running" and said == before:
                 return one_line(said + _advice(verdict.body, command), LINE_LIMIT)
             time.sleep(ASK_AGAIN_SECONDS)
@@ -85,7 +87,6 @@ def _of_server(settings: Settings, command: str) -> str | None:
 
 def _worked_out(spools: list[Path], command: str) -> str:
     from .analysis import examine
-    from .analysis.wording import worded
     from .report import load
 
     verdict = examine(load(spools).history)

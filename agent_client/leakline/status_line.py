@@ -57,9 +57,9 @@ class StatusLine:
         if verdict is None:
             return NO_VERDICT
         # Loaded by whoever has worked it out.
-        from .analysis.wording import count_of, worded
+        from .analysis.wording import seen_of, worded
 
-        seen = count_of(verdict.generations, verdict.unit)
+        seen = seen_of(verdict.generations, verdict.generations_passed, verdict.unit)
         return f"after {seen} {worded(verdict.status, verdict.summary)}"
 
 

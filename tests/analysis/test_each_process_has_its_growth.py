@@ -77,6 +77,13 @@ def test_ranks_that_leak_alike_are_both_named_by_their_one_finding() -> None:
     assert [each.findings for each in verdict.processes] == [(finding.fingerprint,)] * 2
 
 
+def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
+    assert examine(ranks(False, True)).summary.endswith(" (rank 1 main)")
+    assert examine(ranks(True, True)).summary.endswith(" (rank 0 main, rank 1 main)")
+    assert examine(ranks(*6 * [True])).summary.endswith("rank 3 main and 2 more)")
+    assert "rank" not in examine(ranks(True)).summary
+
+
 def test_the_attempts_of_a_rank_are_told_once_with_the_newest_process() -> None:
     first = Training(leaks=(kept_environments(),), generations=12, instance="a")
     second = replace(first, instance="b", attempt=2, first_generation=12)

@@ -56,6 +56,28 @@ def test_seconds_are_counted_where_that_is_asked() -> None:
     assert examine(history("minute", read)).generations == 1
 
 
+@pytest.mark.parametrize("unit", ["minute", "second"])
+def test_before_a_minute_has_ended_there_is_nothing_to_say(unit: str) -> None:
+    said = f"Nothing to say yet: no {unit} has ended"
+    assert examine(history(unit)).summary == said
+    seconds = range(12) if unit == "minute" else range(1)
+    verdict = examine(history(unit, batch(seconds)))
+    assert (verdict.status, verdict.generations, verdict.summary) == ("learning", 1, said)
+    assert f"No {unit} has ended yet." in {each.sentence for each in verdict.checklist}
+    assert examine(history("minute", batch(range(0, 61, 12)))).summary == (
+        "Learning: 2 minutes seen, too few to judge"
+    )
+
+
+def test_time_passes_where_nothing_was_read_and_generations_do_not() -> None:
+    every_ten = examine(history("second", batch(range(0, 40, 10))))
+    assert (every_ten.generations, every_ten.generations_passed) == (4, 31)
+    assert every_ten.summary == "Learning: 4 readings in 31 seconds, too few to judge"
+    assert examine(history("second", batch(range(20)))).generations_passed is None
+    generations = history("generation", batch(range(0, 40, 10), generations=True))
+    assert examine(generations).generations_passed is None
+
+
 def test_an_older_run_goes_on_by_the_minute() -> None:
     assert examine(history("second", batch(range(601)))).unit == "second"
     grown = examine(history("second", batch(range(1260))))

@@ -85,6 +85,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
         "run", "unit", "generations", "status", "summary", "growth_bytes_per_generation", "explained_share",
         "findings", "ruled_out", "oom", "fixes", "effects", "bands", "budgets",
         "settled_at_generation", "forecast_score", "checklist", "processes", "duration", "attempts",
+        "generations_passed",
     } == set(verdict)  # fmt: skip
     finding = verdict["findings"][0]
     assert {

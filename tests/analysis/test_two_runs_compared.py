@@ -222,7 +222,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert set(result) == {
         "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
         "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
-        "by_gauge", "survival", "effects", "memory_after",
+        "by_gauge", "survival", "effects", "memory_after", "generations_passed",
     }  # fmt: skip
     growth = result["growth_bytes_per_generation"]
     assert set(growth) == {"before", "after", "change_percent", "difference"}

@@ -39,7 +39,7 @@ RUN = RunHistory("r")
 
 def seen(generations: int = 10, *, complete: int = 10, ended: bool = False) -> Since:
     told = SimpleNamespace(
-        unit="generation", generations=generations, complete=complete, ended=ended
+        unit="generation", generations=generations, passed=None, complete=complete, ended=ended
     )
     return cast(Since, told)
 

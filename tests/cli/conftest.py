@@ -151,6 +151,13 @@ def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
         yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
 
 
+def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
+    """As by_the_minute, and young enough to be counted by seconds; so many of them ``apart``."""
+    for number, each in enumerate(by_the_minute(snapshots)):
+        at = number * apart
+        yield replace(each, time=STARTED + at, monotonic=at)
+
+
 def post_run(
     address: str,
     header: RunHeader,
@@ -162,9 +169,12 @@ def post_run(
     batch = Batch(ProcessIdentity(f"process of {header.id}"), tuple(counted(made_snapshots(leak))))
     request_json(address, "POST", f"/runs/{header.id}/batches", batch_to_wire(batch))
     request_json(address, "PATCH", f"/runs/{header.id}", {"state": "finished"})
+    wait_for_verdict(address, header.id, lambda found: found["generations"] >= GENERATIONS)
+
+
+def wait_for_verdict(address: str, run: str, is_whole: Callable[[dict[str, Any]], bool]) -> None:
     pause, deadline = threading.Event(), time.monotonic() + 20
-    path = f"/runs/{header.id}/verdict"
-    while request_json(address, "GET", path)["generations"] < GENERATIONS:
+    while not is_whole(request_json(address, "GET", f"/runs/{run}/verdict")):
         assert time.monotonic() < deadline
         pause.wait(0.05)
 

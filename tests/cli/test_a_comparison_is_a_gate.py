@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from typing import Any
 from urllib.request import urlopen
 
-from tests.cli.conftest import MIB, STARTED, by_the_minute, post_run
+import pytest
+from tests.cli.conftest import GENERATIONS, MIB, STARTED, by_the_minute, by_the_second, post_run
 
 from leakline.snapshot import RunHeader
 
@@ -67,6 +70,46 @@ def test_runs_by_the_minute_are_compared_by_the_minute(leakline: Any, server: st
     assert "growth per minute" in output
     assert "difference: -20.00 MiB per minute (" in output
     assert "per generation" not in output
+
+
+def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
+    leakline: Any, server: str
+) -> None:
+    for name, leak in (("before", 20 * MIB), ("after", 0)):
+        header = RunHeader(f"seconds-{name}", "by-second", name, "second", None, STARTED)
+        post_run(server, header, leak, by_the_second)
+    pair = "before=seconds-before&after=seconds-after"
+    page = _page(f"{server}/compare?{pair}")
+    charts = [json.loads(each) for each in re.findall(r"data-chart>(.*?)</script>", page)]
+    assert [chart["x_title"] for chart in charts] == ["minutes since the start"]
+    last = max(x for chart in charts for line in chart["lines"] for x in line["x"])
+    assert last == pytest.approx((GENERATIONS - 1) / 60)
+    assert 'id="books-' not in page and 'id="sum-' not in page
+    answer = json.loads(_page(f"{server}/compare/lines?{pair}&x=0s..5s"))
+    assert set(answer["lines"]) == {"overlay"}
+
+
+def test_what_is_read_every_ten_seconds_is_told_as_readings_and_not_as_seconds(
+    leakline: Any, server: str
+) -> None:
+    for name, leak in (("before", 20 * MIB), ("after", 0)):
+        header = RunHeader(f"tens-{name}", "by-tens", name, "second", None, STARTED)
+        post_run(server, header, leak, partial(by_the_second, apart=10.0))
+    seen = f"{GENERATIONS} readings in {10 * GENERATIONS - 9} seconds"
+    before, after = (
+        leakline("verdict", f"by-tens/{name}", "--server", server).output
+        for name in ("before", "after")
+    )
+    assert f"after {seen}: +" in before
+    assert f"over {seen}" in after
+    assert f"Based on {seen}." in _page(f"{server}/runs/tens-before")
+    pair = ("compare", "by-tens/before", "by-tens/after", "--server", server)
+    output = leakline(*pair).output
+    assert f"memory at second {10 * GENERATIONS - 10} " in output
+    assert f"Compared over {seen} that both runs have" in leakline(*pair, "--markdown").output
+    page = _page(f"{server}/compare?before=tens-before&after=tens-after")
+    assert f"Compared over {seen} that both runs have" in page
+    assert f"AT SECOND {10 * GENERATIONS - 10}" in page
 
 
 def test_minutes_are_not_held_against_generations(leakline: Any, server: str) -> None:

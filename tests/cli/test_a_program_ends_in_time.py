@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.cli.conftest import by_the_minute, made_snapshots, wait_for_verdict
 from tests.cli.programs import Place
 
+from leakline.closing import closing_words
 from leakline.delivery import request_json
+from leakline.settings import Settings
+from leakline.snapshot import Batch, ProcessIdentity, batch_to_wire
 
 
 def test_a_server_shows_the_run_and_says_the_verdict(
@@ -31,6 +35,19 @@ def test_a_server_shows_the_run_and_says_the_verdict(
     gate = ("verdict", run["id"], "--server", server, "--fail-on")
     assert leakline(*gate, "leaking,learning").status == 3
     assert leakline(*gate, "leaking").status == 0
+
+
+def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
+    """As that of what is worked out here: the sentence of the server begins with its status."""
+    said = place.python("print('hello')", "--server", server)
+    run = said.stderr.splitlines()[0].rpartition("/")[2]
+    minutes = tuple(by_the_minute(made_snapshots(0)))[:3]
+    batch = Batch(ProcessIdentity("more", rank=1), minutes)
+    request_json(server, "POST", f"/runs/{run}/batches", batch_to_wire(batch))
+    request_json(server, "PATCH", f"/runs/{run}", {"state": "finished"})
+    wait_for_verdict(server, run, lambda found: "Learning: " in found["summary"])
+    settings = Settings(run, server=server, directory=place.folder / ".leakline")
+    assert closing_words(settings).startswith("learning: 3 minutes seen")
 
 
 def test_a_killed_program_is_told_to_the_server(place: Place, server: str) -> None:

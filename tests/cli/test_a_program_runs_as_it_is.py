@@ -51,7 +51,10 @@ def test_the_exit_status_is_that_of_the_program(
     assert (recorded.how, recorded.header.unit) == (how, "minute")
     # Told how so short a program is judged.
     last = said.stderr.splitlines()[-1]
-    assert "learning" in last and "leakline run --per second" in last
+    assert (
+        "learning: Nothing to say yet: no minute has ended; for" in last
+        and "leakline run --per second" in last
+    )
 
 
 def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place) -> None:

@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.cli.conftest import GENERATIONS, MIB, STARTED, made_snapshots, wait_for_verdict
 
 from leakline.cli.asking import Asker
+from leakline.delivery import request_json
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader, batch_to_wire, header_to_wire
 
 
 def test_a_run_without_a_leak_has_no_findings(leakline: Any, server: str) -> None:
@@ -92,3 +95,33 @@ def test_since_when_memory_is_flat_and_how_right_forecasts_were(leakline: Any, s
     leaking = leakline("verdict", "app/leaking", "--server", server).output
     assert "flat" not in leaking
     assert "forecast of this run whose time has come, made at generation 7 for 11" in leaking
+
+
+def test_the_rank_that_leaks_is_named_in_every_form(leakline: Any, server: str) -> None:
+    header = RunHeader("two-ranks", "ranks", "two", "generation", GENERATIONS, STARTED)
+    request_json(server, "POST", "/runs", header_to_wire(header))
+    for rank, leak in enumerate((0, 20 * MIB)):
+        batch = Batch(ProcessIdentity(f"rank {rank}", rank=rank), tuple(made_snapshots(leak)))
+        request_json(server, "POST", "/runs/two-ranks/batches", batch_to_wire(batch))
+    request_json(server, "PATCH", "/runs/two-ranks", {"state": "finished"})
+    asked = ("verdict", "ranks/two", "--server", server)
+    wait_for_verdict(server, "two-ranks", lambda found: bool(found["findings"]))
+    lines = leakline(*asked).output.splitlines()
+    assert lines[0].endswith("(rank 1 main)")
+    assert "   where     evaluate, rank 1 main" in lines
+    markdown = leakline(*asked, "--markdown").output
+    assert "| where | `evaluate`, 100 % of the growth, `rank 1 main` |" in markdown
+    assert "- where: `evaluate`, `rank 1 main`" in markdown
+
+
+def test_it_says_of_which_run_it_is_and_how_that_ended(leakline: Any, server: str) -> None:
+    assert (
+        f"\napp/leaking, finished\n{server}/runs/run1\n"
+        in leakline("verdict", "run1", "--server", server).output
+    )
+    header = RunHeader("died", "app", "died", "minute", None, STARTED)
+    request_json(server, "POST", "/runs", header_to_wire(header))
+    request_json(server, "PATCH", "/runs/died", {"state": "failed", "reason": "ValueError"})
+    output = leakline("verdict", "app/died", "--server", server).output
+    assert output.startswith("learning: Nothing to say yet: no minute has ended\n")
+    assert "\napp/died, failed: ValueError\n" in output

@@ -170,3 +170,27 @@ def test_a_verdict_of_before_tells_of_no_process(api: Any, make_run: Any) -> Non
     assert (one["growth_bytes_per_generation"], one["findings"]) == (None, [])
     page = api.get("/runs/old").text
     assert "unknown" in page[page.index('id="processes-title"') :]
+
+
+@pytest.mark.parametrize("sides", [("little", "much"), ("much", "little")])
+def test_a_comparison_draws_the_rank_that_leaks_most_in_either_run(
+    api: Any, make_run: Any, eventually: Any, sides: tuple[str, str]
+) -> None:
+    keeps_two = {"type.app.Env.count": lambda _: 2}
+    for name, leaks in (("little", (8 * MIB, 0)), ("much", (0, 40 * MIB))):
+        for rank, leak in enumerate(leaks):
+            more = {} if leak else keeps_two
+            run = make_run(
+                id=name, instance=f"{name}{rank}", rank=rank, leak_bytes=leak, extra=more
+            )
+            run.create(api)
+            run.send(api, 0, 36)
+
+    def named(name: str) -> list[int]:
+        found = api.get(f"/api/v1/runs/{name}").json()["processes"]
+        return [each["rank"] for each in found if each["findings"]]
+
+    eventually(lambda: (named("little"), named("much")) == ([0], [1]))
+    before, after = sides
+    page = api.get(f"/compare?before={before}&after={after}").text
+    assert "Private memory of rank 1 main at the end" in page

@@ -15,7 +15,8 @@ from .ladder import ACTIVE, MIN_GENERATIONS
 from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, HeldAgainst, Verdict
 from .since import Since, Told
-from .wording import count_of, format_bytes, format_change, format_count
+from .units import UNITS_OF_TIME
+from .wording import count_of, format_bytes, format_change, format_count, seen_of
 
 _GPU_KINDS: Final = ("gpu", "gpu_fragmentation")
 _DEVICES: Final = ("cuda.", "gpu.", "mps.")
@@ -87,7 +88,7 @@ def _steady(verdict: Verdict, seen: Since) -> str:
     if settled is not None and settled.estimate > 0:
         since = f"{seen.unit} {format_count(settled.estimate)}"
         return f"Memory is flat since {since}, and nothing is suspected ({change})."
-    return f"Nothing is suspected; memory changes by {change} over {count_of(seen.generations, seen.unit)}."
+    return f"Nothing is suspected; memory changes by {change} over {seen_of(seen.generations, seen.passed, seen.unit)}."
 
 
 def _judged(findings: Sequence[Finding], seen: Since, what: str, steady: str) -> Answer:
@@ -109,7 +110,12 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 
 
 def _too_few(seen: Since) -> Answer:
-    return "not_yet", f"{count_of(seen.generations, seen.unit)} so far, too few to tell."
+    if seen.unit in UNITS_OF_TIME and seen.generations < 2:
+        return "not_yet", f"No {seen.unit} has ended yet."
+    return (
+        "not_yet",
+        f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to tell.",
+    )
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:

@@ -124,3 +124,5 @@ class Comparison:
     effects: tuple[FixEffect, ...] = ()
     # None where the runs have no generation in common.
     memory_after: MemoryAfter | None = None
+    # As that of a verdict.
+    generations_passed: int | None = None

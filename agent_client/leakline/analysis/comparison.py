@@ -32,12 +32,13 @@ from .priority import DEFAULTS, Priorities
 from .processes import of_how_many
 from .results import Finding, Interval, TypeGrowth, Verdict
 from .series import Lane, lanes_of
-from .spans import union
+from .spans import Spans, union
 from .stretch import Stretch
 from .study import LaneStudy
 from .survival import survival_change, survival_of
+from .units import passed
 from .verdict import examine
-from .wording import format_bytes, format_change
+from .wording import format_bytes, format_change, seen_of
 
 _MIN_GENERATIONS: Final = 4
 # Generations at the start that are warm-up in both runs: left out where enough remain.
@@ -63,12 +64,16 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         # A place that one of them cannot name has not become clean.
         changes = replace(changes, gone=())
     both = _both_have(before, after, shared) if alike else 0
+    went_by = passed(after.unit, Spans.of(shared))
+    # Of very long runs some are not read that were seen.
+    went_by = None if went_by == both else went_by
+    seen = seen_of(both, went_by, after.unit)
     outcome = _outcome(a, b, changes, both)
     return Comparison(
         before=before.run,
         after=after.run,
         outcome=outcome,
-        summary=_summary(outcome, a, b, both) + (of_how_many(before) or of_how_many(after)),
+        summary=_summary(outcome, a, b, both, seen) + (of_how_many(before) or of_how_many(after)),
         generations_compared=len(shared),
         growth_bytes_per_generation=GrowthChange(
             a.growth, b.growth, *change_of(a.growth, b.growth)
@@ -83,6 +88,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
         effects=effects_of_comparison(before, after, a.stretch, b.stretch),
         memory_after=_memory_after(a, b, shared, both),
+        generations_passed=went_by,
         survival=survival_change(
             survival_of(before, a.verdict),
             survival_of(after, b.verdict),
@@ -249,7 +255,8 @@ def _less(percent: float | None) -> str:
     return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
 
 
-def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
+def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int, seen: str) -> str:
+    """``seen``: how ``generations`` are told."""
     unit = b.history.unit
     if a.history.unit != unit:
         return (
@@ -257,12 +264,12 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
             "(both by leakline run, or both with generations)"
         )
     if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
-        return f"Undecided: only {generations} {unit}{'s' if generations != 1 else ''} to compare"
+        return f"Undecided: only {seen} to compare"
     was, now = a.growth.estimate, b.growth.estimate
     change = f"{format_bytes(was)} per {unit} before, {format_bytes(now)} after"
     percent = percent_of(was, now)
     if outcome == "fixed":
-        return f"Fixed: {change}: {_less(percent)} % less growth over {generations} {unit}s"
+        return f"Fixed: {change}: {_less(percent)} % less growth over {seen}"
     if outcome == "improved":
         return f"Improved: {change} ({percent:+.0f} %), but memory still grows"
     if outcome == "worse":
@@ -272,7 +279,7 @@ def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int) -> str:
         if not a.leaks and not b.leaks:
             return f"No effect: neither run leaks ({change})"
         return f"No effect: {change}, within what two runs differ by"
-    return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {generations} {unit}s"
+    return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"
 
 
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:

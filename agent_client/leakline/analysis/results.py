@@ -326,6 +326,8 @@ class Verdict:
     effects: tuple[FixEffect, ...] = ()
     # Of a run that was resumed: each attempt by itself.
     attempts: tuple[AttemptGrowth, ...] = ()
+    # Of a run by the second or minute that was not read in each: how many went by from the first to the newest.
+    generations_passed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .series import Lane, lies_within, top_level
 from .spans import NO_SPANS, Spans, union
 from .study import LaneStudy, Moment
 from .trend import Z_90, Slope, floor_slope, robust_spread
+from .units import passed
 
 # Generations before growth or a maximum is judged, readings a growth rests on, and times a phase must have run.
 MIN_GENERATIONS: Final = 5
@@ -44,7 +45,8 @@ class Since:
         self._since = since
         # (study, its newest moment, position of the first generation that counts)
         self._lanes = [(s, m, _first_position(s.lane, since)) for s, m in told]
-        self.generations = len(union(_ended(s.lane, first) for s, _, first in self._lanes))
+        ended = union(_ended(s.lane, first) for s, _, first in self._lanes)
+        self.generations, self.passed = len(ended), passed(self.unit, ended)
         self.complete = _complete(union(_ended(s.lane) for s, _, _ in self._lanes))
 
     @property

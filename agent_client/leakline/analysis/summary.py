@@ -8,12 +8,15 @@ from typing import Any, Final
 from .budgets import budget_title
 from .plan import band_title
 from .results import Finding, Interval, Status
+from .units import UNITS_OF_TIME
 from .wording import (
     entries_in,
     format_bytes,
     format_change,
     format_count,
     ordinal,
+    processes_told,
+    seen_of,
     short_name,
 )
 
@@ -199,32 +202,48 @@ def summary_sentence(
     filling: Sequence[str],
     visible: bool,
     periods: dict[str, int],
+    passed: int | None = None,
 ) -> str:
-    """The sentence of the whole run."""
+    """The sentence of the whole run. ``passed``: as in `Verdict`."""
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
         more = len(active) - 1
         tail = f"; and {more} more finding{'s' if more > 1 else ''}" if more else ""
-        return finding_sentence(active[0], unit, periods.get(active[0].fingerprint)) + tail
+        return _of_whom(active[0], unit, periods) + tail
     change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
+    seen = seen_of(generations, passed, unit)
+    # The only minute there is goes on, or was cut short by the end.
+    if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
+        return nothing_yet(unit)
     if status == "learning":
-        return f"Learning: {generations} {unit}{'s' if generations != 1 else ''} seen, too few to judge"
+        return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
         stopped = next(f for f in findings if f.status == "recovered")
-        return f"Recovered: it no longer grows ({finding_sentence(stopped, unit)})"
+        return f"Recovered: it no longer grows ({_of_whom(stopped, unit, {})})"
     if status == "filling":
         return f"Filling, not leaking: {'; '.join(filling)}"
     if status == "watch":
         watched = next((f for f in findings if f.status == "watch"), None)
         if watched is not None:
-            return f"Worth watching: {finding_sentence(watched, unit, periods.get(watched.fingerprint))}"
+            return f"Worth watching: {_of_whom(watched, unit, periods)}"
         return f"Memory grows by {change}, too short or too unsteady to call it a leak"
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
         between = f"{format_change(growth.low)} to {format_change(growth.high)}"
-        return f"No leak so far: memory changes by {change} ({between}) over only {generations} {unit}s{note}"
-    told = f": memory changes by {change} over {generations} {unit}s" if change else ""
+        return f"No leak so far: memory changes by {change} ({between}) over only {seen}{note}"
+    told = f": memory changes by {change} over {seen}" if change else ""
     return f"No leak{told}{note}"
+
+
+def nothing_yet(unit: str) -> str:
+    """Of a run of which there is too little for even a number."""
+    return f"Nothing to say yet: no {unit} has ended"
+
+
+def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
+    """The sentence of a finding, with the process that it is of where the run has several."""
+    told = finding_sentence(finding, unit, periods.get(finding.fingerprint))
+    return f"{told} ({processes_told(finding.process)})" if finding.process else told
 
 
 def _harmless_note(findings: Sequence[Finding], unit: str) -> str:

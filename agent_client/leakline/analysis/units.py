@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from .history import MINUTE_SECONDS, ProcessHistory, RunHistory
+from .spans import Spans
 
 # Word -> seconds; a header with one of these is of a program that declares no generations.
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
@@ -29,6 +30,15 @@ def in_its_unit(history: RunHistory) -> RunHistory:
     unit = "second" if history.unit == "second" and _is_young(history) else "minute"
     seconds = UNITS_OF_TIME[unit]
     return _told(history, unit, dict.fromkeys((p.instance for p in history.processes), seconds))
+
+
+def passed(unit: str, seen: Spans) -> int | None:
+    """From the first second or minute of ``seen`` to the newest; None where each was seen, and of generations, which
+    are counted and not measured."""
+    if unit not in UNITS_OF_TIME or seen.first is None or seen.last is None:
+        return None
+    found = seen.last - seen.first + 1
+    return None if found == len(seen) else found
 
 
 def _place(process: ProcessHistory) -> tuple[int, str]:

@@ -31,9 +31,10 @@ from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
 from .spans import union
 from .study import LaneStudy, Moment
-from .summary import summary_sentence
+from .summary import nothing_yet, summary_sentence
 from .thinning import PLANS, thinned
 from .trend import theil_sen
+from .units import passed
 from .wording import format_bytes, format_change, format_count
 
 _MAX_FINDINGS: Final = 20
@@ -89,17 +90,18 @@ def _verdict(
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
     lanes = with_its_generations([study.lane for study in studies])
-    generations = len(union(lane.lived for lane in lanes))
+    lived = union(lane.lived for lane in lanes)
+    generations, went_by = len(lived), passed(history.unit, lived)
     if not told:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
-            f"Learning: no {history.unit} seen yet", None, None,
+            nothing_yet(history.unit), None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
             fixes=check_promises(history, [(s, None) for s in every]),
             effects=effects_within(history, every),
             bands=check_bands(history, [s.lane for s in every]),
             budgets=check_budgets(history, every),
-            processes=process_growth([s.lane for s in studies], (), ()),
+            processes=process_growth([s.lane for s in studies], (), ()), generations_passed=went_by,
         )  # fmt: skip
         unread = [(s, None) for s in studies]
         return replace(verdict, checklist=check_list(history, verdict, unread))
@@ -113,7 +115,7 @@ def _verdict(
     filling = [line for study, moment, _ in told for line in _filling_lines(study, moment)]
     summary = summary_sentence(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
-        visible=any(m.rise.visible for m in moments), periods=_periods(told),
+        visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
     )  # fmt: skip
     growing = any(f.status in ACTIVE for f in findings)
     # Children and shared memory that may grow are memory too.
@@ -131,6 +133,7 @@ def _verdict(
         duration=duration_of(history, [s.lane for s in studies]),
         effects=effects_within(history, every),
         attempts=attempt_growth(history),
+        generations_passed=went_by,
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))

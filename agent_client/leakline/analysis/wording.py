@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..sizes import format_bytes as format_bytes
 from ..sizes import worded as worded
+
+_PROCESSES_TOLD: Final = 4
 
 
 def format_change(value: float) -> str:
@@ -21,6 +25,20 @@ def format_count(value: float) -> str:
 def count_of(number: float, unit: str) -> str:
     """``1 generation``, ``3,072 generations``."""
     return f"{format_count(number)} {unit}{'' if number == 1 else 's'}"
+
+
+def seen_of(number: int, passed: int | None, unit: str) -> str:
+    """``59 seconds``; ``59 readings in 581 seconds`` where so many ``passed`` and not each was read."""
+    if passed is None:
+        return count_of(number, unit)
+    return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
+
+
+def processes_told(named: str) -> str:
+    """``rank 1 main, rank 2 main`` as it is; of more than a line has room for, the first and how many more."""
+    names = named.split(", ")
+    more = len(names) - _PROCESSES_TOLD
+    return named if more <= 0 else f"{', '.join(names[:_PROCESSES_TOLD])} and {more} more"
 
 
 def entries_in(number: float, container: str) -> str:

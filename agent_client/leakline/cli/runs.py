@@ -18,7 +18,7 @@ from .asking import Asker, add_server
 
 # Of one answer of the API.
 LIMIT: Final = 200
-HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH PER UNIT", "MEMORY", "ID")
+HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH", "MEMORY", "ID")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str]:
         f"{run['project']}/{run['name']}",
         run["state"],
         "" if is_timed else f"{run['generations']}/{total}" if total else str(run["generations"]),
-        "" if growth is None else format_change(growth["estimate"]),
+        "" if growth is None else f"{format_change(growth['estimate'])} per {run['unit']}",
         "" if memory is None else format_bytes(memory),
         run["id"],
     )

@@ -20,8 +20,9 @@ from urllib.parse import quote
 
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import count_of, worded
-from ..report.facts import finding_facts, forecast, interval
+from ..analysis.wording import worded
+from ..report.facts import finding_facts, forecast, interval, seen
+from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
 from .gates import (
@@ -57,8 +58,14 @@ def main(options: argparse.Namespace) -> int:
         print(_markdown(asker, run, verdict), end="")
     else:
         print("\n".join(told(verdict)))
-        print(f"\n{asker.server}/runs/{run}")
+        print(f"\n{_whose(asker.get(f'/runs/{run}'))}\n{asker.server}/runs/{run}")
     return _gate(options, verdict, f"{asker.server}/runs/{run}")
+
+
+def _whose(run: Mapping[str, Any]) -> str:
+    """``erl-trading/before-fix, killed: SIGTERM``: of which run it is, and how that ended or that it goes on."""
+    how = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
+    return plain(f"{run['project']}/{run['name']}, {how}")
 
 
 def _gate(options: argparse.Namespace, verdict: Mapping[str, Any], page: str) -> int:
@@ -91,7 +98,7 @@ def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:
     return run_markdown(
         RunTold(
             project=run["project"], name=run["name"], id=run["id"], state=run["state"],
-            progress=count_of(verdict["generations"], verdict["unit"]),
+            progress=seen(verdict),
             started=run["started_at"], verdict=verdict, books=asker.get(f"{address}/books"),
             types=asker.get(f"{address}/types")["items"], environment=run["environment"],
             origin=made_now(asker.server, f"{asker.server}{address}"), unit=verdict["unit"],
@@ -104,7 +111,7 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
     yield worded(verdict["status"], verdict["summary"])
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:
-        yield f"after {verdict['generations']} {unit}s: {interval(growth)} per {unit}"
+        yield f"after {seen(verdict)}: {interval(growth)} per {unit}"
     for number, finding in enumerate(verdict["findings"], 1):
         yield ""
         yield from _finding(number, finding, unit)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ..analysis.contracts import counted_type
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
 from ..analysis.thinning import generations_of
-from ..analysis.wording import count_of
+from ..analysis.wording import seen_of
 from ..errors import SpoolError
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_end, read_header
@@ -156,7 +156,7 @@ def told(recording: Recording, origin: Origin) -> RunTold:
         name=header.name,
         id=header.id,
         state=recording.endings[0].how if recording.endings else "recorded",
-        progress=count_of(verdict.generations, header.unit),
+        progress=seen_of(verdict.generations, verdict.generations_passed, header.unit),
         started=started.strftime("%Y-%m-%d %H:%M UTC"),
         verdict=to_json(verdict),
         books=to_json(books(history)),

@@ -17,6 +17,7 @@ from ..markup import NOTHING, bullets, code, escape, headline, table
 from .facts import (
     change_interval,
     change_rows,
+    compared,
     finding_line,
     gauge_rows,
     interval,
@@ -151,11 +152,11 @@ def _of(side: SideTold, what: str) -> str:
 def _support(found: Json, unit: str) -> str:
     if not found["generations_compared"]:
         return f"The two runs have no {unit}s in common."
-    compared = f"Compared over {found['generations_compared']:,} {unit}s that both runs have"
+    over = f"Compared over {compared(found, unit)} that both runs have"
     difference = found["growth_bytes_per_generation"].get("difference")
     if difference is None:
-        return f"{compared}."
-    return f"{compared}; the difference is {change_interval(difference, f' per {unit}')}."
+        return f"{over}."
+    return f"{over}; the difference is {change_interval(difference, f' per {unit}')}."
 
 
 def _findings(found: Json) -> Iterator[str]:

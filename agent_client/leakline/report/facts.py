@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.plan import plain_number
-from ..analysis.wording import count_of, format_bytes, format_change, format_count
+from ..analysis.units import UNITS_OF_TIME
+from ..analysis.wording import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    processes_told,
+    seen_of,
+)
 
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
@@ -33,13 +41,33 @@ def leading_finding(verdict: Json | None) -> Json | None:
 
 def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
     """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
-    yield "where", write(finding["phase"]) if finding["phase"] else "no single phase"
+    phase = write(finding["phase"]) if finding["phase"] else "no single phase"
+    yield "where", phase + of_process(finding, write)
     for suspect in finding["suspects"]:
         yield "what", f"{write(suspect['name'])} ({suspect['role']}){_per_unit(suspect, unit)}"
     yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
     start = finding["started_at_generation"]
     if start is not None:
         yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def of_process(finding: Json, write: Write = str) -> str:
+    """``, rank 1 main``: of a run with several processes that which the finding is of, else nothing."""
+    named = finding.get("process")
+    return f", {write(processes_told(named))}" if named else ""
+
+
+def seen(verdict: Json) -> str:
+    """``14 generations``, ``59 readings in 581 seconds``: what it is of. That of an older server knows no time."""
+    return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
+
+
+def compared(comparison: Json, unit: str) -> str:
+    """As `seen`, of what both runs have."""
+    number, passed = (
+        comparison.get(name) for name in ("generations_compared", "generations_passed")
+    )
+    return seen_of(number or 0, passed, unit)
 
 
 def _per_unit(suspect: Json, unit: str) -> str:
@@ -93,9 +121,14 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
 
 
 def memory_title(comparison: Json, unit: str) -> str:
-    """``memory after 7 generations``: of the newest that both runs have; empty where there is none."""
+    """``memory after 7 generations``, ``memory at second 50``: of the newest that both runs have; empty where there is
+    none."""
     found = comparison.get("memory_after")
-    return f"memory after {count_of(found['generations'], unit)}" if found else ""
+    if not found:
+        return ""
+    if unit in UNITS_OF_TIME:
+        return f"memory at {unit} {found['generation']:,}"
+    return f"memory after {count_of(found['generations'], unit)}"
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import format_bytes, format_change, format_count
 from ..markup import NOTHING, bullets, code, escape, headline, linked, table
-from .facts import finding_facts, forecast, interval, leading_finding, rating_words
+from .facts import finding_facts, forecast, interval, leading_finding, of_process, rating_words
 
 Json = Mapping[str, Any]
 
@@ -117,8 +117,9 @@ def _forecast(oom: Json, unit: str) -> str:
 def _where(finding: Json) -> str:
     phase, share = finding.get("phase_path") or finding["phase"], finding["phase_share"]
     if not phase:
-        return "no single phase"
-    return code(phase) + (f", {_percent(share)} of the growth" if share is not None else "")
+        return "no single phase" + of_process(finding, code)
+    whole = f", {_percent(share)} of the growth" if share is not None else ""
+    return code(phase) + whole + of_process(finding, code)
 
 
 def _findings(verdict: Json | None, unit: str) -> Iterator[str]:

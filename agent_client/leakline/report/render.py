@@ -12,6 +12,7 @@ from ..analysis.wording import format_bytes, worded
 from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
+from .facts import of_process
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
@@ -160,7 +161,7 @@ def _verdict(report: Report) -> Iterator[str]:
     yield worded(verdict.status, verdict.summary)
     for finding in verdict.findings:
         where = f" in {finding.phase}" if finding.phase else ", in no single phase"
-        yield f"   [{finding.status}] {finding.kind}{where}"
+        yield f"   [{finding.status}] {finding.kind}{where}{of_process(to_json(finding))}"
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"

@@ -20,7 +20,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
 
-from leakline.analysis.wording import count_of
+from leakline.analysis.wording import count_of, seen_of
 from leakline.endings import UNWATCHED
 
 from ..store.alerts import Alert, Telling, Told
@@ -181,7 +181,7 @@ def expiry(run: ExaminedRun) -> float | None:
 
 
 def _generations(run: ExaminedRun) -> str:
-    return count_of(run.verdict.generations, run.verdict.unit)
+    return seen_of(run.verdict.generations, run.verdict.generations_passed, run.verdict.unit)
 
 
 def _for_seconds(seconds: int) -> str:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 
 from leakline.analysis.fingerprint import goes_on_as, shares_names
 from leakline.analysis.results import Finding, Verdict, to_json
+from leakline.analysis.summary import nothing_yet
 
 from .acknowledgements import go_with
 from .run_order import sorted_by
@@ -109,8 +110,7 @@ def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
 
 
 def _first(run_id: str, unit: str) -> Verdict:
-    said = f"Nothing to say yet: no {unit} has ended"
-    return Verdict(run_id, unit, 0, "learning", said, None, None)
+    return Verdict(run_id, unit, 0, "learning", nothing_yet(unit), None, None)
 
 
 def list_incidents(engine: Engine, run_id: str | None = None) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from leakline.analysis.gauges import SAME_PERCENT as GAUGES_SAME
 from leakline.analysis.plan import plain_number
 from leakline.analysis.results import Books
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.report.facts import memory_title
+from leakline.report.facts import compared, memory_title
 
 from .. import charts
 from ..chart_parts import Axis, Chart, Line, Palette, Points
@@ -114,7 +114,7 @@ def compare_page(
                 axis_of_both(before, after), comparison, trends, unit, process, after["environment"]
             )
         ),
-        books=_books(axis, (before, after), books, unit) if alike else (),
+        books=_books(axis, (before, after), books, unit) if _has_books(axis) and alike else (),
         findings=_findings(comparison, unit),
         share=share_comparison(before["id"], after["id"]),
         lines_href=_address("/compare/lines", before, after),
@@ -128,12 +128,13 @@ def compared_lines(
     axis, ends = axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
-    found = [
-        in_phase_order(run, charts.books_within(each, *ends))
-        for run, each in zip((before, after), books, strict=True)
-    ]
-    both = _books_charts(axis, _merged((before, after), found), found)
-    drawn = [charts.overlay_chart(axis, *trends), *both]
+    drawn = [charts.overlay_chart(axis, *trends)]
+    if _has_books(axis):
+        found = [
+            in_phase_order(run, charts.books_within(each, *ends))
+            for run, each in zip((before, after), books, strict=True)
+        ]
+        drawn += _books_charts(axis, _merged((before, after), found), found)
     return {chart.id: chart.lines for chart in drawn if chart is not None}
 
 
@@ -142,6 +143,12 @@ def axis_of(run: Json) -> Axis:
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
+
+
+def _has_books(axis: Axis) -> bool:
+    """As on the page of one run: a program that counts no generations has no phases to book growth to, and its books
+    are by the second, which would stretch an axis of minutes."""
+    return axis.unit == "generation"
 
 
 def axis_of_both(before: Json, after: Json) -> Axis | None:
@@ -164,7 +171,7 @@ def _side(run: Json) -> Side:
 def _support(comparison: Json, unit: str) -> str:
     number = comparison["generations_compared"]
     meaning = outcome_of(comparison["outcome"]).meaning
-    return f"{meaning} Compared over {number:,} {plural(unit, number)} that both runs have.{_without(number, unit)}"
+    return f"{meaning} Compared over {compared(comparison, unit)} that both runs have.{_without(number, unit)}"
 
 
 def _without(generations: int, unit: str) -> str:
@@ -195,11 +202,13 @@ def _memory_after(comparison: Json, unit: str) -> list[ChangeTile]:
     found = comparison.get("memory_after")
     if found is None:
         return []
-    return [
-        _change(
-            f"AFTER {found['generations']:,}", memory_title(comparison, unit), found, formats.size
-        )
-    ]
+    return [_change(_when(found, unit), memory_title(comparison, unit), found, formats.size)]
+
+
+def _when(found: Json, unit: str) -> str:
+    if unit in UNITS_OF_TIME:
+        return f"AT {unit.upper()} {found['generation']:,}"
+    return f"AFTER {found['generations']:,}"
 
 
 def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:

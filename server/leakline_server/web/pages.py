@@ -277,9 +277,8 @@ def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
 
 
 def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
-    """The rank that leaks in either run is the one whose lines tell them apart."""
-    named = [side for side in sides if any(each["findings"] for each in side["processes"])]
-    return first_shown(next(iter(named), sides[0]))
+    """The rank that leaks most in either run is the one whose lines tell them apart."""
+    return first_shown({"processes": [each for side in sides for each in side["processes"]]})
 
 
 @router.get("/compare/lines")

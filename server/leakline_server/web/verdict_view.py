@@ -12,6 +12,7 @@ from typing import Any, Final
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.report.facts import leading_finding as leading_finding
+from leakline.report.facts import seen
 
 from ..requests import SEARCHED
 from . import formats
@@ -90,7 +91,7 @@ def _support(verdict: Json, status: Status, over: bool) -> str:
     generations = verdict["generations"]
     if status.status == "learning":
         return _waited_for(verdict["unit"], MIN_GENERATIONS - generations, over)
-    parts.append(f"Based on {generations:,} {plural(verdict['unit'], generations)}.")
+    parts.append(f"Based on {seen(verdict)}.")
     if verdict["explained_share"] is not None:
         parts.append(
             f"{formats.percent(verdict['explained_share'])} of the growth is explained by what was found."
