@@ -119,9 +119,9 @@ def test_it_says_of_which_run_it_is_and_how_that_ended(leakline: Any, server: st
         f"\napp/leaking, finished\n{server}/runs/run1\n"
         in leakline("verdict", "run1", "--server", server).output
     )
-    header = RunHeader("died", "app", "died", "minute", None, STARTED)
+    header = RunHeader("died", "short", "died", "minute", None, STARTED)
     request_json(server, "POST", "/runs", header_to_wire(header))
     request_json(server, "PATCH", "/runs/died", {"state": "failed", "reason": "ValueError"})
-    output = leakline("verdict", "app/died", "--server", server).output
+    output = leakline("verdict", "short/died", "--server", server).output
     assert output.startswith("learning: Nothing to say yet: no minute has ended\n")
-    assert "\napp/died, failed: ValueError\n" in output
+    assert "\nshort/died, failed: ValueError\n" in output

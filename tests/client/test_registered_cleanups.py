@@ -6,7 +6,7 @@ import itertools
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -380,6 +380,10 @@ def told(server: Any) -> list[Event]:
     return [event for batch in server.batches for s in batch.snapshots for event in s.events]
 
 
+def sampled(server: Any) -> list[Mapping[str, Any]]:
+    return [s.samples for batch in server.batches for s in batch.snapshots]
+
+
 def outcome(server: Any, until: Any, number: str) -> str:
     found: list[str] = []
 
@@ -395,9 +399,11 @@ CLEANUP = {"id": "c1", "kind": "cleanup", "asked_by": "person"}
 
 
 def test_the_server_asks_and_the_function_runs_once(server: Any, until: Any, start: Start) -> None:
-    server.wishes = [CLEANUP]
     register = 'run.register_cleanup("population", kept.clear)\n'
     process = start(HEAD.format(mode=f"server={server.address!r}") + register + LOOP)
+    # What was never counted has no count before.
+    until(lambda: any("type.__main__.Agent.count" in each for each in sampled(server)))
+    server.wishes = [CLEANUP]
     assert outcome(server, until, "c1") == "done"
     seen = len(server.batches)
     until(lambda: len(server.batches) > seen + 2)

@@ -67,13 +67,13 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
     went_by = passed(after.unit, Spans.of(shared))
     # Of very long runs some are not read that were seen.
     went_by = None if went_by == both else went_by
-    seen = seen_of(both, went_by, after.unit)
     outcome = _outcome(a, b, changes, both)
     return Comparison(
         before=before.run,
         after=after.run,
         outcome=outcome,
-        summary=_summary(outcome, a, b, both, seen) + (of_how_many(before) or of_how_many(after)),
+        summary=_summary(outcome, a, b, both, went_by)
+        + (of_how_many(before) or of_how_many(after)),
         generations_compared=len(shared),
         growth_bytes_per_generation=GrowthChange(
             a.growth, b.growth, *change_of(a.growth, b.growth)
@@ -255,9 +255,11 @@ def _less(percent: float | None) -> str:
     return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
 
 
-def _summary(outcome: Outcome, a: _Side, b: _Side, generations: int, seen: str) -> str:
-    """``seen``: how ``generations`` are told."""
+def _summary(
+    outcome: Outcome, a: _Side, b: _Side, generations: int, went_by: int | None = None
+) -> str:
     unit = b.history.unit
+    seen = seen_of(generations, went_by, unit)
     if a.history.unit != unit:
         return (
             f"Undecided: one run counts {a.history.unit}s, the other {unit}s; record both alike "
