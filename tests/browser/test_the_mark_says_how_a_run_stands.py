@@ -11,6 +11,8 @@ from tests.browser.test_a_run_page_is_live import wait_for_points, zoom
 from tests.browser.test_the_page_tells_how_it_ended import ends
 from tests.browser.training import MadeTraining, patch
 
+pytestmark = pytest.mark.long
+
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
 PATIENCE_MS = 30_000

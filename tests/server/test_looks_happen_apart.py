@@ -22,6 +22,8 @@ from leakline_server.workers.apart import Apart
 from leakline_server.workers.examine import Examiner, Wakes
 from leakline_server.workers.looking import CannotLook, Closed, Looking
 
+pytestmark = pytest.mark.long
+
 NOW = 1_760_000_500.0
 
 

@@ -132,6 +132,7 @@ def test_the_few_before_the_end_of_a_block_are_sealed_by_themselves(
     eventually(lambda: segments_of(engine) == [(3_800, 4_095, 0), *whole], PATIENCE_SECONDS)
 
 
+@pytest.mark.long
 def test_what_comes_late_is_sealed_without_what_came_meanwhile(
     api: TestClient, run: Any, eventually: Any
 ) -> None:
@@ -151,6 +152,7 @@ def test_what_comes_late_is_sealed_without_what_came_meanwhile(
     assert read_all(api) == before
 
 
+@pytest.mark.long
 def test_a_block_around_what_is_sealed_is_left_to_compaction(
     api: TestClient, run: Any, eventually: Any
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_block_around_what_is_sealed_is_left_to_compaction(
     assert read_all(api) == before
 
 
+@pytest.mark.long
 def test_many_small_batches_are_sealed_sooner(api: TestClient, run: Any, eventually: Any) -> None:
     run.send(api, 0, 1_300, size=4)
     engine = engine_of(api)
@@ -350,6 +353,7 @@ def made_of(table: Array) -> list[Chunk]:
     return [made[row] for row in range(len(table))]
 
 
+@pytest.mark.long
 def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     api: TestClient,
     run: Any,

@@ -21,6 +21,8 @@ from leakline_server.store.engine import Engine, writing
 from leakline_server.store.pieces import FIRST, LAST, MAX, MIN, PRESENT
 from leakline_server.store.tables import chunks
 
+pytestmark = pytest.mark.long
+
 PHASES: Sequence[str | None] = ("evaluate", "train", None)
 
 

@@ -22,6 +22,8 @@ from leakline_server.config import Config, WrongSettings, from_environment
 from leakline_server.serve import believed
 from leakline_server.web.callers import MAX_WRONG_PASSWORDS
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 CERTIFICATE = ROOT / "tests" / "client" / "tls" / "server.pem"
 AUTHORITY = CERTIFICATE.with_name("authority.pem")
