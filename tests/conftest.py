@@ -5,6 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("leakline", deadline=None)
+settings.load_profile("leakline")
 
 
 def pytest_configure() -> None:
