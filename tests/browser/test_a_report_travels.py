@@ -18,6 +18,8 @@ from tests.browser.training import MadeTraining, patch
 
 from leakline.delivery import request_json
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., Page]
 PATIENCE_MS = 30_000
 RUN = "/runs/sent-leak"
@@ -175,7 +177,6 @@ def test_the_numbers_of_a_file_can_be_taken_away(
         assert (tmp_path / name).read_bytes().startswith(start)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
 def test_a_file_fits_a_phone(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
@@ -220,7 +221,6 @@ def test_no_name_comes_to_life_in_a_file(
         assert "".join(name.split()) in said
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
 def test_axe_finds_nothing_grave_in_a_file(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str

@@ -404,6 +404,7 @@ def test_a_newer_database_is_not_upgraded_and_a_new_one_is_made(
     refused(db("upgrade"), "9999_future", "newer leakline")
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_backups_beside_ingest_are_whole_and_of_one_moment(
     serve: Any, make_run: Any, tmp_path: Path

@@ -189,6 +189,7 @@ def train(folder: Path, behind: float, run_id: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_real_training_by_a_clock_that_is_behind_and_a_spool_that_is_synced(
     serve: StartServer, tmp_path: Path
 ) -> None:

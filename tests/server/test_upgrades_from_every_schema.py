@@ -21,6 +21,8 @@ from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 from leakline_server.store.tables import processes
 
+pytestmark = pytest.mark.long
+
 KEYS = "0005_keys_begin_with_the_run"
 CLOCKS = "0014_clocks_not_known"
 KNOWN = revisions(MIGRATIONS)
