@@ -172,7 +172,7 @@ def test_what_is_not_understood_is_named_in_one_line(text: str, why: str) -> Non
     assert "\n" not in str(refused.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.text(max_size=30)
     | st.text(alphabet="0123456789 ,.-–+*x×/=≈~()%KMGBiab\u202f\n\x1b", max_size=60)
@@ -188,7 +188,7 @@ def test_any_text_is_computed_or_refused(text: str) -> None:
         assert check.sentence.isprintable()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 10**5), min_size=1, max_size=3), st.integers(1, 10**4),
     st.sampled_from([("KB", KB), ("MiB", 2.0**20), ("GB", GB)]), st.floats(0.001, 1000),

@@ -214,7 +214,7 @@ junk = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(junk, junk)
 def test_what_the_wire_brings_breaks_no_checklist(freed: Any, generations: Any) -> None:
     history = with_events(

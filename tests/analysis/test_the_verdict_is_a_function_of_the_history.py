@@ -37,7 +37,7 @@ leaks = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(leaks, st.integers(1, 18), st.randoms(use_true_random=False))
 def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
     planted: list[type], generations: int, rng: random.Random
@@ -52,7 +52,7 @@ def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
     assert examine(history_from_batches(header, shuffled)) == expected
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(leaks, st.integers(0, 60))
 def test_every_prefix_has_a_verdict_and_always_the_same(planted: list[type], upto: int) -> None:
     training = Training(leaks=tuple(make() for make in planted), generations=10)
@@ -63,7 +63,7 @@ def test_every_prefix_has_a_verdict_and_always_the_same(planted: list[type], upt
     assert examine(history) == examine(history_from_batches(training.header(), prefix))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(leaks, st.integers(0, 12), st.integers(0, 10_000))
 def test_the_books_add_up(planted: list[type], generations: int, seed: int) -> None:
     history = Training(

@@ -222,7 +222,7 @@ def booked(snapshot: Snapshot) -> int:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(PROGRAMS, st.lists(st.booleans(), max_size=7))
 def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
     steps: list[Any], refusals: list[bool]
@@ -243,7 +243,7 @@ def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
         assert program.run_._guard.count == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PROGRAMS)
 def test_without_generators_no_phase_stays_open(steps: list[Any]) -> None:
     with ThreadPoolExecutor(1) as helper:

@@ -133,7 +133,7 @@ def batches(draw: st.DrawFn) -> list[Body]:
 
 
 @without_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batches(), st.booleans())
 def test_both_ways_make_the_same_chunks(bodies: list[Body], compacted: bool) -> None:
     firsts = [100 * at for at in range(len(bodies))]
@@ -147,7 +147,7 @@ def test_both_ways_make_the_same_chunks(bodies: list[Body], compacted: bool) -> 
 
 
 @without_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(1, 70), st.integers(0, 62))
 def test_both_ways_encode_the_same_rows(seed: int, count: int, bits: int) -> None:
     random = np.random.default_rng(seed)
@@ -165,7 +165,7 @@ def test_both_ways_encode_the_same_rows(seed: int, count: int, bits: int) -> Non
 
 
 @without_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9)
     | st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=9),

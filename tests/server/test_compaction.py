@@ -195,7 +195,6 @@ doings = st.lists(st.sampled_from(["seal", "compact", "compact over", "", ""]), 
 
 @settings(
     max_examples=6,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

@@ -64,7 +64,7 @@ def right(make_run: Any) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     return wire, places(wire)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_one_or_two_wrong_things_in_a_batch_are_never_our_failure(
     data: st.DataObject, api: TestClient, right: tuple[dict[str, Any], list[tuple[Any, ...]]]
@@ -82,7 +82,7 @@ def test_one_or_two_wrong_things_in_a_batch_are_never_our_failure(
         assert set(answer.json()["error"]) == {"code", "message", "details"}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     header=st.dictionaries(
         st.sampled_from(
@@ -98,7 +98,7 @@ def test_a_header_of_anything_is_never_our_failure(header: dict[str, Any], api: 
         assert api.get(f"/api/v1/runs/{answer.json()['id']}").status_code == 200
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     change=st.dictionaries(
         st.sampled_from(["state", "ended_at", "reason", "tags", "notes", "name", "instance"]),

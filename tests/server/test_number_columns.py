@@ -88,7 +88,7 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
 
 
 @in_both_ways
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tables(integers | plain_floats | st.none()), st.sampled_from(((",", ":"), (", ", ": "))))
 def test_what_is_read_is_what_was_written(
     table: dict[str, list[Any]], separators: tuple[str, str]
@@ -111,7 +111,7 @@ def test_what_is_read_is_what_was_written(
 
 
 @in_both_ways
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tables(integers | floats | st.none()))
 def test_a_batch_is_taken_or_refused_alike_in_either_way(table: dict[str, list[Any]]) -> None:
     body = body_of(table)
@@ -280,7 +280,7 @@ def as_read(found: number_columns.Found | None, count: int) -> Any:
 
 
 @without_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(objects())
 def test_both_ways_read_the_same_to_the_bit(made: tuple[bytes, int]) -> None:
     text, count = made
@@ -290,7 +290,7 @@ def test_both_ways_read_the_same_to_the_bit(made: tuple[bytes, int]) -> None:
 
 
 @without_native
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(objects(), st.data())
 def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
     made: tuple[bytes, int], data: st.DataObject
@@ -306,7 +306,7 @@ def test_a_text_with_a_wrong_byte_is_read_the_same_or_not_at_all(
 
 
 @without_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(written_floats)
 def test_a_float_is_rounded_as_python_rounds_it(text: str) -> None:
     found = number_columns.read(texts({"a": f"[{text}]"}), 1)
@@ -352,13 +352,16 @@ def test_nothing_is_left_behind_by_what_was_read_or_was_not() -> None:
             assert number_columns.read(b'{"one.%d":[1]}' % (i % 5_000), 1) is not None
             assert all(number_columns.read(text, 2) is None for text in broken)
 
+    def left_behind() -> int:
+        gc.collect()
+        before = sys.getallocatedblocks()
+        read_all(5_000)
+        gc.collect()
+        return abs(sys.getallocatedblocks() - before)
+
     read_all(5_000)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    read_all(5_000)
-    gc.collect()
-    # A block a round would be 5,000; what other threads of this process have meanwhile is some hundreds.
-    assert abs(sys.getallocatedblocks() - before) < 1_000
+    # What is left behind is so each time; what other threads of this process take meanwhile is not.
+    assert min(left_behind() for _ in range(3)) < 100
 
 
 def test_the_module_can_be_switched_off_and_says_so() -> None:
@@ -383,7 +386,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 
 
 @in_both_ways
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tables(integers | plain_floats | st.none()))
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = ingest.check("r", body_of(table), 1.0).columns

@@ -116,9 +116,7 @@ LIMIT = st.none() | st.integers(1, 40)
 
 
 @given(RUNS, LIMIT, LIMIT)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_there_is_rules_one_to_three_hold(
     engine: Engine, there: list[Any], days: int | None, most: int | None
 ) -> None:

@@ -169,9 +169,7 @@ def stored_bytes(engine: Engine, run_id: str, rank: int) -> int | None:
         return connection.execute(query).scalar_one()
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_every_snapshot_is_stored_once_whichever_server_takes_it(
     engine: Engine, did: list[Send | Seal]

@@ -30,7 +30,7 @@ def cut_of(phases: Sequence[str | None], kinds: Sequence[str | None]) -> Cut:
     return Cut(np.arange(len(phases)), texts(phases), texts(kinds))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_cells_tell_what_the_entries_of_their_strand_and_piece_say(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 1_300))

@@ -282,7 +282,7 @@ VALUE = st.none() | st.integers(-5, 5)
     ),
     st.booleans(),
 )  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_numbers_of_every_chunk_stay_whatever_is_in_it(
     rows: list[Any], has_generations: bool
 ) -> None:

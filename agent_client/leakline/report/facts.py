@@ -42,7 +42,7 @@ def leading_finding(verdict: Json | None) -> Json | None:
 def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
     """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
     phase = write(finding["phase"]) if finding["phase"] else "no single phase"
-    yield "where", phase + of_process(finding, write)
+    yield "where", phase + of_process(finding.get("process"), write)
     for suspect in finding["suspects"]:
         yield "what", f"{write(suspect['name'])} ({suspect['role']}){_per_unit(suspect, unit)}"
     yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
@@ -51,9 +51,8 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
         yield "when", f"since {unit} {format_count(start['estimate'])}"
 
 
-def of_process(finding: Json, write: Write = str) -> str:
-    """``, rank 1 main``: of a run with several processes that which the finding is of, else nothing."""
-    named = finding.get("process")
+def of_process(named: str | None, write: Write = str) -> str:
+    """``, rank 1 main``: of a run with several processes that which a finding is of, else nothing."""
     return f", {write(processes_told(named))}" if named else ""
 
 

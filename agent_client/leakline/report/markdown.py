@@ -117,9 +117,9 @@ def _forecast(oom: Json, unit: str) -> str:
 def _where(finding: Json) -> str:
     phase, share = finding.get("phase_path") or finding["phase"], finding["phase_share"]
     if not phase:
-        return "no single phase" + of_process(finding, code)
+        return "no single phase" + of_process(finding.get("process"), code)
     whole = f", {_percent(share)} of the growth" if share is not None else ""
-    return code(phase) + whole + of_process(finding, code)
+    return code(phase) + whole + of_process(finding.get("process"), code)
 
 
 def _findings(verdict: Json | None, unit: str) -> Iterator[str]:

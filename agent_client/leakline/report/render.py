@@ -161,7 +161,7 @@ def _verdict(report: Report) -> Iterator[str]:
     yield worded(verdict.status, verdict.summary)
     for finding in verdict.findings:
         where = f" in {finding.phase}" if finding.phase else ", in no single phase"
-        yield f"   [{finding.status}] {finding.kind}{where}{of_process(to_json(finding))}"
+        yield f"   [{finding.status}] {finding.kind}{where}{of_process(finding.process)}"
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
