@@ -16,6 +16,7 @@ from .cleanups import Before
 from .family import announce, in_worker, take_back
 from .guard import Guard
 from .loop import Loop
+from .numbering import checked_number
 from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
 from .starting import Chain
@@ -145,13 +146,14 @@ class Run:
         return "" if self._settings is None else self._settings.url
 
     def generation(self, number: int) -> Generation:
-        """A new generation begins; the one before it ends. Also ``with run.generation(g): ...``.
+        """Begin a generation; the one before it ends. Also ``with run.generation(g): ...``.
 
-        A number beyond 2**53 is no generation: it is left out with a warning.
+        A number that was there before (a notebook cell that runs again, a second loop) continues after the newest
+        generation, with one warning. The number of the generation that is open changes nothing.
         """
         if (loop := self._loop) is not None:
             with self._guard:
-                loop.start_generation(declarations.generation_number(number))
+                loop.start_generation(checked_number(number))
             self._call_back()
             self._clean_up()
         return Generation(self)

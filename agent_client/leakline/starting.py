@@ -91,6 +91,7 @@ class Chain:
             tick_seconds=settings.sample_seconds, note_cpu=governor.note_thread,
         )  # fmt: skip
         self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
+        self.loop.warn = self._notices.say
         self.verdicts = VerdictWatch(self.header, process, governor)
         self.cleanups = Cleanups(
             self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
