@@ -97,6 +97,10 @@ export class Run {
     this._on = !this._disabled;
     this._losses = /** @type {Record<string, number>} */ ({});
     this._generation = /** @type {number | null} */ (null);
+    this._axis = /** @type {number | null} */ (null); // of the newest generation
+    this._given = /** @type {number | null} */ (null); // its number in the program
+    this._highest = -Infinity; // of the program's numbers
+    this._renumbered = false;
     this._began = 0;
     this._phases = /** @type {string[][]} */ ([]);
     this._spent = new Map(); // path -> seconds in this generation
@@ -274,18 +278,38 @@ export class Run {
   }
 
   _open(/** @type {number} */ number) {
-    if (!Number.isSafeInteger(number)) return this._lose("bad_values");
-    if (number === this._generation) return;
+    if (!Number.isFinite(number) || Math.abs(number) > Number.MAX_SAFE_INTEGER) return this._lose("bad_values");
+    if (this._generation !== null && number === this._given) return;
     this._close();
-    this._generation = number;
+    this._generation = this._axis = this._continued(number);
     this._began = this._now();
+    const again = this._given !== null && number <= this._given;
+    this._highest = Math.max(number, this._highest);
+    this._given = number;
+    if (again && !this._renumbered) {
+      this._renumbered = true;
+      const unit = this._settings.unit;
+      this._say(`leakline: ${unit} ${number} came again: it is recorded as ${unit} ${this._axis}, and counting continues from there, so that nothing measured before is lost; for a separate training call init again`);
+      this._tell("mark", `${this._title()} came again`, {});
+    }
+  }
+
+  /** The number on the axis, which only goes forward; the numbers of a second loop continue it. */
+  _continued(/** @type {number} */ number) {
+    if (this._axis === null || this._given === null) return Math.floor(number);
+    if (number <= this._given) return this._axis + 1;
+    return this._axis + Math.max(1, Math.floor(number - (number > this._highest ? this._highest : this._given)));
+  }
+
+  _title() {
+    return `${this._settings.unit} ${this._axis}${this._axis === this._given ? "" : ` (called ${this._given})`}`;
   }
 
   _close() {
     if (this._generation === null) return;
     const series = /** @type {Record<string, number>} */ ({ "generation.seconds": this._now() - this._began, "client.seconds": this._cost });
     for (const [path, seconds] of this._spent) series[`phase.${path}.seconds`] = seconds;
-    this._take("generation_end", `${this._settings.unit} ${this._generation}: end`, null, series);
+    this._take("generation_end", `${this._title()}: end`, null, series);
     this._generation = null;
     this._spent.clear();
     this._told = 0;
@@ -302,7 +326,7 @@ export class Run {
     if (error !== undefined) this._tell("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
     this._told += 1;
     if (this._told > PHASE_LIMIT) return this._lose("phase_limit");
-    const where = this._generation === null ? "" : `${this._settings.unit} ${this._generation}: `;
+    const where = this._generation === null ? "" : `${this._title()}: `;
     this._take("phase_end", `${where}after ${path}`, path);
   }
 

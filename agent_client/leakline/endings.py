@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol
 
+from . import exit_status
 from .threads import end_all
 
 
@@ -36,6 +37,8 @@ class Ending(Protocol):
 
 # How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
 KILLED: Final = ("terminated", "SIGTERM")
+# Reasons of a run that somebody ended with Ctrl-C.
+INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # Why a run is finished whose program is not: whoever watched it from outside has gone.
 UNWATCHED: Final = "watched no longer; the program was still running"
 
@@ -87,6 +90,7 @@ def watch(run: Ending) -> None:
             before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
         )
     _chain_excepthook()
+    exit_status.watch()
     if run._hears_signals:
         _chain_sigterm()
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Final
 
 from .errors import BadArgument
+from .exit_status import BY_SIGNAL
 from .observing import PLAN, Plan
 from .settings import Settings
 
@@ -31,8 +32,6 @@ SEEN_WITHIN_SECONDS: Final = 5.0
 # What is no interpreter may be a script that becomes one, as those of pyenv and conda.
 BECOMES_ONE_WITHIN_SECONDS: Final = 2.0
 LOOK_EVERY_SECONDS: Final = 0.02
-# What a shell says of a program that was ended by a signal.
-BY_SIGNAL: Final = 128
 
 
 class _CutShort(BaseException):
@@ -159,20 +158,6 @@ def plan_for(unit: str, tags: Sequence[str], *, children: bool, log_lines: bool)
         os.getpid(), str(STARTUP), tempfile.mkdtemp(prefix="leakline-"), os.environ.get("PYTHONPATH"),
         unit, tuple(tags), children, log_lines,
     )  # fmt: skip
-
-
-def end_of(status: int) -> tuple[str, str]:
-    """State and reason of a process that ended with this status, as its parent knows them."""
-    if status < 0:
-        return "terminated", signal_name(-status)
-    return ("finished", "") if status == 0 else ("failed", f"exit status {status}")
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def leave_as(status: int) -> int:

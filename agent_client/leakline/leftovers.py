@@ -25,6 +25,7 @@ from .probes.cgroup import memory_group, read_cgroup
 from .sender import CATCH_UP_SHARE, LONGEST_PAUSE_SECONDS, LONGEST_RETRY_AFTER_SECONDS
 from .snapshot import Snapshot
 from .spool import (
+    AT_EXIT,
     BATCH,
     END,
     Record,
@@ -111,23 +112,23 @@ def _stat(path: Path) -> os.stat_result:
         raise SpoolError(path, f"cannot be read ({error.strerror})") from error
 
 
-def settle(path: Path, known: tuple[str, str] | None = None, *, knows_better: bool = False) -> None:
+def settle(path: Path, known: tuple[str, str] | None = None) -> None:
     """Note how a process ended that is gone and did not say so. Raises SpoolError.
 
     ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
-    ``knows_better``: what the process has called finished is as its parent knows it; its exit status it could not see.
+    A run that ended with its process as finished is as the parent knows it, because the process may not have seen its
+    exit status.
     """
     with claimed(path) as fd:
         if fd is not None:
-            _note_end(path, fd, known, knows_better)
+            _note_end(path, fd, known)
 
 
-def _note_end(
-    path: Path, fd: Descriptor, known: tuple[str, str] | None = None, knows_better: bool = False
-) -> None:
+def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) -> None:
     said = read_open_end(fd, path)
     end = _end_of(path) if said is None else said.payload()
-    if said is not None and not (knows_better and known and known[0] != end["state"] == "finished"):
+    at_exit = end.pop(AT_EXIT, False)
+    if said is not None and not (at_exit and known and known[0] != end["state"] == "finished"):
         return
     if known is not None and end["state"] in ("silent", "finished"):
         end = {**end, "state": known[0], "reason": known[1]}

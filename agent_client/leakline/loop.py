@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .budget import Governor
 from .looks import Measured
+from .numbering import GenerationNumbers, Given, renumbered
 from .output import OutputTail
 from .phases import Frame, PhaseBooks, Reading, book_samples
 from .probes.collector import Collection
@@ -77,19 +78,32 @@ class Loop:
         self._caches: CacheFalls | None = None
         self._own_bytes = 0
         self._last_exception = 0
-        self.generation: int | None = None
+        self._numbers = GenerationNumbers()
+        self._warned_of_numbers = False
         self._generation_started: float | None = None
         # How long the newest generation took, while its end has no snapshot yet.
         self._untold_seconds: float | None = None
         # Other threads may still be inside phases of a run that has ended.
         self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
+        # Shows a line to the user.
+        self.warn: Callable[[str], None] = lambda line: None
         # Of a run that may keep what its program prints.
         self.output: OutputTail | None = None
 
     @property
     def phase(self) -> str | None:
         return self._books.path
+
+    @property
+    def generation(self) -> int | None:
+        """The newest generation on the axis."""
+        return self._numbers.axis
+
+    @property
+    def highest_number(self) -> Given | None:
+        """The highest number that the program has used for a generation."""
+        return self._numbers.highest
 
     def baseline(self) -> None:
         """The first snapshot, before the loop begins. Its cost is set-up."""
@@ -98,20 +112,29 @@ class Loop:
             self._resolve_types(last_word=False)
             self._hand_over("baseline", "baseline", measured)
 
-    def start_generation(self, number: int) -> None:
+    def start_generation(self, number: Given) -> None:
         with self._lock:
             if self._over:
                 return
             if self._generation_started is not None:
-                if number == self.generation:
+                if number == self._numbers.given:
                     return
                 self.end_generation()
             self._thread = threading.get_ident()
             if self.generation is None:
                 # What happened before the first generation is not of its books.
                 self._books.close_generation(self._read())
-            self.generation = number
+            why = self._numbers.advance(number)
             self._generation_started = self._clock()
+            if why:
+                self._warn_of_numbers(why)
+
+    def _warn_of_numbers(self, why: str) -> None:
+        """Say once that the program's numbers are not those of the axis, also on the charts."""
+        if not self._warned_of_numbers:
+            self._warned_of_numbers = True
+            self.note("mark", f"{self._numbers.title(self.unit)} {why}")
+            self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
         """Close the books of this generation and take its snapshot; the last one is never left out."""
@@ -137,7 +160,7 @@ class Loop:
                 measured = self._exact(self.sampler.measure("generation_end"), reading)
                 self._resolve_types()
                 self._tell_when_too_large()
-                label = f"{self.unit} {self.generation}: end"
+                label = f"{self._numbers.title(self.unit)}: end"
                 self.generations_ended += 1
                 self._hand_over("generation_end", label, measured, books)
             self._book_own_work()
@@ -347,7 +370,7 @@ class Loop:
         # Measuring may leave less memory than it found; on the wire this series is a size.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
-            label = f"{self.unit} {self.generation}: {label}" if kind != "manual" else label
+            label = f"{self._numbers.title(self.unit)}: {label}" if kind != "manual" else label
         with self._order:
             self._sequence += 1
             number = self._sequence

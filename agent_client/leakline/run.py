@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
-from . import callbacks, declarations, endings, notices
+from . import callbacks, declarations, endings, exit_status, notices
 from .blocks import Cleanup, Generation, Phase
 from .cleanups import Before
 from .family import announce, in_worker, take_back
 from .guard import Guard
 from .loop import Loop
+from .numbering import checked_number
 from .phases import RESERVED_PHASES, Frame
 from .settings import NAME_LIMIT, Settings, resolve
 from .starting import Chain
@@ -145,13 +146,14 @@ class Run:
         return "" if self._settings is None else self._settings.url
 
     def generation(self, number: int) -> Generation:
-        """A new generation begins; the one before it ends. Also ``with run.generation(g): ...``.
+        """Begin a generation; the one before it ends. Also ``with run.generation(g): ...``.
 
-        A number beyond 2**53 is no generation: it is left out with a warning.
+        A number that was there before (a notebook cell that runs again, a second loop) continues after the newest
+        generation, with one warning. The number of the generation that is open changes nothing.
         """
         if (loop := self._loop) is not None:
             with self._guard:
-                loop.start_generation(declarations.generation_number(number))
+                loop.start_generation(checked_number(number))
             self._call_back()
             self._clean_up()
         return Generation(self)
@@ -372,6 +374,7 @@ class Run:
         loop = self._loop
         if loop is not None:
             self._told = None if error is None else id(error)
+            exit_status.note(error)
             with self._guard:
                 loop.exit_phase(frame, error)
             if error is None and not frame.foreign and loop.phase is None:
@@ -380,6 +383,7 @@ class Run:
     def _end_generation(self, error: BaseException | None) -> None:
         if (loop := self._loop) is not None:
             self._told = None if error is None else id(error)
+            exit_status.note(error)
             with self._guard:
                 loop.end_generation(error)
             self._call_back()
@@ -430,7 +434,7 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        self._finish(self._end or ("finished", ""))
+        self._finish(self._end or exit_status.end_of(exit_status.requested()), at_exit=True)
 
     @property
     def _is_ending(self) -> bool:
@@ -461,7 +465,7 @@ class Run:
         endings.watch(self)
         chain.start(held=held)
 
-    def _finish(self, end: tuple[str, str]) -> None:
+    def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
         """Once. A second thread that asks waits until the first is done: the process may end after it."""
         global _active
         if self._settings is None and _active is self:
@@ -469,6 +473,7 @@ class Run:
         if self._settings is None or self._forgotten or not self._finishing.begin():
             return
         try:
+            self._chain.at_exit = at_exit
             self._leave(end)
         finally:
             self._finishing.done()

@@ -66,6 +66,8 @@ except ImportError:
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
 HEADER, BATCH, END = 1, 2, 3
+# In an end: the run ended with its process, and the exit status that came of it may not be known to it.
+AT_EXIT: Final = "at_exit"
 COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
 RECORD_LIMIT_BYTES: Final = 8 * 2**20

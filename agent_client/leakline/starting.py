@@ -31,7 +31,7 @@ from .sampler import Sampler
 from .sender import Sender
 from .settings import Settings
 from .snapshot import ProcessIdentity, RunHeader, Snapshot
-from .spool import read_batches
+from .spool import AT_EXIT, read_batches
 from .spool_file import SpoolFile
 from .subject import OF_ITS_OWN, Subject
 
@@ -77,6 +77,8 @@ class Chain:
         self.spool_path: Path | None = None
         self.is_held, self._letting_go = True, threading.Lock()
         self._exit_until = 0.0
+        # The process ends with the run, and its exit status is not known for certain.
+        self.at_exit = False
         # Whether the server has everything.
         self._arrived = False
         # What the server says of the run at its end, and until when somebody waits for what is said.
@@ -91,6 +93,7 @@ class Chain:
             tick_seconds=settings.sample_seconds, note_cpu=governor.note_thread,
         )  # fmt: skip
         self.loop = Loop(settings.unit, sampler, governor, losses, self.recorder.put)
+        self.loop.warn = self._notices.say
         self.verdicts = VerdictWatch(self.header, process, governor)
         self.cleanups = Cleanups(
             self.loop, self.requests, lambda: self.verdicts.status, quiet=settings.quiet
@@ -181,7 +184,7 @@ class Chain:
         state, reason = end
         left = {"state": state, "ended_at": time.time(), "reason": reason}
         self.loop.sampler.stop()
-        self.recorder.close(left, EXIT_SECONDS / 2)
+        self.recorder.close({**left, AT_EXIT: True} if self.at_exit else left, EXIT_SECONDS / 2)
         if self.sender is not None and not stays:
             reachable = self.sender.failures == 0
             seconds = deadline - time.monotonic() if reachable else EXIT_SECONDS_UNREACHABLE

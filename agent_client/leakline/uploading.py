@@ -14,6 +14,7 @@ from .parts import BATCH_REFUSALS, deliver
 from .sender import announcement
 from .snapshot import Batch, ProcessIdentity, RunHeader
 from .spool import (
+    AT_EXIT,
     Record,
     collect,
     is_in_place,
@@ -114,7 +115,9 @@ def _uploading(
         spool.note(offset, delivery.server)
         yield done
     if end is not None:
-        _accepted(delivery, "PATCH", f"/runs/{header.id}", {**told, "instance": process.instance})
+        told.pop(AT_EXIT, None)
+        body = {**told, "instance": process.instance}
+        _accepted(delivery, "PATCH", f"/runs/{header.id}", body)
         spool.note(end.end, delivery.server)
     yield replace(done, complete=True)
 

@@ -2,12 +2,12 @@
 
 export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
-  terminated: "Terminated", silent: "Silent",
+  terminated: "Terminated", interrupted: "Interrupted", silent: "Silent",
 };
-const ENDS = { finished: "ended", failed: "failed", silent: "silent" };
+const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", silent: "silent" };
 
 /** Whether nothing more is to come: what is presumed from silence, a word of the run takes back. */
-export const isOver = ({ state, presumed }) => ["finished", "failed"].includes(state) || (state === "killed" && !presumed);
+export const isOver = ({ state, presumed }) => ["finished", "failed", "interrupted"].includes(state) || (state === "killed" && !presumed);
 
 /** What a run is that does not speak, by a name of WORDS; null of one that runs. `reason`: as it was told. */
 export function quiet({ state, reason }) {

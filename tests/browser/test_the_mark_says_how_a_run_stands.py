@@ -32,7 +32,8 @@ def mark(page: Page, state: str) -> Locator:
         ("killed", MEMORY, "Killed"),
         ("silent", "", SILENT),
         ("failed", "ValueError", "Failed"),
-        ("terminated", "KeyboardInterrupt", "Terminated"),
+        ("terminated", "SIGTERM", "Terminated"),
+        ("interrupted", "KeyboardInterrupt", "Interrupted"),
         ("finished", "", "Ended"),
     ],
 )

@@ -74,6 +74,27 @@ def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place
     assert recorded.how == ("finished", "")
 
 
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [
+        ("sys.exit(7)", ("failed", "exit status 7")),
+        ("raise SystemExit(7)", ("failed", "exit status 7")),
+        ("raise KeyboardInterrupt", ("terminated", "KeyboardInterrupt")),
+        ("os._exit(5)", ("failed", "exit status 5")),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ("terminated", "SIGKILL")),
+        ("sys.exit(0)", ("finished", "")),
+    ],
+)
+def test_a_run_of_the_program_that_ends_with_it_ends_as_it_does(
+    place: Place, ending: str, how: tuple[str, str]
+) -> None:
+    place.python(
+        f"import os, signal, sys, leakline\nrun = leakline.init(unit='epoch')\nrun.epoch(0)\n{ending}\n"
+    )
+    (recorded,) = place.recorded()
+    assert recorded.how == how
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_the_program(place: Place, number: signal.Signals) -> None:
     script = place.write(

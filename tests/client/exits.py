@@ -59,7 +59,7 @@ class End:
 ENDS: Final = {
     "normal end": End("", 0),
     "finish": End("run.finish()", 0),
-    "sys.exit": End("sys.exit(3)", 3),
+    "sys.exit": End("sys.exit(3)", 3, "failed"),
     "exception": End("raise ValueError('planned')", 1, "failed"),
     "SIGTERM": End("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -15, "terminated"),
     "SIGINT": End("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -2, "terminated"),

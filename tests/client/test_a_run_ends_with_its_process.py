@@ -57,7 +57,7 @@ def ended(directory: Path) -> dict[str, Any] | None:
     [
         ("", 0, "finished", ""),
         ("run.finish()", 0, "finished", ""),
-        ("sys.exit(3)", 3, "finished", ""),
+        ("sys.exit(3)", 3, "failed", "exit status 3"),
         ("raise ValueError('planned')", 1, "failed", "ValueError"),
         ("raise KeyboardInterrupt", -2, "terminated", "KeyboardInterrupt"),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", -15, "terminated", "SIGTERM"),

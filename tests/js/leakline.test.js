@@ -55,6 +55,19 @@ test("a run that is disabled asks nothing of anybody and runs what it is given",
   assert.deepEqual(server.asked, []);
 });
 
+test("a second loop continues the axis after the first, with one warning", async () => {
+  const server = fakeServer();
+  const said = await listen(async () => {
+    const run = begin(server, { quiet: false });
+    for (const number of [0, 1, 2, 1, 2, 3]) run.generation(number);
+    await run.finish();
+  });
+  const ends = server.rows().filter((row) => row.kind === "generation_end");
+  assert.deepEqual(ends.map((row) => row.generation), [0, 1, 2, 3, 4, 5]);
+  assert.equal(ends[5].label, "generation 5 (called 3): end");
+  assert.equal(said.filter((line) => line.includes("came again")).length, 1);
+});
+
 test("generations and phases are snapshots in their order, nested ones with their path", async () => {
   const server = fakeServer();
   const run = begin(server);

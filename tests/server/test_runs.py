@@ -142,6 +142,7 @@ def test_the_next_attempt_comes_with_its_process(api: TestClient, make_run: Any)
 @pytest.mark.parametrize(
     ("said", "state"),
     [
+        ("interrupted", "interrupted"),
         ("finished", "finished"),
         ("failed", "failed"),
         ("terminated", "killed"),

@@ -337,6 +337,7 @@ def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(
     for state, event, urgent in (
         ("terminated", "run.killed", True),
         ("finished", "run.finished", False),
+        ("interrupted", "run.finished", False),
     ):
         changes = runs.Changes(state=state, ended_at=clock.now, reason="SIGTERM")
         runs.change_run(engine, "r1", changes, clock.now)
@@ -347,7 +348,7 @@ def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(
         clock.now += 60
         begin(engine, "r1", clock.now, clock.now)
         see()
-    assert told(engine) == ["run.killed", "run.finished"]
+    assert told(engine) == ["run.killed", "run.finished", "run.finished"]
 
 
 def hear(engine: Engine, clock: Clock) -> None:

@@ -59,7 +59,8 @@ def snapshot(**changed: Any) -> dict[str, Any]:
         ("killed", "memory: 9.7 GiB of 10 GiB", "killed by memory"),
         ("killed", "memory", "killed by memory"),
         ("killed", "SIGTERM", "terminated by SIGTERM"),
-        ("killed", "KeyboardInterrupt", "terminated by Ctrl-C"),
+        ("killed", "KeyboardInterrupt", "interrupted by Ctrl-C"),
+        ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
     ],
 )
 def test_an_end_is_told_in_words(state: str, reason: str, text: str) -> None:

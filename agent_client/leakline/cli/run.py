@@ -24,10 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..analysis.units import UNITS_OF_TIME
-from ..closing import closing_words, is_ours
+from ..closing import closing_words
 from ..delivery import Delivery, not_accepted
 from ..errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
-from ..launching import Program, end_of, leave_as, plan_for
+from ..exit_status import end_of
+from ..launching import Program, leave_as, plan_for
 from ..leftovers import settle
 from ..names import readable_name
 from ..notices import Notices, set_up
@@ -167,14 +168,11 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
     """Note how processes ended that could not say it: killed, crashed, or by a status that none learns of its own end.
 
-    A program with a run of its own says itself what became of that.
+    A program with a run of its own says itself what became of that, unless that run ended with the program.
     """
-    spools = sorted(settings.run_directory.glob("*.spool"))
-    of_program = [path for path in spools if _is_of(path, pid)]
-    for path in spools:
+    for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
-            known = end if path in of_program else None
-            settle(path, known, knows_better=of_program == [path] and is_ours(path))
+            settle(path, end if _is_of(path, pid) else None)
 
 
 def _send_what_is_left(settings: Settings) -> str:

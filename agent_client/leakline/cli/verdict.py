@@ -64,7 +64,8 @@ def main(options: argparse.Namespace) -> int:
 
 def _whose(run: Mapping[str, Any]) -> str:
     """``erl-trading/before-fix, killed: SIGTERM``: of which run it is, and how that ended or that it goes on."""
-    how = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
+    reason = "" if run["state"] == "interrupted" else run["reason"]
+    how = f"{run['state']}: {reason}" if reason else run["state"]
     return plain(f"{run['project']}/{run['name']}, {how}")
 
 

@@ -7,6 +7,7 @@ say when something begins and seldom when it is over.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -106,7 +107,7 @@ class Training:
         if self._numbers:
             if self._ahead is None:
                 newest = _newest_generation(self.run)
-                self._ahead = 0 if newest is None else max(0, newest + 1 - number)
+                self._ahead = 0 if newest is None else max(0, math.floor(newest) + 1 - number)
             self._generation = self.run.generation(number + self._ahead)
 
     def count(self, number: int) -> None:
@@ -186,5 +187,5 @@ def several(steps: int | None, what: str) -> str | None:
     return None if steps is None or steps < 2 else f"a generation is {steps:,} {what}"
 
 
-def _newest_generation(run: Run) -> int | None:
-    return None if run._loop is None else run._loop.generation
+def _newest_generation(run: Run) -> float | None:
+    return None if run._loop is None else run._loop.highest_number

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..endings import UNWATCHED
+from ..endings import INTERRUPTED, UNWATCHED
 from ..kills import killed_for_memory, last_readings
 from ..snapshot import Batch, ProcessIdentity
 from ..spool import is_live, read_end
@@ -47,6 +47,8 @@ def _how(path: Path, batches: Sequence[Batch]) -> str | None:
     if end["state"] == "failed":
         return f"failed: {reason}" if reason else "failed"
     if end["state"] == "terminated":
+        if reason in INTERRUPTED:
+            return "interrupted by Ctrl-C"
         return f"terminated by {reason}" if reason else "terminated"
     if end["state"] == "killed":
         return f"killed by {reason}" if reason else "killed"

@@ -38,7 +38,9 @@ MAX_SILENCES: Final = 3
 MIN_LIFE_SECONDS: Final = 60.0
 
 _RISKS: Final = {"high": 1, "critical": 2}
-_ENDS: Final = {"killed": KILLED, "finished": FINISHED, "failed": FINISHED}
+_ENDS: Final = {
+    "killed": KILLED, "finished": FINISHED, "failed": FINISHED, "interrupted": FINISHED,
+}  # fmt: skip
 _SAVE: Final = "Save a checkpoint before memory runs out."
 _LOOK: Final = (
     "See whether the process still runs: it may hang, have been killed, or not reach the server."

@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from leakline.endings import INTERRUPTED
 from leakline.kills import MEMORY
 
 from .columns import reading
@@ -34,13 +35,14 @@ STATES: Final[Mapping[str, str]] = {
     "finished": "finished",
     "failed": "failed",
     "terminated": "killed",
+    "interrupted": "interrupted",
     "killed": "killed",
     "silent": "silent",
 }
 # What only somebody else says of a process: who is killed says nothing.
 _FOUND: Final = ("killed", "silent")
 # One rank fails or vanishes, and the launcher ends the others, by a signal that they tell of or by one they cannot.
-_WORSE: Final = ("finished", "killed", "silent", "failed")
+_WORSE: Final = ("finished", "interrupted", "killed", "silent", "failed")
 _MAIN: Final = "main"
 
 
@@ -106,7 +108,7 @@ def told(
     if state == "running":
         return _ends("running", "", None)
     if instance is None:
-        return _ends(STATES[state], reason, ended_at)
+        return _ends(kept_state(state, reason), reason, ended_at)
     _end_process(connection, run.id, instance, state, reason, ended_at)
     of_attempt = _of_newest_attempt(connection, run.id)
     others = all(process.instance != instance for process in of_attempt)
@@ -114,8 +116,15 @@ def told(
         # Others go on, or what ended was an attempt before this one.
         return {}
     if not of_attempt:
-        return _ends(STATES[state], reason, ended_at)
+        return _ends(kept_state(state, reason), reason, ended_at)
     return _as_the_worst(of_attempt)
+
+
+def kept_state(state: str, reason: str) -> str:
+    """Return the state that is kept of an end. What Ctrl-C ended was interrupted by a person, not killed."""
+    if state == "terminated" and reason in INTERRUPTED:
+        return "interrupted"
+    return STATES[state]
 
 
 def how_bad(state: str | None, reason: str) -> int:
@@ -157,7 +166,12 @@ def _end_process(
     connection.execute(
         update(processes)
         .where(same)
-        .values(ended_at=ended_at, end_state=STATES[state], end_reason=reason, presumed=found)
+        .values(
+            ended_at=ended_at,
+            end_state=kept_state(state, reason),
+            end_reason=reason,
+            presumed=found,
+        )
     )
 
 

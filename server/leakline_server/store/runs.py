@@ -30,8 +30,8 @@ from .told_processes import LIVED
 
 __all__ = ["LIVED", "BadCursor", "iso", "iso_or_none", "unix"]
 
-State = Literal["running", "finished", "failed", "killed", "silent"]
-ENDED: Final = ("finished", "failed", "killed")
+State = Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
+ENDED: Final = ("finished", "failed", "interrupted", "killed")
 STATES: Final = ("running", "silent", *ENDED)
 # In which a process may be there to ask: a silent one may come back.
 LISTENING: Final = ("running", "silent")

@@ -24,7 +24,9 @@ LIVED: Final = (
     processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
 )  # fmt: skip
 # What ended badly has 0.
-_GOOD_END: Final = case((processes.c.end_state.in_(("failed", "killed", "silent")), 0), else_=1)
+_GOOD_END: Final = case(
+    (processes.c.end_state.in_(("failed", "interrupted", "killed", "silent")), 0), else_=1
+)
 _NONE_STORED: Final = accounts.Stored()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leakline.accounts import DROPPED, THINNED
-from leakline.endings import UNWATCHED
+from leakline.endings import INTERRUPTED, UNWATCHED
 from leakline.kills import MEMORY
 
 from ..store import ends
@@ -24,8 +24,10 @@ Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
 CHANGES_SHOWN: Final = 6
 # States in which people want to know what was last.
-_SUDDEN: Final = ("failed", "killed", "silent")
-_STATUS: Final = {"failed": "confirmed", "killed": "confirmed", "silent": "watch"}
+_SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
+_STATUS: Final = {
+    "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
+}  # fmt: skip
 # What each reason means, and what to do about it.
 _REASONS: Final = {
     "queue_full": "The disk did not take snapshots as fast as they were made: see whether it is slow or full.",
@@ -56,8 +58,11 @@ def ending(run: Json) -> str:
     state, reason = run["state"], run["reason"]
     if state == "killed" and reason.split(":")[0] == MEMORY:
         return "killed by memory"
+    # Servers before this one kept what Ctrl-C ended as killed.
+    if state == "interrupted" or (state == "killed" and reason in INTERRUPTED):
+        return "interrupted by Ctrl-C"
     if state == "killed" and reason:
-        return f"terminated by {'Ctrl-C' if reason == 'KeyboardInterrupt' else reason}"
+        return f"terminated by {reason}"
     if state == "finished" and reason == UNWATCHED:
         return str(reason)
     return f"failed: {reason}" if state == "failed" and reason else str(state)
@@ -65,7 +70,7 @@ def ending(run: Json) -> str:
 
 def is_over(run: Json) -> bool:
     """Whether nothing more is to come: what is presumed from silence, a word of the process takes back."""
-    return run["state"] in ("finished", "failed") or (
+    return run["state"] in ("finished", "failed", "interrupted") or (
         run["state"] == "killed" and not run["presumed"]
     )
 

@@ -333,6 +333,7 @@ LIVE: Final = {
     "silent": "the run has not spoken for a minute; it may again",
     "killed": "the run was killed, as it told or as its silence tells",
     "terminated": "the run ended on a signal",
+    "interrupted": "somebody ended the run with Ctrl-C",
     "failed": "the run ended by an error",
     "ended": "the run is over",
 }
@@ -346,5 +347,6 @@ STATES: Final = {
     "silent": "has not spoken for a minute",
     "finished": "ended as it should",
     "failed": "ended by an error",
+    "interrupted": "was ended with Ctrl-C",
     "killed": "was ended from outside",
 }

@@ -164,7 +164,10 @@ class RunChanges(Strict):
     # Somebody who writes "stats" must not believe that the run has ended.
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    state: Literal["running", "finished", "failed", "terminated", "killed", "silent"] | None = None
+    state: (
+        Literal["running", "finished", "failed", "interrupted", "terminated", "killed", "silent"]
+        | None
+    ) = None
     ended_at: UnixSeconds | None = None
     reason: Annotated[str, Field(max_length=MAX_REASON_LENGTH), AfterValidator(_reason)] = ""
     instance: Annotated[str, Field(max_length=MAX_INSTANCE_LENGTH, pattern=NO_CONTROL)] | None = (
@@ -182,7 +185,7 @@ class RunSummary(BaseModel):
     unit: str
     total: int | None
     tags: list[str]
-    state: Literal["running", "finished", "failed", "killed", "silent"]
+    state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
     # Concluded from silence; a word of the run takes it back.
     presumed: bool
