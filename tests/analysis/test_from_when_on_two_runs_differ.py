@@ -56,6 +56,7 @@ def side(
         SimpleNamespace(
             growth=growth, leaks=leaks, baseline=baseline, phases=phases or {},
             history=SimpleNamespace(unit=unit), matters=Scale(baseline).is_material,
+            stretch=SimpleNamespace(spacing=1),
         ),
     )  # fmt: skip
 

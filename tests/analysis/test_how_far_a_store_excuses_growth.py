@@ -139,6 +139,7 @@ def lane(
     told = SimpleNamespace(
         private=list(private), segment=segment or [0] * n, end_rows=range(n), generations=tuple(range(n)),
         series=columns, readings=lambda name: list(columns[name]), has=lambda name: name in columns,
+        spacing=lambda upto: 1,
     )  # fmt: skip
     return cast(Lane, told)
 

@@ -11,7 +11,6 @@ from leakline.analysis.evidence import (
     Rise,
     Scale,
     _exceeds,
-    _horizon,
     _thin,
     baseline_of,
     lasting_rise,
@@ -27,7 +26,7 @@ NEAR = Scale(1000.0, limit_bytes=1000.0, level_bytes=500.0, remaining_generation
 def test_growth_is_looked_ahead_for_twice_as_long_as_it_was_seen_and_no_further_than_100(
     window: float, horizon: float
 ) -> None:
-    assert _horizon(window) == horizon
+    assert PLAIN.horizon(window) == horizon
     assert PLAIN.share(3.0, window) == 3.0 * horizon / 1000
     assert PLAIN.material_rate(window) == 50.0 / horizon
 

@@ -384,4 +384,5 @@ def _to_be_counted(finding: Finding, history: RunHistory, lane: Lane) -> list[st
 def _rises(lane: Lane, series: str) -> bool:
     if not lane.has(series) or not lane.generations:
         return False
-    return count_growth(*lane.points(series, newest=LOOK_BACK), lane.generations[0]) is not None
+    points = lane.points(series, newest=LOOK_BACK)
+    return count_growth(*points, lane.generations[0], lane.spacing(len(lane))) is not None

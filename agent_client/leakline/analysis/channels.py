@@ -21,6 +21,7 @@ _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
 _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
+_OF_ALL_PROCESSES: Final = ".used_bytes"
 _CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 _SHARED: Final = "process.shared_bytes"
 _METAL: Final = "mps.allocated_bytes"
@@ -65,12 +66,14 @@ class Channel:
             else upto
         )
 
-    def scale(self, private: Sequence[float], upto: int, remaining: float | None) -> Scale:
+    def scale(
+        self, private: Sequence[float], upto: int, remaining: float | None, spacing: int = 1
+    ) -> Scale:
         baseline = baseline_of(self.values) + baseline_of(self.beside)
         if not self.own_baseline:
             baseline += baseline_of(private)
         level = self.values[upto - 1] + (self.beside[upto - 1] if self.beside else 0.0)
-        return Scale(baseline, self.limit_bytes, level, remaining)
+        return Scale(baseline, self.limit_bytes, level, remaining, spacing)
 
     @property
     def holds_tensors(self) -> bool:
@@ -120,7 +123,8 @@ def _devices(lane: Lane) -> list[str]:
         {
             name.split(".")[1]
             for name in lane.series
-            if name.startswith(("cuda.", "gpu.")) and name.endswith(_OF_A_DEVICE)
+            if name.startswith(("cuda.", "gpu."))
+            and name.endswith(_OF_A_DEVICE if lane.private else (*_OF_A_DEVICE, _OF_ALL_PROCESSES))
         }
     )
 
@@ -141,6 +145,9 @@ def _device_channels(lane: Lane, index: str) -> list[Channel]:
     elif process:
         # Another framework than torch: its memory as the driver sees it.
         found.append(Channel(f"gpu.{index}.process_bytes", "gpu", process, limit))
+    elif not lane.private and (used := _column(lane, f"gpu.{index}.used_bytes")):
+        # A log of the driver alone tells what all processes use, and nothing of one of them.
+        found.append(Channel(f"gpu.{index}.used_bytes", "gpu", used, limit))
     if allocated and reserved:
         spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
         name = f"cuda.{index}.reserved_bytes"

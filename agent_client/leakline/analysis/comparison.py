@@ -172,7 +172,8 @@ class _Side:
         return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
 
     def matters(self, rate: float, generations: int) -> bool:
-        return Scale(self.baseline).is_material(rate, generations)
+        spacing = self.stretch.spacing
+        return Scale(self.baseline, spacing=spacing).is_material(rate, generations * spacing)
 
 
 def _memory_after(
@@ -242,7 +243,8 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
     """Whether two runs that do not leak have ended up apart: an allocator that settles is neither harm nor merit."""
-    return abs(difference) * generations >= _APART * max(a.baseline, b.baseline, 1.0)
+    passed_by = generations * b.stretch.spacing
+    return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
 
 def _overlap(a: Interval, b: Interval) -> bool:

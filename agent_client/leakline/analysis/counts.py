@@ -52,9 +52,14 @@ class CountGrowth:
 
 
 def count_growth(
-    x: Sequence[float], counts: Sequence[float], first_generation: float | None = None
+    x: Sequence[float],
+    counts: Sequence[float],
+    first_generation: float | None = None,
+    spacing: int = 1,
 ) -> CountGrowth | None:
-    """The lasting growth of a count over generations ``x``, or None.
+    """Return the lasting growth of a count over generations ``x``, or None.
+
+    ``spacing``: units of the axis between two generations; distances are judged in generations.
 
     A reading before ``first_generation`` is the baseline. Without one, the start of a count that rises from
     its first reading on is taken from how much was there by then.
@@ -64,6 +69,10 @@ def count_growth(
     """
     if len(x) < 3 or not may_grow(counts):
         return None
+    if spacing != 1:
+        first = None if first_generation is None else first_generation / spacing
+        found = count_growth([a / spacing for a in x], counts, first)
+        return None if found is None else _on_the_axis(found, spacing)
     x, counts = x[-LOOK_BACK:], counts[-LOOK_BACK:]
     steady, irregular = _constant(x, counts), _irregular(x, counts)
     if steady is not None and irregular is not None and _is_one_story(steady, irregular):
@@ -78,6 +87,21 @@ def count_growth(
     if found.start > x[0] + 1:
         return found
     return _begun_unseen(found, x[0], counts[0], first_generation)
+
+
+def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
+    """Return the same growth in units of the axis, of one that was measured per reading."""
+    return replace(
+        growth,
+        slope=growth.slope / spacing,
+        low=growth.low / spacing,
+        high=growth.high / spacing,
+        start=round(growth.start * spacing),
+        start_low=round(growth.start_low * spacing),
+        start_high=round(growth.start_high * spacing),
+        generations=growth.generations * spacing,
+        period=None if growth.period is None else growth.period * spacing,
+    )
 
 
 def may_grow(counts: Sequence[float]) -> bool:

@@ -38,20 +38,29 @@ _OVER_BOUNDED: Final = 0.20
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What growth is measured against: the memory at the start, the limit, and how far the run is to go."""
+    """What growth is measured against: the memory at the start, the limit, and how far the run is to go.
+
+    ``spacing``: units of the axis between two readings. Growth is judged per reading, so that a run which reports every
+    hundredth step is judged like one which reports every step.
+    """
 
     baseline_bytes: float
     limit_bytes: float | None = None
     level_bytes: float = 0.0
     remaining_generations: float | None = None
+    spacing: int = 1
+
+    def horizon(self, window: float) -> float:
+        """Return how far ahead growth counts, in units of the axis: twice the window, at most 100 readings."""
+        return min(_MAX_HORIZON * self.spacing, 2 * max(window, self.spacing))
 
     def share(self, rate: float, window: float) -> float:
-        """Growth within the horizon (twice the window, at most 100 generations) as a share of the baseline."""
-        return rate * _horizon(window) / max(self.baseline_bytes, 1.0)
+        """Return the growth within the horizon as a share of the baseline; ``window`` in units of the axis."""
+        return rate * self.horizon(window) / max(self.baseline_bytes, 1.0)
 
     def material_rate(self, window: float) -> float:
         """Bytes per generation from which on that share matters."""
-        return MATERIAL * max(self.baseline_bytes, 1.0) / _horizon(window)
+        return MATERIAL * max(self.baseline_bytes, 1.0) / self.horizon(window)
 
     def ends_near_limit(self, rate: float) -> bool:
         if self.limit_bytes is None or self.remaining_generations is None or rate <= 0:
@@ -64,10 +73,6 @@ class Scale:
 
     def is_trivial(self, rate: float, window: float) -> bool:
         return self.share(rate, window) < TRIVIAL and not self.ends_near_limit(rate)
-
-
-def _horizon(window: float) -> float:
-    return min(_MAX_HORIZON, 2 * max(window, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def _test(
     if by[-1] <= by[0]:
         return None
     slope = theil_sen(bx, by)
-    if not slope.rises or not scale.is_material(slope.estimate, length):
+    if not slope.rises or not scale.is_material(slope.estimate, length * scale.spacing):
         return None
     if not keeps_rising(bx, by, HALF_RATIO) or not is_more_than_steps(bx, by):
         return None
@@ -134,7 +139,7 @@ def _test(
         return None
     if not _exceeds(slope, x, bounded, length):
         return None
-    steady = not slows_like_a_logarithm(bx, by, x[0])
+    steady = not slows_like_a_logarithm(bx, by, x[0], scale.spacing)
     return slope, steady and keeps_rising(bx, by, STRICT_HALF_RATIO)
 
 
@@ -146,7 +151,9 @@ def _visible(
     half = max(_MIN_FOR_TREND - 1, n // 2)
     recent = floor_slope(x[n - half :], y[n - half :])
     whole = floor_slope(x[-_THINNED:], y[-_THINNED:])
-    matters = scale.is_material(recent.estimate, half) and scale.is_material(whole.estimate, n)
+    matters = scale.is_material(recent.estimate, half * scale.spacing) and scale.is_material(
+        whole.estimate, n * scale.spacing
+    )
     # What was flat for half the run leaves the slope of the whole without a sign.
     rises = whole.rises or min(y[n - half :]) > max(y[: n - half])
     return rises and recent.rises and matters and _exceeds(recent, x, bounded, half)

@@ -184,14 +184,15 @@ def growth_of(lane: Lane, series: str, upto: int) -> CountGrowth | None:
     if len(newest) == WINDOW and not may_grow(newest):
         return None
     x, counts = lane.points(series, upto, baseline=True, newest=LOOK_BACK)
-    growth = count_growth(x, counts, lane.generations[0]) if counts else None
+    spacing = lane.spacing(upto)
+    growth = count_growth(x, counts, lane.generations[0], spacing) if counts else None
     return None if growth is None or _is_stale(lane, growth, x[-1], upto) else growth
 
 
 def _is_stale(lane: Lane, growth: CountGrowth, read: float, upto: int) -> bool:
     """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
     age = lane.generations[upto - 1] - read
-    if age < _STALE or not lane.private or growth.start > read:
+    if age < _STALE * lane.spacing(upto) or not lane.private or growth.start > read:
         return False
     at = lane.position.get(int(read), 0)
     first = max(0, at - round(min(age, growth.generations)))

@@ -333,7 +333,7 @@ def _harmless(a: Assessed, unit: str) -> str:
     share = a.scale.share(size, a.window)
     return (
         f"It grows, but does not matter: {format_bytes(size)} per {unit}, {share:.2%} of memory within "
-        f"the next {min(100, round(2 * max(1.0, a.window)))} {unit}s."
+        f"the next {round(a.scale.horizon(a.window))} {unit}s."
     )
 
 

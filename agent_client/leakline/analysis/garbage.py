@@ -79,7 +79,7 @@ def waiting_of(lane: Lane) -> Waiting:
     if len(recent) < _LOOKS or recent[-1] < _MATTERS or fell:
         return nothing
     if _newest(lane, _WHOLE) != 0:
-        growth = count_growth(x, counts)
+        growth = count_growth(x, counts, None, lane.spacing(len(lane)))
         rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
         return nothing if growth is None else Waiting(recent[-1], growth, rate, False, False, off)
     share = recent[-1] / max(1.0, _newest(lane, _LOOKED_AT) or 0.0)
@@ -91,7 +91,7 @@ def waiting_of(lane: Lane) -> Waiting:
 def _among_the_newest(lane: Lane, objects: float) -> Waiting:
     """Where nothing is collected and looks reach no further back than before: what there is more of has come since."""
     _, reached = lane.points(_LOOKED_AT, newest=_WINDOW)
-    growth = count_growth(*lane.points(_OBJECTS, newest=_WINDOW))
+    growth = count_growth(*lane.points(_OBJECTS, newest=_WINDOW), None, lane.spacing(len(lane)))
     if growth is None or not reached or reached[-1] > _FURTHER * min(reached):
         return Waiting(collector_off=True)
     rate = max(0.0, floor_slope(*lane.points(_BYTES, newest=_WINDOW)).estimate)
@@ -101,7 +101,8 @@ def _among_the_newest(lane: Lane, objects: float) -> Waiting:
 def _by_share(lane: Lane, objects: float, share: float, off: bool) -> Waiting:
     """Where only the newest objects are looked at: while the collector is off, what waits for it is counted apart."""
     pending = off and lane.has(_PENDING)
-    found = count_growth(*lane.points(_PENDING, newest=_WINDOW)) if pending else None
+    spacing = lane.spacing(len(lane))
+    found = count_growth(*lane.points(_PENDING, newest=_WINDOW), None, spacing) if pending else None
     if found is None:
         return Waiting(objects, None, 0.0, True, True, off)
     growth = scaled(found, share)

@@ -80,7 +80,8 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
     if not counts:
         return None
     slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:]) if len(x) >= 3 else None
-    growth = count_growth(x, counts, lane.generations[0] if lane.generations else None)
+    first = lane.generations[0] if lane.generations else None
+    growth = count_growth(x, counts, first, lane.spacing(len(lane)))
     rate = _bytes_rate(
         facts, name, growth.slope if growth else None, growth.start if growth else None
     )

@@ -67,7 +67,8 @@ def bend_of(lane: Lane, values: Sequence[float], upto: int) -> Start | None:
             break
         at, low = earlier
     # A line that rises from the first reading on may have risen in that generation already.
-    return tuple(a + 1 if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
+    spacing = lane.spacing(upto)
+    return tuple(a + spacing if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
 
 
 def pieces_of(lane: Lane, x: Sequence[float], values: Sequence[float]) -> list[Piece]:

@@ -70,7 +70,7 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             continue
         at = study.channel_stands(channel, upto)
         bend = bend_of(lane, channel.values[:at], at)
-        first = position_of(lane, bend[0] - 1 if bend else None, at)
+        first = position_of(lane, bend[0] - lane.spacing(at) if bend else None, at)
         x = [float(g) for g in lane.generations[first:at]]
         rate = floor_slope(x, channel.values[first:at])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
@@ -78,7 +78,7 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             channel.kind, _channel_place(lane, channel, members, bend, upto),
             members if channel.holds_tensors else (), None, rate,
         )  # fmt: skip
-        scale = channel.scale(lane.private, upto, study.remaining(upto))
+        scale = channel.scale(lane.private, upto, study.remaining(upto), lane.spacing(upto))
         witnesses = frozenset({"counts"} if cause.members else ())
         found.append(
             Assessed(

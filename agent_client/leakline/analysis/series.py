@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import le
-from statistics import median
+from statistics import median, median_low
 from typing import Final, TypeVar
 
 from .history import NOTHING_LEFT_OUT, LeftOut, ProcessHistory, RunHistory, Value
@@ -35,6 +35,8 @@ _ENOUGH_AT_ENDS: Final = 0.5
 # Generations before a resume that say what one of them gains.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
+# Newest generations whose distances say how far apart the readings of a process are.
+SPACED: Final = 64
 # Under which name it stands where private memory is read.
 _PRIVATE: Final = "private"
 BETWEEN: Final = ""
@@ -76,6 +78,10 @@ class Lane:
         """Its generations and those that are left out."""
         return union((Spans.of(self.generations), self.left_out.generations))
 
+    def spacing(self, upto: int) -> int:
+        """Return the usual distance of neighbouring generations: 100 where every hundredth step was recorded."""
+        return spacing_of(self.generations[max(0, upto - SPACED) : upto])
+
     @cached_property
     def whole_from(self) -> int:
         """The position from which on no generation is left out."""
@@ -111,7 +117,7 @@ class Lane:
     ) -> tuple[list[float], list[float]]:
         """(generations, readings) without gaps, of the first ``upto`` generations, the ``newest`` of them.
 
-        With ``baseline`` the reading before the first generation stands at that generation minus one.
+        With ``baseline`` the reading before the first generation stands one reading before that generation.
         """
         first = 0 if newest is None else max(0, (len(self) if upto is None else upto) - newest)
         xs: list[float] = []
@@ -119,7 +125,10 @@ class Lane:
         if baseline and first == 0 and self.baseline_row is not None and self.generations:
             before = self.series[name][self.baseline_row]
             if before is not None:
-                xs.append(float(self.generations[0] - 1))
+                before_first = self.generations[0] - self.spacing(
+                    len(self) if upto is None else upto
+                )
+                xs.append(float(before_first))
                 ys.append(float(before))
         values = self.values(name)[first:upto]
         read = zip(self._axis[first:upto], values, strict=True)
@@ -270,6 +279,12 @@ class Lane:
 def _usual_gain(values: Sequence[float]) -> float:
     recent = values[-_BEFORE_RESUME:]
     return median([b - a for a, b in pairwise(recent)]) if len(recent) > 1 else 0.0
+
+
+def spacing_of(generations: Sequence[int]) -> int:
+    """Return the usual distance between neighbours; 1 for fewer than two."""
+    gaps = [b - a for a, b in pairwise(generations)]
+    return max(1, median_low(gaps)) if gaps else 1
 
 
 def top_level(path: str) -> str:

@@ -18,6 +18,8 @@ _CLEAR: Final = 4.0
 _SMALLEST: Final = 5e-4
 # A level that turns out to rise still is looked for once more behind its beginning, so often.
 _TRIES: Final = 4
+# Share of the slope before the level at which the level itself still moves on.
+_SAME_WAY: Final = 0.5
 # Of a level's newest readings, those that say where it is.
 _NEWEST: Final = 256
 # What was off by this share of the whole way in the reading before the level came to it in one step.
@@ -58,6 +60,8 @@ def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interva
         if len(x) - at < MIN_FLAT:
             return None
         if _is_flat(x[at:], y[at:], scale):
+            if _goes_on(x, y, at):
+                return None
             return Interval(x[at], x[low], x[min(high, len(x) - 1)])
         first = max(at, first + 1)
     return None
@@ -70,17 +74,32 @@ def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
         if len(stretch[0]) < MIN_FLAT:
             continue
         up, down = floor_slope(*stretch), floor_slope(stretch[0], [-b for b in stretch[1]])
-        if any(s.rises and scale.is_material(s.estimate, len(stretch[0])) for s in (up, down)):
+        if any(
+            s.rises and scale.is_material(s.estimate, len(stretch[0]) * scale.spacing)
+            for s in (up, down)
+        ):
             return False
     # The newer half of so few readings shows no slope.
     return len(y) >= 2 * MIN_FLAT or not _leaves(y, scale)
+
+
+def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
+    """Return True if the line behind ``at`` moves on as it did before, however slowly: then nothing has settled."""
+    for sign in (1.0, -1.0):
+        line = [sign * value for value in y]
+        after, before = floor_slope(x[at:], line[at:]), floor_slope(x[: at + 1], line[: at + 1])
+        if after.rises and before.rises and after.estimate >= _SAME_WAY * before.estimate:
+            return True
+    return False
 
 
 def _leaves(y: Sequence[float], scale: Scale) -> bool:
     """Whether the two newest readings, one after the other, move on from all before them by what matters."""
     *before, last, newest = y
     moves = newest > last > max(before) or newest < last < min(before)
-    return moves and scale.is_material(abs(newest - before[-1]) / 2, len(y))
+    return moves and scale.is_material(
+        abs(newest - before[-1]) / 2 / scale.spacing, len(y) * scale.spacing
+    )
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:

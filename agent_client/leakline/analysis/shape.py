@@ -107,12 +107,14 @@ def is_a_real_start(
     return slope.estimate >= 1.6 * theil_sen(before_x, before_y).estimate
 
 
-def slows_like_a_logarithm(x: Sequence[float], y: Sequence[float], first: float) -> bool:
-    """True when the rise follows the logarithm of the time since ``first`` clearly better than a line.
+def slows_like_a_logarithm(
+    x: Sequence[float], y: Sequence[float], first: float, spacing: float = 1.0
+) -> bool:
+    """Return True when the rise follows the logarithm of the readings since ``first`` clearly better than a line.
 
     Caches of rare things and heaps that settle rise like that for ever, more slowly each time.
     """
-    logs = [math.log1p(a - first) for a in x]
+    logs = [math.log1p((a - first) / spacing) for a in x]
     return _left_over(logs, y) < _CLEARLY_BETTER * _left_over(x, y)
 
 

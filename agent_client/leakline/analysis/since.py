@@ -80,7 +80,10 @@ class Since:
     def growth_that_matters(self) -> float:
         """Bytes per generation below which the verdict does not mind."""
         known = [study.scale(1).baseline_bytes for study, _, _ in self._lanes if len(study.lane)]
-        return Scale(sum(known)).material_rate(self.generations)
+        spacing = max(
+            (study.lane.spacing(len(study.lane)) for study, _, _ in self._lanes), default=1
+        )
+        return Scale(sum(known), spacing=spacing).material_rate(self.generations * spacing)
 
     def times_run(self, phase: str) -> int:
         """In how many generations a phase ran, in the process that ran it most."""

@@ -55,6 +55,6 @@ def overshooting(facts: Facts, upto: int) -> Iterator[tuple[str, CountGrowth]]:
     x = [float(g) for g in lane.generations[:upto]]
     for store in facts.bounded:
         if store.is_over(upto):
-            growth = count_growth(x, store.overshoot(upto), x[0])
+            growth = count_growth(x, store.overshoot(upto), x[0], lane.spacing(upto))
             if growth is not None:
                 yield store.name, growth

@@ -10,7 +10,7 @@ from .books import LEAKLINE_LINE
 from .contracts import matching_types
 from .evidence import Scale
 from .results import Interval
-from .series import lies_within, top_level
+from .series import SPACED, lies_within, spacing_of, top_level
 from .since import added, kept_per_generation
 from .study import LaneStudy
 from .trend import Slope, floor_slope, theil_sen
@@ -72,8 +72,16 @@ class Stretch:
         return sum(s.scale(1).baseline_bytes for s, _ in self._lanes if len(s.lane))
 
     def growth_that_matters(self) -> float:
-        """Bytes per generation below which the verdict does not mind."""
-        return Scale(self.baseline).material_rate(self.generations)
+        """Return the bytes per generation below which the verdict does not mind."""
+        scale = Scale(self.baseline, spacing=self.spacing)
+        return scale.material_rate(self.generations * self.spacing)
+
+    @cached_property
+    def spacing(self) -> int:
+        """Return the usual distance between two of its generations."""
+        return spacing_of(
+            sorted({s.lane.generations[i] for s, at in self._lanes for i in at})[-SPACED:]
+        )
 
     def _booked(self) -> Iterator[tuple[LaneStudy, range, Sequence[Mapping[str, float]]]]:
         """(study, positions, their books): without a gap, because what is kept is a running total."""

@@ -103,8 +103,9 @@ class LaneStudy:
         baseline = max(baseline_of(private), self.resident_baseline)
         level = private[upto - 1] - self.lane.left_behind(upto) if private else 0.0
         return Scale(
-            baseline, self.limit.bytes if self.limit else None, level, self.remaining(upto)
-        )
+            baseline, self.limit.bytes if self.limit else None, level, self.remaining(upto),
+            self.lane.spacing(upto),
+        )  # fmt: skip
 
     @cached_property
     def resident_baseline(self) -> float:
@@ -137,7 +138,8 @@ class LaneStudy:
 
     def _channel_rise(self, channel: Channel, upto: int) -> Rise:
         x = [float(g) for g in self.lane.generations[:upto]]
-        scale = channel.scale(self.lane.private, upto, self.remaining(upto))
+        lane = self.lane
+        scale = channel.scale(lane.private, upto, self.remaining(upto), lane.spacing(upto))
         rise = lasting_rise(x, channel.values[:upto], scale)
         if rise.slope and rise.slope.estimate * rise.generations < channel.noise_bytes:
             return Rise(visible=True)
@@ -157,7 +159,8 @@ def first_generation(lane: Lane) -> int:
 def window_since(study: LaneStudy, start: Start | None, upto: int) -> float:
     newest = study.lane.generations[upto - 1] if upto else 0
     begin = start[0] if start else float(first_generation(study.lane))
-    return max(1.0, newest - begin + 1)
+    spacing = study.lane.spacing(upto)
+    return max(float(spacing), newest - begin + spacing)
 
 
 def memory_since(
@@ -167,7 +170,7 @@ def memory_since(
     lane = study.lane
     if len(residual) < 2:
         return Memory(NO_GROWTH)
-    first = position_of(lane, start - 1 if start is not None else None, upto)
+    first = position_of(lane, None if start is None else start - lane.spacing(upto), upto)
     x = [float(g) for g in lane.generations[first:upto]]
     total = floor_slope(x, residual[first:upto])
     slopes = phase_slopes(study.booked, lane.generations, first, upto)

@@ -12,6 +12,8 @@ from .spans import Spans
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
 # A run that is counted by seconds goes on by the minute from here on: what loads and settles takes minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
+# Units of the axis for each reading from which on both are told.
+_MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
@@ -33,11 +35,16 @@ def in_its_unit(history: RunHistory) -> RunHistory:
 
 
 def passed(unit: str, seen: Spans) -> int | None:
-    """From the first second or minute of ``seen`` to the newest; None where each was seen, and of generations, which
-    are counted and not measured."""
-    if unit not in UNITS_OF_TIME or seen.first is None or seen.last is None:
+    """Return the units from the first of ``seen`` to the newest; None if each was seen.
+
+    Generations are counted, and a few that were lost change nothing. Of an axis of which most are never reported, as
+    steps by the hundred are, both numbers are told.
+    """
+    if seen.first is None or seen.last is None:
         return None
     found = seen.last - seen.first + 1
+    if unit not in UNITS_OF_TIME and found < _MOSTLY_UNREPORTED * len(seen):
+        return None
     return None if found == len(seen) else found
 
 

@@ -226,7 +226,7 @@ def _explained_share(studies: Sequence[LaneStudy], moments: Sequence[Moment]) ->
             continue
         x = [float(g) for g in study.lane.generations[:upto]][-64:]
         total = theil_sen(x[::4] + x[-1:], private[:upto][-64:][::4] + private[upto - 1 : upto])
-        if not moment.scale.is_material(total.estimate, upto):
+        if not moment.scale.is_material(total.estimate, upto * moment.scale.spacing):
             continue
         bounded = study.facts.bounded_bytes[:upto][-64:]
         filled = (bounded[-1] - bounded[0]) / max(1.0, x[-1] - x[0]) if bounded else 0.0
@@ -291,9 +291,9 @@ def _ruled_out(
         for phase, slope in slopes.items():
             if phase in blamed or phase in NO_PHASE:
                 continue
-            if not moment.scale.is_material(slope.estimate, upto) and phase not in {
-                r.phase for r in found
-            }:
+            if not moment.scale.is_material(
+                slope.estimate, upto * moment.scale.spacing
+            ) and phase not in {r.phase for r in found}:
                 reason = f"flat: {format_change(slope.estimate)} per {history.unit} over {upto} {history.unit}s"
                 found.append(RuledOut(phase, reason))
     return tuple(found)
