@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pieces import assessed, candidate, cause_of, ends_lane, sure
 
+from leakline.analysis.attribution import Cause
 from leakline.analysis.channels import Channel
 from leakline.analysis.evidence import Rise, Scale
 from leakline.analysis.fingerprint import fingerprint_of
@@ -46,6 +47,12 @@ class _Seen:
 
     def rise(self, upto: int) -> Rise:
         return Rise(strict=self._strict(upto))
+
+    def readings(self, channel: str) -> range:
+        return range(1000)
+
+    def times_counted(self, cause: Cause, first: int, upto: int) -> int:
+        return upto - first
 
     def channel_rise(self, channel: Channel, upto: int) -> Rise:
         assert channel is self.channels[0]
@@ -346,23 +353,29 @@ def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_
     witnesses: tuple[str, ...], upto: int, status: Status
 ) -> None:
     memory = _active(*witnesses)
-    _quiet(memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
+    _quiet(_study(), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
     assert (memory.status, memory.confirmations) == (status, 3)
 
 
 def test_a_count_that_still_rises_keeps_the_alarm() -> None:
     memory = _active("counts")
-    _quiet(memory, _moment(30), assessed(cause_of(ENVS), "counts"), "watch")
+    _quiet(_study(), memory, _moment(30), assessed(cause_of(ENVS), "counts"), "watch")
     assert (memory.status, memory.last_active) == ("suspected", 30)
     for status, witnesses in (("ok", ("counts",)), ("watch", ())):
         memory = _active("counts")
-        _quiet(memory, _moment(30), assessed(cause_of(ENVS), *witnesses), cast(Status, status))
+        _quiet(
+            _study(),
+            memory,
+            _moment(30),
+            assessed(cause_of(ENVS), *witnesses),
+            cast(Status, status),
+        )
         assert (memory.status, memory.last_active) == ("recovered", 20)
 
 
 def test_what_was_never_active_is_what_it_is_now() -> None:
     memory, now = _active("counts", at=None), assessed(cause_of(ENVS, rate=9.0))
-    _quiet(memory, _moment(30), now, "watch")
+    _quiet(_study(), memory, _moment(30), now, "watch")
     assert (memory.assessed, memory.status, memory.confirmations) == (now, "watch", 0)
 
 

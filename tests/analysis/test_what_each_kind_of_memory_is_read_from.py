@@ -10,8 +10,6 @@ from pieces import ends_lane
 from leakline.analysis.channels import (
     Channel,
     IdleCache,
-    _bridged,
-    _is_bridged,
     _swing,
     allocator_rate,
     bridged_for_good,
@@ -21,6 +19,7 @@ from leakline.analysis.channels import (
 )
 from leakline.analysis.evidence import Scale
 from leakline.analysis.history import Value
+from leakline.analysis.series import bridge_gaps, can_bridge
 
 ANON = {"process.anon_bytes": [1000] * 4}
 
@@ -52,7 +51,7 @@ def test_what_was_told_last_stands_for_32_generations_or_twice_the_longest_gap(
 def test_a_gap_is_bridged_up_to_32_generations_or_twice_the_longest_before(
     gap: int, before: int, bridged: bool
 ) -> None:
-    assert _is_bridged(gap, before) == bridged
+    assert can_bridge(gap, before) == bridged
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_gap_is_bridged_up_to_32_generations_or_twice_the_longest_before(
 def test_gaps_are_straight_lines_where_they_are_short_enough(
     values: list[Value], filled: list[float]
 ) -> None:
-    assert _bridged(values) == filled
+    assert bridge_gaps(values) == filled
 
 
 def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() -> None:

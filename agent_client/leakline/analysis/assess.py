@@ -46,7 +46,9 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. what the allocator keeps and
     what waits for the collector, 5. the other channels.
     """
-    rise, scale, residual = study.rise(upto), study.scale(upto), study.residual(upto)
+    # Of generations in which memory was not read nothing is known: it is judged as it was last read.
+    at = study.read_upto(upto)
+    rise, scale, residual = study.rise(upto), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
     candidates = find_candidates(study.facts, upto)
     if not (rise.window or rise.visible):
@@ -54,18 +56,18 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     candidates = with_surplus(study, upto, candidates)
     candidates += exploded(study, upto, candidates)
     start = _start(study, candidates, rise, upto)
-    memory = memory_since(study, residual, start[0] if start else None, upto)
-    rising = bool(rise.window) or (rise.visible and upto >= _MIN_FOR_NATIVE)
-    window = window_since(study, start, upto)
+    memory = memory_since(study, residual, start[0] if start else None, at)
+    rising = bool(rise.window) or (rise.visible and at >= _MIN_FOR_NATIVE)
+    window = window_since(study, start, at)
     matters = rising or scale.is_material(memory.total.estimate, window)
     causes = find_causes(candidates, memory)
-    kept = retained(study, memory, causes, upto) if rising else 0.0
+    kept = retained(study, memory, causes, at) if rising else 0.0
     live = memory.without(kept)
     causes, left = share_out(causes, live, rising, matters)
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        found.append(native_growth(study, memory, left, kept, rise, scale, start, upto))
+        found.append(native_growth(study, memory, left, kept, rise, scale, start, at))
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
@@ -95,7 +97,7 @@ def _start(
         return best.growth.start, best.growth.start_low, best.growth.start_high
     if not (rise.window or rise.visible):
         return None
-    return study.bend(upto)
+    return study.bend(study.read_upto(upto))
 
 
 def _assessed(
@@ -122,8 +124,7 @@ def _come_together(study: LaneStudy, cause: Cause, upto: int) -> bool:
     owner, lane = cause.owner, study.lane
     if owner is None or not lane.private:
         return False
-    wanted = owner.name, owner.role
-    series = next((s for s, name, role in study.facts.count_series if (name, role) == wanted), None)
+    series = study.counted_in(cause)
     if series is None:
         return False
     at, counts = lane.points(series, upto, newest=WINDOW)

@@ -11,12 +11,11 @@ from typing import Final
 
 from .ladder import ACTIVE, Standing, still_counted, walk
 from .series import lanes_of
-from .study import LaneStudy, Moment
+from .study import PRIVATE, LaneStudy, Moment
 
 # Generations of its own before an attempt is judged by itself; and where other memory than the private leaked.
 MIN_OWN: Final = 12
 MIN_OWN_ELSEWHERE: Final = 24
-PRIVATE: Final = "private"
 # Of the growth before; what a leak shows by chance is seldom so little.
 MUCH_LESS: Final = 0.5
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
 from .collected import YOUNG, beside_tensors, is_told, told_for_good
 from .evidence import Scale, baseline_of
-from .history import Value
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
 from .results import Kind
-from .series import Lane, fill_gaps
+from .series import Lane, bridge_gaps, can_bridge
 from .trend import theil_sen
 
 # Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
@@ -30,9 +30,6 @@ _IDLE_AT_ENDS: Final = 4
 _FAR_ABOVE: Final = 0.5
 # Of what no tensor uses, the share that has to lie in pieces which can be given back.
 _MOSTLY_WHOLE: Final = 0.5
-# A longer gap is not bridged, unless one half as long was there before: whoever is not read any more may be gone.
-_LONGEST_GAP: Final = 32
-_LONGER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,7 @@ class Channel:
     ``told``: up to which generation something is known, where more follow of which nothing is; 0: of all.
     ``longest_gap``: generations without a reading of which they have had so many before.
     ``noise_bytes``: a rise by less than this says nothing.
+    ``read``: positions of the generations in which it was read; None: in all of them.
     ``placed_by``: the series whose phases say where it grows, where it is none itself.
     """
 
@@ -56,14 +54,17 @@ class Channel:
     longest_gap: int = 0
     noise_bytes: float = 0.0
     placed_by: str = ""
+    read: tuple[int, ...] | None = field(default=None, compare=False)
 
     def stands(self, upto: int) -> int:
-        """The generations that speak at this moment: those told of, while it is not too long ago."""
+        """The generations that speak at this moment: up to the last reading, or those told of, while it is not too
+        long ago.
+        """
+        if self.read is not None:
+            return last_read(self.read, upto)
         silent = upto - self.told
         return (
-            self.told
-            if self.told and silent > 0 and _is_bridged(silent, self.longest_gap)
-            else upto
+            self.told if self.told and silent > 0 and can_bridge(silent, self.longest_gap) else upto
         )
 
     def scale(
@@ -105,11 +106,13 @@ def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
         if values and ranks:
             values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
         if values:
-            found.append(Channel(series, "children", values, own_baseline=False))
+            read = _read(lane, series)
+            found.append(Channel(series, "children", values, own_baseline=False, read=read))
             break
     shared = _column(lane, _SHARED)
     if shared:
-        found.append(Channel(_SHARED, "shared_memory", shared, own_baseline=False))
+        read = _read(lane, _SHARED)
+        found.append(Channel(_SHARED, "shared_memory", shared, own_baseline=False, read=read))
     for index in _devices(lane):
         found.extend(_device_channels(lane, index))
     found.extend(_metal_channels(lane))
@@ -141,27 +144,32 @@ def _device_channels(lane: Lane, index: str) -> list[Channel]:
     limit = _last(lane, f"gpu.{index}.total_bytes")
     found = []
     if allocated:
-        found.append(Channel(f"cuda.{index}.allocated_bytes", "gpu", allocated, limit))
+        name = f"cuda.{index}.allocated_bytes"
+        found.append(Channel(name, "gpu", allocated, limit, read=_read(lane, name)))
     elif process:
         # Another framework than torch: its memory as the driver sees it.
-        found.append(Channel(f"gpu.{index}.process_bytes", "gpu", process, limit))
+        name = f"gpu.{index}.process_bytes"
+        found.append(Channel(name, "gpu", process, limit, read=_read(lane, name)))
     elif not lane.private and (used := _column(lane, f"gpu.{index}.used_bytes")):
         # A log of the driver alone tells what all processes use, and nothing of one of them.
-        found.append(Channel(f"gpu.{index}.used_bytes", "gpu", used, limit))
+        name = f"gpu.{index}.used_bytes"
+        found.append(Channel(name, "gpu", used, limit, read=_read(lane, name)))
     if allocated and reserved:
         spare = tuple(r - a for r, a in zip(reserved, allocated, strict=True))
         name = f"cuda.{index}.reserved_bytes"
-        found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated))
+        read = _read(lane, name, f"cuda.{index}.allocated_bytes")
+        found.append(Channel(name, "gpu_fragmentation", spare, limit, beside=allocated, read=read))
     if outside and reserved:
         name = f"gpu.{index}.outside_bytes"
-        found.append(Channel(name, "gpu", outside, limit, beside=reserved))
+        read = _read(lane, name)
+        found.append(Channel(name, "gpu", outside, limit, beside=reserved, read=read))
     return found
 
 
 def _metal_channels(lane: Lane) -> list[Channel]:
     allocated = _column(lane, _METAL)
     limit = _last(lane, "mps.limit_bytes")
-    return [Channel(_METAL, "gpu", allocated, limit)] if allocated else []
+    return [Channel(_METAL, "gpu", allocated, limit, read=_read(lane, _METAL))] if allocated else []
 
 
 def _beside_tensors(lane: Lane) -> list[Channel]:
@@ -187,36 +195,35 @@ def _last(lane: Lane, series: str) -> float | None:
 
 
 def _column(lane: Lane, series: str) -> tuple[float, ...]:
-    return tuple(_bridged(lane.values(series))) if lane.has(series) else ()
+    return tuple(bridge_gaps(lane.values(series))) if lane.has(series) else ()
 
 
-def _bridged(values: Sequence[Value]) -> list[float]:
-    """Gaps are straight lines: what nobody read has not stood still. At the ends the next reading stands."""
-    filled = fill_gaps(values)
-    known = [i for i, value in enumerate(values) if value is not None]
-    longest = 0
-    for a, b in pairwise(known):
-        if _is_bridged(b - a, longest):
-            for i in range(a + 1, b):
-                filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
-        longest = max(longest, b - a)
-    return filled
+def _read(lane: Lane, *series: str) -> tuple[int, ...]:
+    """Positions of the generations in which all of these were read."""
+    columns = [lane.values(name) for name in series]
+    return tuple(
+        i
+        for i, values in enumerate(zip(*columns, strict=True))
+        if all(v is not None for v in values)
+    )
 
 
-def _is_bridged(gap: int, longest_before: int) -> bool:
-    return gap <= max(_LONGEST_GAP, _LONGER * longest_before)
+def last_read(read: Sequence[int], upto: int) -> int:
+    """Return how many of the first ``upto`` generations there are up to the last one read; all where none was."""
+    at = bisect_left(read, upto)
+    return read[at - 1] + 1 if at else upto
 
 
 def bridged_for_good(lane: Lane, upto: int) -> int:
-    """Of the first ``upto`` generations those without an open gap: no reading to come changes what a channel says."""
+    """Of the first ``upto`` generations those without an open gap: no reading to come changes what is read of them."""
     of_devices = [series for index in _devices(lane) for series in _of_device(index)]
-    ends = [upto]
+    ends = [last_read(lane.private_read, upto)]
     beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
     for series in filter(lane.has, (*_CHILDREN, _SHARED, *of_devices, _METAL, *beside)):
         known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)
-        if _is_bridged(upto - read, longest):
+        if can_bridge(upto - read, longest):
             ends.append(read)
     if is_javascript(lane.series) and is_told(lane):
         ends.append(told_for_good(lane, upto))

@@ -6,6 +6,7 @@ in a row to count, and a leak that stops is kept for as long as it took to be su
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -110,26 +111,41 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
             memory.status = "confirmed" if memory.status == "confirmed" else status
             memory.last_active, memory.peak = moment.upto, memory.status
         else:
-            _quiet(memory, moment, assessed, status)
+            _quiet(study, memory, moment, assessed, status)
     for fingerprint, memory in list(remembered.items()):
         if fingerprint not in seen:
             if memory.peak in ACTIVE and not _taken_over(memory, moment):
-                _quiet(memory, moment, memory.assessed, "ok")
+                _quiet(study, memory, moment, memory.assessed, "ok")
             else:
                 del remembered[fingerprint]
 
 
-def _quiet(memory: _Memory, moment: Moment, assessed: Assessed, status: Status) -> None:
-    """The cause does not qualify now: hold the status for a while, then call it recovered."""
+def _quiet(
+    study: LaneStudy, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
+) -> None:
+    """Hold the status of a cause that does not qualify now until enough new readings show that, then set recovered."""
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
         return
     if status == "watch" and still_counted(assessed):
         memory.last_active = moment.upto
         return
-    hold = _HOLD_COUNTS if "counts" in memory.assessed.witnesses else _HOLD_MEMORY
-    if moment.upto - memory.last_active >= hold:
+    if _is_shown_quiet(study, memory.assessed, memory.last_active, moment.upto):
         memory.status = "recovered"
+
+
+def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if what the cause rests on was read often enough since its last active moment.
+
+    Silence is not flatness: generations without a reading do not count.
+    """
+    memory = _read_between(study.readings(a.channel), active, upto)
+    counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
+    return counted or memory >= _HOLD_MEMORY
+
+
+def _read_between(read: Sequence[int], first: int, upto: int) -> int:
+    return bisect_left(read, upto) - bisect_left(read, first)
 
 
 def still_counted(a: Assessed) -> bool:
@@ -219,13 +235,16 @@ def _by_counts(a: Assessed) -> Status | None:
 
 
 def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
-    """Moments in a row, ending now, in which memory alone showed growth over at least ``window``.
+    """Readings in a row, up to the newest, at which memory alone showed growth over at least ``window``.
 
     The stricter test for saturation counts: a rise that slows down passes the looser one now and then.
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
-    for moment in range(upto, max(0, upto - CONFIRMATIONS), -1):
+    read = study.readings(a.channel)
+    newest = bisect_left(read, upto)
+    for position in reversed(read[max(0, newest - CONFIRMATIONS) : newest]):
+        moment = position + 1
         rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
         if rise.strict < window:
             break

@@ -78,13 +78,13 @@ def other_channels(study: LaneStudy, upto: int, candidates: Sequence[Candidate])
             channel.kind, _channel_place(lane, channel, members, bend, upto),
             members if channel.holds_tensors else (), None, rate,
         )  # fmt: skip
-        scale = channel.scale(lane.private, upto, study.remaining(upto), lane.spacing(upto))
+        scale = channel.scale(lane.private, at, study.remaining(upto), lane.spacing(at))
         witnesses = frozenset({"counts"} if cause.members else ())
         found.append(
             Assessed(
                 cause,
                 bend,
-                window_since(study, bend, upto),
+                window_since(study, bend, at),
                 rise,
                 witnesses,
                 scale,

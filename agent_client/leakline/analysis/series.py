@@ -37,6 +37,9 @@ _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
 # Newest generations whose distances say how far apart the readings of a process are.
 SPACED: Final = 64
+# A longer gap is not bridged, unless one half as long was there before: who is not read any more may be gone.
+_LONGEST_GAP: Final = 32
+_LONGER: Final = 2
 # Under which name it stands where private memory is read.
 _PRIVATE: Final = "private"
 BETWEEN: Final = ""
@@ -173,10 +176,20 @@ class Lane:
 
     @cached_property
     def private(self) -> list[float]:
-        """Private bytes per generation; a gap repeats what stood before it."""
+        """Private bytes per generation; a gap is a straight line, and behind the last reading that one repeats."""
         rows = self._rows_for(_PRIVATE, self.private_rows)
         readings = self._joined(self.private_rows, rows)
-        return fill_gaps(readings)
+        return bridge_gaps(readings)
+
+    @cached_property
+    def private_read(self) -> list[int]:
+        """Positions of the generations in which private memory was read."""
+        rows = self._rows_for(_PRIVATE, self.private_rows)
+        return [
+            i
+            for i, row in enumerate(rows)
+            if row is not None and self.private_rows[row] is not None
+        ]
 
     def left_behind(self, upto: int) -> float:
         """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
@@ -315,6 +328,24 @@ def fill_gaps(values: Iterable[Value]) -> list[float]:
         last = last if value is None else float(value)
         filled.append(last)
     return filled
+
+
+def bridge_gaps(values: Sequence[Value]) -> list[float]:
+    """Return the values with straight lines across gaps; at the ends the nearest reading repeats."""
+    filled = fill_gaps(values)
+    known = [i for i, value in enumerate(values) if value is not None]
+    longest = 0
+    for a, b in pairwise(known):
+        if can_bridge(b - a, longest):
+            for i in range(a + 1, b):
+                filled[i] = filled[a] + (filled[b] - filled[a]) * (i - a) / (b - a)
+        longest = max(longest, b - a)
+    return filled
+
+
+def can_bridge(gap: int, longest_before: int) -> bool:
+    """Return True if a gap of this many generations is short enough for a straight line."""
+    return gap <= max(_LONGEST_GAP, _LONGER * longest_before)
 
 
 def lanes_of(history: RunHistory) -> tuple[Lane, ...]:

@@ -44,8 +44,9 @@ def settled(told: Sequence[tuple[LaneStudy, Moment]], growing: bool) -> Interval
 
 
 def _settled(study: LaneStudy, moment: Moment) -> Interval | None:
-    x = [float(g) for g in study.lane.generations[: moment.upto]]
-    return settling_of(x, study.lane.private[: moment.upto], moment.scale)
+    read = [i for i in study.lane.private_read if i < moment.upto]
+    x = [float(study.lane.generations[i]) for i in read]
+    return settling_of(x, [study.lane.private[i] for i in read], moment.scale)
 
 
 def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:

@@ -10,7 +10,7 @@ from typing import Final
 from .attribution import Cause, Memory
 from .books import LEAKLINE_LINE, booked_bytes, phase_slopes, without_give_and_take
 from .bounds import without_bounded
-from .channels import Channel, channels_of
+from .channels import Channel, channels_of, last_read
 from .evidence import Rise, Scale, baseline_of, lasting_rise
 from .facts import Facts
 from .garbage import Waiting, waiting_of
@@ -23,6 +23,8 @@ from .trend import NO_GROWTH, Slope, floor_slope
 
 # Generations that a rate rests on at most, and what is attributed with it.
 RATE_WINDOW: Final = 256
+# The channel of private memory.
+PRIVATE: Final = "private"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Assessed:
     witnesses: frozenset[str]
     scale: Scale
     process: str
-    channel: str = "private"
+    channel: str = PRIVATE
     garbage: float | None = None
     note: str | None = None
     waiting: Waiting | None = None
@@ -87,6 +89,36 @@ class LaneStudy:
         private = self.lane.private
         return without_bounded(private, self.facts.bounded, upto) if private else []
 
+    def read_upto(self, upto: int) -> int:
+        """Return how many of the first ``upto`` generations there are up to the last reading of private memory.
+
+        Behind it nothing is known of memory: whatever was true there stays true.
+        """
+        return last_read(self.lane.private_read, upto)
+
+    def readings(self, channel: str) -> Sequence[int]:
+        """Positions of the generations in which a channel, or private memory, was read."""
+        if channel == PRIVATE:
+            return self.lane.private_read
+        found = next((c.read for c in self.channels if c.name == channel), None)
+        return range(len(self.lane)) if found is None else found
+
+    def counted_in(self, cause: Cause) -> str | None:
+        """Return the series in which the owner of a cause is counted."""
+        if cause.owner is None:
+            return None
+        wanted = cause.owner.name, cause.owner.role
+        known = (
+            (name, role) == wanted and series for series, name, role in self.facts.count_series
+        )
+        return next((series for series in known if series), None)
+
+    def times_counted(self, cause: Cause, first: int, upto: int) -> int:
+        """Return how often the owner of a cause was counted in the generations between two positions."""
+        series = self.counted_in(cause)
+        values = [] if series is None else self.lane.values(series)[first:upto]
+        return len(values) - values.count(None)
+
     def bend(self, upto: int) -> Start | None:
         """Where private memory begins to rise; asked for by several."""
         return self._bends.once(
@@ -114,8 +146,9 @@ class LaneStudy:
         return baseline_of([v for v in self.lane.values("process.rss_bytes")[:3] if v is not None])
 
     def rise(self, upto: int) -> Rise:
-        """What private memory shows at this moment; confirmations ask for it again."""
-        return self.known.once(upto, "private", lambda: self._rise(upto))
+        """What private memory shows at its last reading until this moment; confirmations ask for it again."""
+        at = self.read_upto(upto)
+        return self.known.once(at, PRIVATE, lambda: self._rise(at))
 
     def _rise(self, upto: int) -> Rise:
         x = [float(g) for g in self.lane.generations[:upto]]
@@ -125,8 +158,11 @@ class LaneStudy:
         )
 
     def channel_stands(self, channel: Channel, upto: int) -> int:
-        """The moment whose rise counts at this one: an earlier one where nothing is known since, and it said more."""
+        """The moment whose rise counts at this one: an earlier one where nothing is known since."""
         told = channel.stands(upto)
+        if channel.read is not None:
+            return told
+        # Nothing was read of V8, and it may well have kept no more: the earlier moment counts where it said more.
         now, then = self._rise_of_channel(channel, upto), self._rise_of_channel(channel, told)
         return told if (then.strict, then.window) > (now.strict, now.window) else upto
 
