@@ -560,13 +560,15 @@ def test_30160_created_of_which_1508_live(spool_directory: Path, recorded: Recor
 
 BARE = """
 import sys
-blocked = {"psutil", "torch", "numpy", "pynvml", "matplotlib"}
+blocked = {"psutil", "torch", "numpy", "matplotlib"}
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in blocked:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 import leakline
+from leakline.probes import driver
+driver._LIBRARY = "libno-such-driver.so.1"
 run, kept = leakline.init(mode="offline", log_every=1, watch=["Missing"]), []
 for generation in range(3):
     with run.generation(generation), run.phase("keep"):

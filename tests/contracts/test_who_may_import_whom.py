@@ -20,7 +20,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.errors": (),
     "leakline.analysis": ("leakline.snapshot", "leakline.sizes"),
     "leakline.kills": ("leakline.snapshot", "leakline.sizes"),
-    "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil", "pynvml"),
+    "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil"),
     "leakline.holders": ("leakline.snapshot", "leakline.probes", "torch", "numpy"),
     "leakline.spool": ("leakline.snapshot", "leakline.errors", "leakline.batches", "leakline.breathing"),
     "leakline.batches": ("leakline.snapshot",),

@@ -1,4 +1,4 @@
-"""A machine with GPUs, played from a file: ``pynvml`` and ``torch.cuda`` as they answer, and refuse, on a real one."""
+"""A machine with GPUs, played from a file: NVML and ``torch.cuda`` as they answer, and refuse, on a real one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pynvml as real
 import pytest
 
-from leakline.probes import nvml
+from leakline.probes import driver, nvml
 from leakline.probes.devices import Cards
 from leakline.probes.driver import Driver
 
@@ -28,14 +29,14 @@ CONTAINER_NAMESPACE: Final = "pid:[4026532201]"
 
 
 class Machine:
-    """``pynvml`` and the modules of torch for one file of ``tests/data``. ``refuse`` makes a question fail."""
+    """NVML and the modules of torch for one file of ``tests/data``. ``refuse`` makes a function fail."""
 
     def __init__(self, name: str) -> None:
         self.told: Json = json.loads((DATA / f"gpu_{name}.json").read_text(encoding="utf-8"))
         self.asked: list[str] = []
         self.refused: dict[tuple[str, str | None], int] = {}
         self.openings = 0
-        self.pynvml = self._binding()
+        self.nvml = self._library()
         self.modules = self._torch() if "torch" in self.told else {}
 
     @property
@@ -49,76 +50,110 @@ class Machine:
     def card(self, index: int) -> Json:
         return dict(self.told["nvml"][index])
 
+    def open_library(self) -> Any | None:
+        """What `leakline.probes.driver._open_library` does with the real one."""
+        return self.nvml if self.nvml.nvmlInit_v2() == real.NVML_SUCCESS else None
+
     def refuse(self, question: str, code: int, uuid: str | None = None) -> None:
         """The driver answers this question with an error; of one card only, when ``uuid`` is given."""
         self.refused[question, uuid] = code
 
-    def _binding(self) -> ModuleType:
-        module = ModuleType("pynvml")
-        vars(module).update(
-            {name: value for name, value in vars(real).items() if name.startswith("NVML")}
-        )
-        for name, call in self._questions().items():
-            # The binding has what the real one has, and nothing that it has not.
-            assert callable(getattr(real, name)), name
-            setattr(module, name, self._asked(name, call))
-        return module
-
-    def _questions(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "nvmlInit": self._open,
-            "nvmlDeviceGetCount": lambda: len(self.told["nvml"]),
-            "nvmlDeviceGetHandleByIndex": self._card_at,
+    def _library(self) -> SimpleNamespace:
+        """The functions that the library exports, called as ctypes calls them: they fill references."""
+        functions: dict[str, Callable[..., int]] = {
+            "nvmlInit_v2": self._open,
+            "nvmlSystemGetDriverVersion": lambda text, size: _fill(text, "570.86.10"),
+            "nvmlDeviceGetCount_v2": lambda count: _set(count, len(self.told["nvml"])),
+            "nvmlDeviceGetHandleByIndex_v2": self._card_at,
             "nvmlDeviceGetHandleByUUID": self._card_named,
-            "nvmlDeviceGetName": lambda card: card["name"],
-            "nvmlDeviceGetUUID": lambda card: card["uuid"],
+            "nvmlDeviceGetName": lambda card, text, size: _fill(text, self.part(card)["name"]),
+            "nvmlDeviceGetUUID": lambda card, text, size: _fill(text, self.part(card)["uuid"]),
             "nvmlDeviceGetMemoryInfo": self._memory,
-            "nvmlDeviceGetComputeRunningProcesses": lambda card: _processes(card["processes"]),
-            "nvmlDeviceGetMPSComputeRunningProcesses": lambda card: _processes(
-                card.get("mps_processes", [])
-            ),
+            "nvmlDeviceGetComputeRunningProcesses_v3": partial(self._processes, "processes"),
+            "nvmlDeviceGetMPSComputeRunningProcesses_v3": partial(self._processes, "mps_processes"),
             "nvmlDeviceGetMigMode": self._mig_mode,
-            "nvmlDeviceGetMaxMigDeviceCount": lambda card: 7 if card.get("slices") else 0,
+            "nvmlDeviceGetMaxMigDeviceCount": lambda card, count: _set(
+                count, 7 if self.part(card).get("slices") else 0
+            ),
             "nvmlDeviceGetMigDeviceHandleByIndex": self._slice_at,
-            "nvmlDeviceGetGpuInstanceId": lambda card: card["gpu_instance"],
-            "nvmlDeviceGetComputeInstanceId": lambda card: card["compute_instance"],
+            "nvmlDeviceGetGpuInstanceId": lambda card, number: _set(
+                number, self.part(card)["gpu_instance"]
+            ),
+            "nvmlDeviceGetComputeInstanceId": lambda card, number: _set(
+                number, self.part(card)["compute_instance"]
+            ),
         }
+        return SimpleNamespace(
+            **{name: self._asked(name, call) for name, call in functions.items()}
+        )
 
-    def _asked(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*arguments: Any) -> Any:
+    def _asked(self, name: str, call: Callable[..., int]) -> Callable[..., int]:
+        def ask(*arguments: Any) -> int:
             self.asked.append(name)
-            uuid = arguments[0]["uuid"] if arguments and isinstance(arguments[0], dict) else None
+            card = arguments[0] if arguments and isinstance(arguments[0], ctypes.c_void_p) else None
+            uuid = None if card is None else self.part(card)["uuid"]
             for key in ((name, None), (name, uuid)):
                 if key in self.refused:
-                    raise real.NVMLError(self.refused[key])
+                    return self.refused[key]
             return call(*arguments)
 
         return ask
 
-    def _open(self) -> None:
-        self.openings += 1
+    def part(self, handle: ctypes.c_void_p) -> Json:
+        """The card or slice with this handle: its place in the list of all of them, counted from 1."""
+        return self._parts()[(handle.value or 0) - 1]
 
-    def _card_at(self, index: int) -> Json:
-        return self.card(index) if index < len(self.told["nvml"]) else _fail("INVALID_ARGUMENT")
-
-    def _card_named(self, uuid: str) -> Json:
+    def _parts(self) -> list[Json]:
         slices = [each for card in self.told["nvml"] for each in card.get("slices", [])]
-        found = [each for each in [*self.told["nvml"], *slices] if each["uuid"] == uuid]
-        return dict(found[0]) if found else _fail("NOT_FOUND")
+        return [*self.told["nvml"], *slices]
 
-    def _memory(self, card: Json) -> Any:
-        if "total" not in card:
-            _fail("NOT_SUPPORTED")
-        return real.c_nvmlMemory_t(
-            total=card["total"], used=card["used"], free=card["total"] - card["used"]
-        )
+    def _hand_out(self, part: Json, handle: Any) -> int:
+        return _set(handle, 1 + next(i for i, each in enumerate(self._parts()) if each is part))
 
-    def _mig_mode(self, card: Json) -> list[int]:
-        return [card["mig"]] * 2 if "mig" in card else _fail("NOT_SUPPORTED")
+    def _open(self) -> int:
+        self.openings += 1
+        return real.NVML_SUCCESS
 
-    def _slice_at(self, card: Json, index: int) -> Json:
-        slices = card.get("slices", [])
-        return dict(slices[index]) if index < len(slices) else _fail("NOT_FOUND")
+    def _card_at(self, index: ctypes.c_uint, handle: Any) -> int:
+        cards = self.told["nvml"]
+        if index.value >= len(cards):
+            return real.NVML_ERROR_INVALID_ARGUMENT
+        return self._hand_out(cards[index.value], handle)
+
+    def _card_named(self, uuid: ctypes.c_char_p, handle: Any) -> int:
+        assert uuid.value is not None
+        found = [each for each in self._parts() if each["uuid"] == uuid.value.decode()]
+        return self._hand_out(found[0], handle) if found else real.NVML_ERROR_NOT_FOUND
+
+    def _memory(self, card: ctypes.c_void_p, memory: Any) -> int:
+        told = self.part(card)
+        if "total" not in told:
+            return real.NVML_ERROR_NOT_SUPPORTED
+        memory._obj.total, memory._obj.used = told["total"], told["used"]
+        memory._obj.free = told["total"] - told["used"]
+        return real.NVML_SUCCESS
+
+    def _processes(self, which: str, card: ctypes.c_void_p, count: Any, found: Any) -> int:
+        listed = self.part(card).get(which, [])
+        room, count._obj.value = count._obj.value, len(listed)
+        if room < len(listed):
+            return real.NVML_ERROR_INSUFFICIENT_SIZE
+        for place, each in zip(found, listed, strict=False):
+            place.pid = os.getpid() if each["pid"] == OWN_PID else each["pid"]
+            place.used = 2**64 - 1 if each["used"] == "not available" else each["used"]
+        return real.NVML_SUCCESS
+
+    def _mig_mode(self, card: ctypes.c_void_p, current: Any, pending: Any) -> int:
+        mode = self.part(card).get("mig")
+        if mode is None:
+            return real.NVML_ERROR_NOT_SUPPORTED
+        return _set(current, mode) or _set(pending, mode)
+
+    def _slice_at(self, card: ctypes.c_void_p, index: ctypes.c_uint, handle: Any) -> int:
+        slices = self.part(card).get("slices", [])
+        if index.value >= len(slices):
+            return real.NVML_ERROR_NOT_FOUND
+        return self._hand_out(slices[index.value], handle)
 
     def _torch(self) -> dict[str, ModuleType]:
         told = self.told["torch"]
@@ -161,7 +196,7 @@ class Machine:
 
 def play(machine: Machine, patch: pytest.MonkeyPatch, folder: Path) -> Machine:
     """The probes find this machine, freshly started, with process numbers as they are without containers."""
-    patch.setitem(sys.modules, "pynvml", machine.pynvml)
+    patch.setattr(driver, "_open_library", machine.open_library)
     for name in ("torch", "torch.cuda", "torch.version", "torch._C", "torch.mps"):
         patch.delitem(sys.modules, name, raising=False)
     for name, module in machine.modules.items():
@@ -211,20 +246,11 @@ def nested(flat: Mapping[str, int]) -> Json:
     return found
 
 
-def _processes(listed: list[Json]) -> list[Any]:
-    """As the binding makes them of the driver's structures: memory that is not told becomes None."""
-    found = []
-    for each in listed:
-        pid = os.getpid() if each["pid"] == OWN_PID else each["pid"]
-        told = each["used"]
-        size = ctypes.c_ulonglong(-1).value if told == "not available" else told
-        raw = real.c_nvmlProcessInfo_t(pid=pid, usedGpuMemory=size)
-        process = real.nvmlStructToFriendlyObject(raw)
-        if each.get("binding") != "raw" and process.usedGpuMemory == 2**64 - 1:
-            process.usedGpuMemory = None
-        found.append(process)
-    return found
+def _set(reference: Any, value: int) -> int:
+    reference._obj.value = value
+    return real.NVML_SUCCESS
 
 
-def _fail(error: str) -> NoReturn:
-    raise real.NVMLError(getattr(real, f"NVML_ERROR_{error}"))
+def _fill(text: Any, value: str) -> int:
+    text.value = value.encode()
+    return real.NVML_SUCCESS

@@ -24,7 +24,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, machine: Machine, visible: str | None
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert nvml._driver.open()
-    return {index: card["uuid"] for index, card in nvml._cards.handles().items()}
+    return {index: machine.part(card)["uuid"] for index, card in nvml._cards.handles().items()}
 
 
 def without_torch(name: str) -> Machine:
@@ -155,14 +155,12 @@ def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = play(without_torch("eight_visible_3_1"), monkeypatch, tmp_path)
-    known = machine._card_at
+    known = machine.nvml.nvmlDeviceGetHandleByIndex_v2
 
-    def third_is_kept(index: int) -> Any:
-        if index == 2:
-            raise real.NVMLError(real.NVML_ERROR_NO_PERMISSION)
-        return known(index)
+    def third_is_kept(index: Any, handle: Any) -> int:
+        return real.NVML_ERROR_NO_PERMISSION if index.value == 2 else int(known(index, handle))
 
-    machine.pynvml.nvmlDeviceGetHandleByIndex = third_is_kept
+    machine.nvml.nvmlDeviceGetHandleByIndex_v2 = third_is_kept
     assert cards(monkeypatch, machine, "4") == {}
     named = machine.card(4)["uuid"]
     assert cards(monkeypatch, machine, named) == {0: named}

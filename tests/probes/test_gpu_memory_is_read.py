@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ import pynvml as real
 import pytest
 from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, enter_namespace, play
 
-from leakline.probes import driver, mps
+from leakline.probes import driver, mps, nvml
 from leakline.probes.cuda import read_cuda
 from leakline.probes.mps import read_mps
 from leakline.probes.nvml import read_nvml
@@ -139,8 +141,7 @@ def test_memory_that_the_driver_does_not_tell_is_absent(
     told: str | int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = Machine("two_h200")
-    # A binding of old hands the driver's number on as it is.
-    machine.told["nvml"][0]["processes"] = [{"pid": "own", "used": told, "binding": "raw"}]
+    machine.told["nvml"][0]["processes"] = [{"pid": "own", "used": told}]
     play(machine, monkeypatch, tmp_path)
     assert not {"gpu.0.process_bytes", "gpu.0.outside_bytes"} & set(read())
     assert read()["gpu.0.used_bytes"] == machine.expected["gpu.0.used_bytes"]
@@ -223,7 +224,7 @@ def test_a_process_in_both_lists_of_the_driver_counts_once(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "question", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"]
+    "question", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"]
 )
 def test_a_card_that_fails_takes_no_other_with_it(
     error: str, question: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -247,10 +248,10 @@ def test_a_driver_that_does_not_open_is_not_tried_again(
     error: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = play(Machine("two_h200"), monkeypatch, tmp_path)
-    machine.refuse("nvmlInit", getattr(real, f"NVML_ERROR_{error}"))
+    machine.refuse("nvmlInit_v2", getattr(real, f"NVML_ERROR_{error}"))
     assert read_nvml() == {}
     assert read_nvml() == {}
-    assert machine.asked == ["nvmlInit"]
+    assert machine.asked == ["nvmlInit_v2"]
 
 
 def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(
@@ -270,29 +271,72 @@ def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(
     assert machine.openings == driver._OPENINGS_LIMIT
 
 
-def test_a_binding_newer_than_the_driver_asks_in_the_older_way(
+@pytest.mark.parametrize("version", ["_v2", ""])
+def test_an_older_driver_lists_processes_under_an_older_name(
+    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+        newest = vars(machine.nvml).pop(f"{name}_v3")
+        setattr(machine.nvml, f"{name}{version}", newest)
+    assert read() == machine.expected
+
+
+def test_a_driver_without_slices_reads_whole_cards(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = play(Machine("two_h200"), monkeypatch, tmp_path)
-    name = "nvmlDeviceGetComputeRunningProcesses"
-    setattr(machine.pynvml, f"{name}_v2", getattr(machine.pynvml, name))
-
-    def mismatch(*arguments: object) -> None:
-        raise real.NVMLLibraryMismatchError(name)
-
-    setattr(machine.pynvml, name, mismatch)
+    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+                 "nvmlDeviceGetMaxMigDeviceCount"):  # fmt: skip
+        delattr(machine.nvml, name)
     assert read() == machine.expected
-    assert callable(getattr(real, f"{name}_v2"))
 
 
-def test_a_binding_of_old_that_knows_no_slices_reads_whole_cards(
+def test_more_processes_than_there_is_room_for_are_all_listed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
-    for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMPSComputeRunningProcesses",
-                 "nvmlDeviceGetMaxMigDeviceCount", "NVMLLibraryMismatchError"):  # fmt: skip
-        delattr(machine.pynvml, name)
+    machine = Machine("two_h200")
+    crowd = [{"pid": 10_000 + i, "used": GIB} for i in range(100)]
+    machine.told["nvml"][0]["processes"][:0] = crowd
+    play(machine, monkeypatch, tmp_path)
     assert read() == machine.expected
+
+
+@pytest.mark.parametrize("newest", ["_v3", "_v2", ""])
+def test_a_compiled_library_is_read_as_its_header_declares_it(
+    newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: the layout of the driver's structures is not checked")
+    library = tmp_path / "libnvidia-ml.so.1"
+    flags = ["-shared", "-fPIC", f"-DPROCESSES=nvmlDeviceGetComputeRunningProcesses{newest}"]
+    flags += [] if newest else ["-DOLD"]
+    subprocess.run(
+        [compiler, *flags, "-o", library, Path(__file__).with_name("driver.c")], check=True
+    )
+    monkeypatch.setattr(driver, "_LIBRARY", str(library))
+    found = driver.Driver()
+    assert found.open()
+    assert found.version() == "570.86.10"
+    assert found.count() == 1
+    card = found.card_at(0)
+    assert (found.name(card), found.uuid(card)) == ("NVIDIA H100 80GB HBM3", "GPU-8932f937")
+    assert found.memory(card) == (3 * GIB, 80 * GIB)
+    assert not found.is_partitioned(card) and found.slices(card) == []
+    assert found.compute_processes(card) == [(4321, 2 * GIB), (4322, None)]
+    assert found.mps_processes(card) == []
+    assert found.card_at(1) is None
+    by_name = found.card_by_uuid("GPU-8932f937")
+    assert by_name is not None and by_name.value == card.value
+
+
+def test_structures_are_those_of_the_drivers_own_binding() -> None:
+    for mine, theirs in ((driver._Memory, real.c_nvmlMemory_t), (driver._Process, real.c_nvmlProcessInfo_v3_t),
+                         (driver._Process, real.c_nvmlProcessInfo_v2_t)):  # fmt: skip
+        assert ctypes.sizeof(mine) == ctypes.sizeof(theirs)
+        for (name, _), (same, _) in zip(mine._fields_, theirs._fields_, strict=True):
+            assert getattr(mine, name).offset == getattr(theirs, same).offset
 
 
 def test_handles_are_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -302,8 +346,8 @@ def test_handles_are_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     read_nvml()
     assert set(machine.asked) == {
         "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetMPSComputeRunningProcesses",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
     }
 
 
@@ -317,27 +361,15 @@ def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(
     if child == 0:
         found = read_nvml()
         right = machine.openings == 2 and found["gpu.0.used_bytes"] == GIB
-        right = right and "nvmlDeviceGetHandleByIndex" in machine.asked
+        right = right and "nvmlDeviceGetHandleByIndex_v2" in machine.asked
         os._exit(0 if right and "nvmlShutdown" not in machine.asked else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_without_a_binding_there_is_nothing_of_the_driver(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    play(Machine("two_h200"), monkeypatch, tmp_path)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+def test_a_machine_without_a_driver_has_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_LIBRARY", "libno-such-driver.so.1")
+    monkeypatch.setattr(nvml, "_driver", driver.Driver())
     assert read_nvml() == {}
-
-
-def test_a_machine_without_a_driver_does_not_load_the_binding() -> None:
-    script = (
-        "import sys; from leakline.probes import driver; driver._LIBRARY = 'libno-such-driver.so.1'\n"
-        "from leakline.probes.nvml import read_nvml\n"
-        "assert read_nvml() == {} and 'pynvml' not in sys.modules"
-    )
-    if sys.platform == "linux":
-        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_the_driver_of_this_machine_is_read_or_absent() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from types import ModuleType
 from typing import Any, Final
@@ -21,7 +21,6 @@ _SLICE: Final = "MIG-"
 # CUDA reads numbers as strtoul does: "1gpu2" is 1, and "-1" ends the list.
 _NUMBER: Final = re.compile(r"\s*\+?(\d+)")
 _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
-_MIG_ENABLED: Final = 1
 
 
 def cuda_in_use() -> Any | None:
@@ -79,11 +78,11 @@ class Cards:
         """By the device's own name; torch before 2.4 does not tell it."""
         name = getattr(cuda.get_device_properties(index), "uuid", None)
         if name is not None:
-            slice_ = self._driver.ask("nvmlDeviceGetHandleByUUID", f"{_SLICE}{name}")
+            slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
             if slice_ is not None:
                 return slice_
-            card = self._driver.ask("nvmlDeviceGetHandleByUUID", f"{_WHOLE}{name}")
-            if card is not None and not _is_partitioned(self._driver, card):
+            card = self._driver.card_by_uuid(f"{_WHOLE}{name}")
+            if card is not None and not self._driver.is_partitioned(card):
                 return card
         # Of a partitioned card older CUDA tells the name of the whole; the environment may name the slice.
         return self._by_environment().get(index)
@@ -133,8 +132,7 @@ def listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[A
 
 def _cards(driver: Driver) -> list[Any | None]:
     """Every card of the machine; None for one that is lost, or kept from us."""
-    count = driver.ask("nvmlDeviceGetCount") or 0
-    return [driver.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    return [driver.card_at(index) for index in range(driver.count())]
 
 
 def _numbered(
@@ -142,7 +140,7 @@ def _numbered(
 ) -> list[Any | None]:
     known = list(takewhile(lambda number: number < len(cards), numbers))
     answering = [card for card in cards if card is not None]
-    if any(_is_partitioned(driver, card) for card in answering):
+    if any(driver.is_partitioned(card) for card in answering):
         return [_whole_or_only_slice(driver, answering[0])] if len(cards) == 1 else []
     if len(answering) < len(cards) or not (by_bus or _are_alike(driver, answering)):
         # CUDA leaves out cards that it may not use, and puts the fastest first, by a measure of its own.
@@ -152,7 +150,7 @@ def _numbered(
 
 def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
     """All of one model: then fastest first is the order on the bus."""
-    models = {driver.ask("nvmlDeviceGetName", card) for card in cards}
+    models = {driver.name(card) for card in cards}
     return len(cards) == 1 or (len(models) == 1 and None not in models)
 
 
@@ -171,56 +169,34 @@ def _named(driver: Driver, cards: list[Any | None], names: list[str]) -> list[An
 
 
 def _slice_named(driver: Driver, cards: Iterable[Any | None], name: str) -> Any | None:
-    exact = driver.ask("nvmlDeviceGetHandleByUUID", name)
+    exact = driver.card_by_uuid(name)
     if exact is not None:
         return exact
     old = _OLD_SLICE.fullmatch(name)
     if old is not None:
-        card = driver.ask("nvmlDeviceGetHandleByUUID", old[1])
+        card = driver.card_by_uuid(old[1])
         return None if card is None else _slice_at(driver, card, (int(old[2]), int(old[3])))
-    slices = [each for card in cards if card is not None for each in _slices(driver, card)]
+    slices = [each for card in cards if card is not None for each in driver.slices(card)]
     fitting = [each for uuid, each in _by_uuid(driver, slices).items() if uuid.startswith(name)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
     """The slice with these numbers of GPU instance and compute instance."""
-    for each in _slices(driver, card):
-        found = (
-            driver.ask("nvmlDeviceGetGpuInstanceId", each),
-            driver.ask("nvmlDeviceGetComputeInstanceId", each),
-        )
-        if found == place:
-            return each
-    return None
+    return next((each for each in driver.slices(card) if driver.instances(each) == place), None)
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
     """Containers are handed one slice. Which of several CUDA takes is not told."""
-    if not _is_partitioned(driver, card):
+    if not driver.is_partitioned(card):
         return card
-    slices = list(_slices(driver, card))
+    slices = driver.slices(card)
     return slices[0] if len(slices) == 1 else None
 
 
-def _slices(driver: Driver, card: Any) -> Iterator[Any]:
-    places = driver.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0
-    for place in range(places):
-        found = driver.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
-        if found is not None:
-            yield found
-
-
-def _is_partitioned(driver: Driver, card: Any) -> bool:
-    mode = driver.ask("nvmlDeviceGetMigMode", card)
-    return mode is not None and mode[0] == _MIG_ENABLED
-
-
 def _by_uuid(driver: Driver, cards: Iterable[Any | None]) -> Mapping[str, Any]:
-    named = (
-        (driver.ask("nvmlDeviceGetUUID", card), card) for card in cards if card is not None
-    )  # fmt: skip
-    return {str(uuid): card for uuid, card in named if uuid is not None}
+    named = ((driver.uuid(card), card) for card in cards if card is not None)
+    return {uuid: card for uuid, card in named if uuid is not None}
 
 
 def _is_without_doubles(values: list[Any]) -> bool:

@@ -1,85 +1,195 @@
-"""NVML, opened once per process. A question it does not answer is answered with None, never with a zero."""
+"""NVML, the library of NVIDIA's driver, called directly and opened once per process.
+
+A call that fails returns None, never zero: a lost card, a missing permission, an unknown function all mean "unknown".
+Only the standard library is needed: a binding that is newer or older than the driver cannot come between the two.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from typing import Any, Final
+from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p, create_string_buffer
+from typing import Any, Final, NamedTuple
 
 # The program may close NVML more often than it opened it; opening costs milliseconds, so not for ever.
 _OPENINGS_LIMIT: Final = 3
 _LIBRARY: Final = "libnvidia-ml.so.1"
+# Return codes of NVML.
+_SUCCESS: Final = 0
+_UNINITIALIZED: Final = 1
+_INSUFFICIENT_SIZE: Final = 7
+_FUNCTION_NOT_FOUND: Final = 13
+_ARGUMENT_VERSION_MISMATCH: Final = 25
+_TEXT_BYTES: Final = 96
+# Room for this many processes at first: one call instead of two, one of them for the number.
+_ROOM: Final = 32
+_ENLARGEMENTS: Final = 3
+# "Not available", as the driver says on Windows and under some hypervisors.
+_NOT_AVAILABLE: Final = 2**64 - 1
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _OldProcess(ctypes.Structure):
+    """Before drivers knew slices (MIG)."""
+
+    _fields_ = (("pid", c_uint), ("used", c_ulonglong))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (*_OldProcess._fields_, ("gpu_instance", c_uint), ("compute_instance", c_uint))
+
+
+# A driver has the newest version of a function that it knows, and most of the older ones.
+_PROCESS_LISTS: Final = (("_v3", _Process), ("_v2", _Process), ("", _OldProcess))
+
+
+class CardMemory(NamedTuple):
+    """Bytes in use on a card by everybody, and its size."""
+
+    used: int
+    total: int
 
 
 class Driver:
-    """The binding and its library. Absent where either is missing, too old, or not for us."""
+    """The library of the driver. Absent where it is missing, does not match the kernel's module, or forbids access."""
 
     def __init__(self) -> None:
         self._pid, self._openings = -1, 0
-        self._nvml: Any = None
+        self._library: Any = None
 
     def open(self) -> bool:
-        """Is there a driver to ask? Never closed: in a forked child that would close what its parent still uses."""
+        """Return True if there is a driver. Never closed: in a forked child that would close the parent's."""
         if self._pid != os.getpid():
             self._pid, self._openings = os.getpid(), 0
             self._reopen()
-        return self._nvml is not None
+        return self._library is not None
 
     @property
     def opened(self) -> tuple[int, int]:
         """Another value than before: handles from before are void."""
         return self._pid, self._openings
 
-    def ask(self, question: str, *arguments: Any) -> Any | None:
-        """What the driver answers; None when it cannot or will not, or the binding does not know the question."""
-        try:
-            return self._ask(question, *arguments)
-        except self._mismatch():
-            # A binding newer than the driver: the versioned function is the one that both know.
-            return self.ask(question + "_v2", *arguments)
+    def version(self) -> str | None:
+        """Return the version of the driver."""
+        return self._text("nvmlSystemGetDriverVersion")
 
-    def _ask(self, question: str, *arguments: Any) -> Any | None:
-        call = getattr(self._nvml, question, None)
-        if call is None:
-            return None
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError as error:
-            # Lost, not supported, no permission, another version: each is "unknown", now and for this question.
-            if error.value == self._nvml.NVML_ERROR_UNINITIALIZED:
-                self._reopen()
-            return None
+    def count(self) -> int:
+        """Return the number of cards in the machine."""
+        return self._number("nvmlDeviceGetCount_v2") or 0
 
-    def _mismatch(self) -> tuple[type[Exception], ...]:
-        mismatch = getattr(self._nvml, "NVMLLibraryMismatchError", None)
-        return () if mismatch is None else (mismatch,)
+    def card_at(self, index: int) -> Any | None:
+        return self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
+
+    def card_by_uuid(self, uuid: str) -> Any | None:
+        """Return the handle of a card, or of a slice (MIG)."""
+        return self._handle("nvmlDeviceGetHandleByUUID", c_char_p(uuid.encode()))
+
+    def name(self, card: Any) -> str | None:
+        return self._text("nvmlDeviceGetName", card)
+
+    def uuid(self, card: Any) -> str | None:
+        return self._text("nvmlDeviceGetUUID", card)
+
+    def memory(self, card: Any) -> CardMemory | None:
+        memory = _Memory()
+        if not self._succeeds("nvmlDeviceGetMemoryInfo", card, byref(memory)):
+            return None
+        return CardMemory(memory.used, memory.total)
+
+    def compute_processes(self, card: Any) -> list[tuple[int, int | None]]:
+        """Return process numbers with their bytes, None for unknown; a process is listed once per slice it uses."""
+        return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
+
+    def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
+        """Return the same for processes under the Multi-Process Service, which are listed separately."""
+        return self._processes("nvmlDeviceGetMPSComputeRunningProcesses", card)
+
+    def is_partitioned(self, card: Any) -> bool:
+        """Return True if the card is split into slices (MIG)."""
+        current, pending = c_uint(), c_uint()
+        is_known = self._succeeds("nvmlDeviceGetMigMode", card, byref(current), byref(pending))
+        return is_known and current.value == 1
+
+    def slices(self, card: Any) -> list[Any]:
+        """Return the handles of the slices of a partitioned card."""
+        places = self._number("nvmlDeviceGetMaxMigDeviceCount", card) or 0
+        found = (
+            self._handle("nvmlDeviceGetMigDeviceHandleByIndex", card, c_uint(place))
+            for place in range(places)
+        )
+        return [each for each in found if each is not None]
+
+    def instances(self, part: Any) -> tuple[int | None, int | None]:
+        """Return the numbers of GPU instance and compute instance of a slice."""
+        return (
+            self._number("nvmlDeviceGetGpuInstanceId", part),
+            self._number("nvmlDeviceGetComputeInstanceId", part),
+        )
+
+    def _processes(self, function: str, card: Any) -> list[tuple[int, int | None]]:
+        for suffix, layout in _PROCESS_LISTS:
+            code, listed = self._list(function + suffix, layout, card)
+            if code not in (_FUNCTION_NOT_FOUND, _ARGUMENT_VERSION_MISMATCH):
+                return listed
+        return []
+
+    def _list(
+        self, function: str, layout: type[Any], card: Any
+    ) -> tuple[int, list[tuple[int, int | None]]]:
+        room, code = _ROOM, _INSUFFICIENT_SIZE
+        for _ in range(_ENLARGEMENTS):
+            count, found = c_uint(room), (layout * room)()
+            code = self._call(function, card, byref(count), found)
+            if code != _INSUFFICIENT_SIZE:
+                break
+            # Others may start before the next call.
+            room = 2 * max(room, count.value)
+        if code != _SUCCESS:
+            return code, []
+        return code, [
+            (each.pid, None if each.used == _NOT_AVAILABLE else each.used)
+            for each in found[: count.value]
+        ]
+
+    def _handle(self, function: str, *arguments: Any) -> Any | None:
+        handle = c_void_p()
+        return handle if self._succeeds(function, *arguments, byref(handle)) else None
+
+    def _number(self, function: str, *arguments: Any) -> int | None:
+        number = c_uint()
+        return number.value if self._succeeds(function, *arguments, byref(number)) else None
+
+    def _text(self, function: str, *arguments: Any) -> str | None:
+        text = create_string_buffer(_TEXT_BYTES)
+        found = self._succeeds(function, *arguments, text, c_uint(_TEXT_BYTES))
+        return text.value.decode(errors="replace") if found else None
+
+    def _succeeds(self, function: str, *arguments: Any) -> bool:
+        return self._call(function, *arguments) == _SUCCESS
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        try:
+            call = getattr(self._library, function)
+        except AttributeError:
+            # An older driver, or one that closed for good between two calls.
+            return _FUNCTION_NOT_FOUND
+        code = int(call(*arguments))
+        if code == _UNINITIALIZED:
+            self._reopen()
+        return code
 
     def _reopen(self) -> None:
         self._openings += 1
-        self._nvml = _opened() if self._openings <= _OPENINGS_LIMIT else None
+        self._library = _open_library() if self._openings <= _OPENINGS_LIMIT else None
 
 
-def _opened() -> Any | None:
-    if not _may_be_there():
-        return None
+def _open_library() -> Any | None:
     try:
-        import pynvml
-    except ImportError:
+        library = ctypes.CDLL(_LIBRARY)
+        code = int(library.nvmlInit_v2())
+    except (OSError, AttributeError):
         return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
-def _may_be_there() -> bool:
-    """The binding takes 50 ms and 3 MB to load; most machines without a driver say so in 50 microseconds."""
-    if "pynvml" in sys.modules or sys.platform != "linux":
-        return True
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return False
-    return True
+    return library if code == _SUCCESS else None

@@ -17,12 +17,6 @@ from .driver import Driver
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 _PROCESSES: Final = Path("/proc")
-# Processes under the Multi-Process Service stand in a list of their own.
-_LISTS: Final = (
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetMPSComputeRunningProcesses",
-)
-_NOT_TOLD: Final = 2**64 - 1
 
 _driver = Driver()
 _cards = Cards(_driver)
@@ -48,25 +42,25 @@ def read_nvml_of(pid: int) -> dict[str, Number]:
     if not _driver.open():
         return {}
     samples: dict[str, Number] = {}
-    for index in range(int(_driver.ask("nvmlDeviceGetCount") or 0)):
-        card = _driver.ask("nvmlDeviceGetHandleByIndex", index)
+    for index in range(_driver.count()):
+        card = _driver.card_at(index)
         listed = {} if card is None else _listed_processes(card)
         size = listed.get(pid) if _numbers_are_ours(listed) else None
         if size is None:
             continue
         samples[f"gpu.{index}.process_bytes"] = size
-        memory = _driver.ask("nvmlDeviceGetMemoryInfo", card)
+        memory = _driver.memory(card)
         if memory is not None:
-            samples[f"gpu.{index}.used_bytes"] = int(memory.used)
-            samples[f"gpu.{index}.total_bytes"] = int(memory.total)
+            samples[f"gpu.{index}.used_bytes"] = memory.used
+            samples[f"gpu.{index}.total_bytes"] = memory.total
     return samples
 
 
 def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
-    memory = _driver.ask("nvmlDeviceGetMemoryInfo", card)
+    memory = _driver.memory(card)
     if memory is not None:
-        yield "used_bytes", int(memory.used)
-        yield "total_bytes", int(memory.total)
+        yield "used_bytes", memory.used
+        yield "total_bytes", memory.total
     reserved = reserved_bytes(index)
     ours = _process_bytes(card, reserved)
     if ours is None:
@@ -92,13 +86,12 @@ def _process_bytes(card: Any, reserved: int | None) -> int | None:
 def _listed_processes(card: Any) -> dict[int, int | None]:
     """Process number -> its bytes on the card, None where the driver does not tell them."""
     found: dict[int, int | None] = {}
-    for question in _LISTS:
+    for processes in (_driver.compute_processes(card), _driver.mps_processes(card)):
         listed: dict[int, int | None] = {}
-        for process in _driver.ask(question, card) or ():
-            # Once for each slice it runs on. Whoever is listed has a context: zero is no answer either.
-            size, before = process.usedGpuMemory, listed.get(process.pid, 0)
-            is_told = before is not None and size is not None and size not in (0, _NOT_TOLD)
-            listed[process.pid] = before + size if is_told else None
+        for pid, size in processes:
+            # Once for each slice it runs on. Every listed process has a context: zero means unknown, too.
+            before = listed.get(pid, 0)
+            listed[pid] = before + size if before is not None and size else None
         found = {**listed, **found}
     return found
 
