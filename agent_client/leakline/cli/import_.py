@@ -1,10 +1,10 @@
 """Make a run of an old log, and say its verdict: before anything is instrumented.
 
-FILE is known by its content: printed blocks of a memory profiler, status lines of a training, a table of time and
-memory (CSV), psrecord --log, mprof run, a W&B run (run-*.wandb, or its folder), or a SQLite database of MLflow. What is
-guessed is said; a file that is not understood is refused whole, with the line. Figures of the file that do not add up
-are listed with theirs. The run goes to the server, or with --out into a spool for `leakline report`; importing the
-same file twice stores it once.
+FILE is known by its content: printed blocks of a memory profiler, lines of a training's log, a table of time and
+memory (CSV, also as W&B, TensorBoard and MLflow export it), psrecord --log, mprof run, a W&B run (run-*.wandb, or its
+folder), or a SQLite database of MLflow. What is guessed is said; a file that is not understood is refused whole, with
+the line. Figures of the file that do not add up are listed with theirs. The run goes to the server, or with --out into
+a spool for `leakline report`; importing the same file twice stores it once.
 
 example: leakline import train.log --project erl-trading --name before-fix
          leakline import memory.csv --unit epoch --out memory.spool && leakline report memory.spool
@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--expect", metavar="TYPE=N", action="append", default=[],
         help="how many there should be, as in TradingEnvironment=2 or DDPGAgent=16-17",
     )  # fmt: skip
-    parser.add_argument("--run", metavar="ID", help="of a database that holds several runs")
+    parser.add_argument("--run", metavar="ID", help="the run to read, of a file that holds several")
     parser.add_argument(
         "--offset", type=int, default=0, metavar="N", help="added to each generation"
     )

@@ -12,7 +12,9 @@ from typing import Final, Literal
 
 from .sizes_told import factor_of
 
-Role = Literal["memory", "time", "generation", "phase", "label", "device", "other"]
+Role = Literal[
+    "memory", "time", "generation", "phase", "label", "device", "run", "metric", "value", "derived", "other",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,39 @@ _MEMORY: Final = {
 }  # fmt: skip
 _TIMES: Final = (
     "time", "timestamp", "ts", "datetime", "date", "wall time", "walltime", "unix time", "elapsed", "elapsed time",
-    "seconds", "runtime", "relative time", "t",
+    "seconds", "runtime", "relative time", "relative time process", "relative time wall", "t",
 )  # fmt: skip
 _GENERATIONS: Final = {
     "generation": "generation", "gen": "generation", "episode": "episode", "ep": "episode", "epoch": "epoch",
     "step": "step", "global step": "step", "iteration": "step", "iter": "step", "training step": "step",
+    "trainer global step": "step", "train global step": "step", "epochs": "epoch", "train epoch": "epoch",
+    "episodes": "episode", "steps": "step", "iterations": "step",
 }  # fmt: skip
 _OTHERS: Final[dict[str, Role]] = {
     "phase": "phase",
     "stage": "phase",
     "label": "label",
     "event": "label",
+    "run": "run",
+    "run id": "run",
+    "run name": "run",
+    "run uuid": "run",
+    "key": "metric",
+    "metric": "metric",
+    "metric name": "metric",
+    "value": "value",
+    "metric value": "value",
 }
+# What W&B adds to the name of each metric in an export: the least and the most of the readings behind one point.
+_DERIVED: Final = ("__MIN", "__MAX")
+# Metrics of W&B's own monitor, which counts in units of 2^20 bytes and calls them MB.
+_WANDB_RESIDENT: Final = re.compile(r"(?:system[./])?proc\.memory\.rssMB$")
+_WANDB_GPU: Final = re.compile(
+    r"(?:system[./])?gpu\.(?P<own>process\.)?(?P<index>\d{1,3})\.memoryAllocatedBytes$"
+)
+# Of the last part of a path, "train/rss_mb"; "memory" alone may be that of anything.
+_DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
+_CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 
 
 # What `nvidia-smi --query-gpu=... --format=csv` heads its columns with, beside the memory.
@@ -87,9 +110,20 @@ _NVIDIA: Final = re.compile(
 BY_DEVICE: Final = frozenset({"gpu.0.used_bytes"})
 
 
+def run_and_metric(name: str) -> tuple[str | None, str]:
+    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb", as W&B exports it; None without a run."""
+    run, _, metric = name.rpartition(" - ")
+    return (run.strip() or None, metric.strip())
+
+
 def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
-    """Of the heads of one table: what stands beside a name may tell whose memory it is."""
-    meanings = [meaning_of(name, binary=binary) for name in head]
+    """Return the meaning of each head of one table: a neighbour may tell whose memory it is."""
+    meanings = [
+        Meaning("derived")
+        if name.endswith(_DERIVED) and name[: -len(_DERIVED[0])] in head
+        else meaning_of(name, binary=binary)
+        for name in head
+    ]
     names = [name.strip().lower() for name in head]
     for at, name in enumerate(names):
         beside = any(_NVIDIA.match(other) for other in names)
@@ -101,7 +135,22 @@ def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
 
 
 def meaning_of(name: str, *, binary: bool = False) -> Meaning:
-    """Of the head of a column or the name of a metric."""
+    """Return the meaning of the head of a column or the name of a metric, also behind the name of its run."""
+    found = _meaning_of(name, binary=binary)
+    run, metric = run_and_metric(name)
+    if found.role == "other" and run is not None:
+        found = _meaning_of(metric, binary=binary)
+        # The same word in a sentence is no axis.
+        return found if found.role == "memory" else Meaning("other")
+    return found
+
+
+def _meaning_of(name: str, *, binary: bool) -> Meaning:
+    if _WANDB_RESIDENT.fullmatch(name):
+        return Meaning("memory", "process.rss_bytes", 2**20)
+    if gpu := _WANDB_GPU.fullmatch(name):
+        kind = "process_bytes" if gpu["own"] else "used_bytes"
+        return Meaning("memory", f"gpu.{int(gpu['index'])}.{kind}", 1)
     bare, unit = _split(name)
     words = _words(bare)
     whole = _words(name)
@@ -116,6 +165,9 @@ def meaning_of(name: str, *, binary: bool = False) -> Meaning:
             return Meaning("memory", _MEMORY[candidate], size, rank=list(_MEMORY).index(candidate))
         if candidate in _TIMES:
             return Meaning("time", "", _SECONDS.get(said.lower()), rank=_TIMES.index(candidate))
+    path, _, last = name.rpartition("/")
+    if path and _CLEARLY_RESIDENT.search(_words(last)) and not _DEVICE.search(path):
+        return _meaning_of(last, binary=binary)
     return Meaning("other")
 
 

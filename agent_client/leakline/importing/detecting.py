@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from . import mlflow_database, printed_blocks, recorders, status_lines, tables, wandb_framing
+from .columns import meanings_of
 from .log import ImportRefused
 from .text import lines_of
 
@@ -68,10 +69,13 @@ def _form_of_text(path: Path) -> str:
 
 
 def _is_table(first: list[str]) -> bool:
-    """The first rows have as many cells as the head, and it is no sentence with a comma."""
+    """Return True if the first rows have as many cells as the head, and are not lines of a log with bars or commas.
+
+    Such lines tell memory by themselves: "epoch 3 | loss 0.1 | rss 2.3 GB". A head that names memory decides.
+    """
     rows = [line for line in first if not line.lstrip().startswith("# ")]
     delimiter = tables.delimiter_of(rows[0]) if rows else None
-    if delimiter is None:
+    if delimiter is None or len(rows) < 2 or len({line.count(delimiter) for line in rows}) > 1:
         return False
-    widths = {line.count(delimiter) for line in rows}
-    return len(rows) > 1 and len(widths) == 1
+    names_memory = any(m.role == "memory" for m in meanings_of(rows[0].split(delimiter)))
+    return names_memory or not any(map(status_lines.has_size, rows))

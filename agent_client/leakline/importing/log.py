@@ -21,6 +21,8 @@ MAX_MESSAGE: Final = 1_000
 MAX_MEMORY_BYTES: Final = 64 * 2**40
 # How a file without generations is told, in the note that says so.
 BY_TIME: Final = "so growth is told per second up to ten minutes, and per minute beyond (--unit minute to have minutes)"
+# The same of a file that has no times either.
+BY_READING: Final = "and none has a time, so each reading counts as one step"
 # Unix seconds.
 MAX_MOMENT: Final = 1e11
 

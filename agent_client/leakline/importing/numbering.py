@@ -15,7 +15,7 @@ UNITS: Final = {
 # From the coarse to the fine: a log that counts episodes and steps is read by its episodes.
 COARSE_FIRST: Final = ("generation", "episode", "epoch", "step")
 MARKER: Final = re.compile(
-    r"(?<![A-Za-z_])(?P<word>generation|gen|episode|ep|epoch|step|iteration|iter)s?\.?[ :#=\[]{0,3}"
+    r"(?<![A-Za-z_])(?:global[_ ])?(?P<word>generation|gen|episode|ep|epoch|step|iteration|iter)s?\.?[\"' :#=\[]{0,4}"
     r"(?P<number>\d{1,12})(?![\d.]*\d*[.\w])(?:\s{0,3}(?:/|of)\s{0,3}(?P<total>\d{1,12}))?",
     re.IGNORECASE,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ..analysis.units import UNITS_OF_TIME
 from ..batches import within
 from ..errors import SpoolError
 from ..names import readable_name
@@ -66,7 +67,8 @@ def recorded(
     unit: str | None,
     ended_at: float,
 ) -> Imported:
-    """``ended_at``: Unix seconds at which a log ends that does not tell when it was made."""
+    """Return the run of a log. ``ended_at``: Unix seconds at which a log ends that does not tell when it was made."""
+    log = _counted(log, unit)
     snapshots = tuple(_snapshots(log, ended_at))
     header = RunHeader(
         id=run_id,
@@ -83,8 +85,19 @@ def recorded(
     return Imported(header, process, snapshots)
 
 
+def _counted(log: Log, unit: str | None) -> Log:
+    """Return the log with its readings as its generations, where it has none, nor times, or a person asks for it."""
+    if any(reading.generation is not None for reading in log.readings):
+        return log
+    has_times = any(reading.time is not None for reading in log.readings)
+    if unit in UNITS_OF_TIME or (unit is None and has_times):
+        return log
+    readings = tuple(replace(reading, generation=i) for i, reading in enumerate(log.readings))
+    return replace(log, readings=readings, unit=log.unit or "step")
+
+
 def _unit_of(log: Log) -> str:
-    """Without generations it is the time; from ten minutes on seconds are told as minutes."""
+    """Return what a log counts: without generations the time, from ten minutes on in minutes."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 

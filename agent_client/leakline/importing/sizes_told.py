@@ -67,6 +67,13 @@ def pointed(number: str) -> str | None:
     return number.replace(",", "." if comma == "decimal" else "")
 
 
+def pointed_number(number: str) -> float | None:
+    """Return the value of a printed number, which may have an exponent; None if it is not one."""
+    digits, exponent, power = number.lower().partition("e")
+    plain = pointed(digits)
+    return None if plain is None else float(f"{plain}{exponent}{power}")
+
+
 def open_size(text: str) -> str | None:
     """The first size of a line whose comma may be either."""
     if "," not in text:

@@ -16,14 +16,25 @@ from typing import Final
 
 from ..snapshot import Number
 from . import slips
-from .log import BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
+from .columns import meaning_of
+from .log import BY_READING, BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .numbering import COARSE_FIRST, Mark, mark_of
-from .sizes_told import NUMBER, UNIT, note_of_open, open_size, told
+from .sizes_told import NUMBER, UNIT, note_of_open, open_size, pointed_number, told
 from .text import lines_of
 from .thinning import taken
 from .told_counts import ToldCounts
 
-_SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT})(?![\w/])")
+# A letter alone is a unit behind the name of memory only: a model has 35 M parameters.
+_SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT}|[KMGT])(?![\w/])")
+# As psutil prints it: pmem(rss=101838848, vms=...), pfullmem(...), in bytes.
+_PSUTIL: Final = re.compile(r"\bp(?:full|ext)?mem\((?P<fields>[^()]{1,400})\)")
+_PSUTIL_FIELD: Final = re.compile(r"\b(?P<name>rss|vms|shared|swap)=(?P<size>\d{1,18})\b")
+# A number whose name has the unit: rss_mb=2310, "rss (MB)": 2310, process_resident_memory_bytes 1.2e9.
+_UNIT_IN_NAME: Final = re.compile(
+    rf"(?P<name>[A-Za-z][A-Za-z_./ -]{{0,40}}?(?:[(\[][A-Za-z]{{1,9}}[)\]])?)"
+    rf"(?:\{{[^{{}}]{{0,200}}\}})?[\"']?(?:\s{{0,2}}[:=]\s{{0,2}}[\"']?|(?<=_bytes)\s|(?<=\}})\s)"
+    rf"(?P<size>{NUMBER}(?:e[+-]?\d{{1,2}})?)(?![\w.]*\d|\s?{UNIT}\b|\s?%)"
+)
 _COUNT: Final = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z _-]{1,60}?)\s*[:=]\s*(?P<count>\d{1,15})"
     r"(?:\s*(?:/|of)\s*(?P<capacity>\d{1,15}))?(?![\d.]*\s*(?:[KMGT]i?B\b|%|s\b|\.?\d))"
@@ -43,6 +54,10 @@ _RESIDENT: Final = re.compile(
 )
 # A figure that is told, and not one that a sentence speaks of.
 _TELLS: Final = re.compile(r"(?:[:=]|\b(?:usage|used|rss|ram|is))\s*$")
+# "mem" and "memory" tell the memory of the process where no other word says whose.
+_BARE: Final = re.compile(r"(?:^|[|,;({\[])\s*[\"']?mem(?:ory)?[\"']?\s*[:=]?\s*[\"']?$")
+_OF_A_GPU: Final = re.compile(r"(?:\b(?:gpu|cuda)[ _-]?(?:ram|mem|memory)\b|\bvram\b)")
+_OTHERS: Final = re.compile(r"\b(?:limit|total|free|freed|available|replay|buffer)\b")
 _VIRTUAL: Final = re.compile(r"\b(?:vms|virtual)\b")
 _STORES: Final = re.compile(r"\b(?:buffer|memory|replay|queue)\b")
 _LIVE: Final = re.compile(r"\b(?:live|open|active|alive)\s+(?P<what>[a-z]\w*)")
@@ -87,7 +102,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
     notes.append(
         f"lines that name one of the {unit}s begin a reading"
         if unit
-        else f"no line counts generations, {BY_TIME}"
+        else f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"
     )
     return Log(
         "status", readings, unit, reader.total, (*notes, *reader.notes), slips.bounded(found, reader.slips.more),
@@ -198,16 +213,40 @@ class _Reader:
 
 
 def _sizes(number: int, text: str, wishes: Wishes) -> dict[str, Number]:
-    found: dict[str, Number] = {}
+    found = {**_told_by_psutil(text), **_with_unit_in_name(text, wishes)}
     end = 0
     lower = text.lower()
     for size in _SIZE.finditer(text):
         before, behind = lower[end : size.start()], lower[size.end() : size.end() + WORDS_BEHIND]
         end = size.end()
         amount = told(size["size"], size["unit"], binary=wishes.binary)
+        if len(size["unit"]) == 1 and size["unit"] != "B" and not _RESIDENT.search(before):
+            continue
         series = _series_of(before, behind.split(",")[0], "gpu" in lower or "cuda" in lower)
         if amount is not None and series is not None:
             found.setdefault(series, round(amount.bytes))
+    return found
+
+
+def _told_by_psutil(text: str) -> dict[str, Number]:
+    found: dict[str, Number] = {}
+    for printed in _PSUTIL.finditer(text):
+        for field_ in _PSUTIL_FIELD.finditer(printed["fields"]):
+            found.setdefault(f"process.{field_['name']}_bytes", int(field_["size"]))
+    return found
+
+
+def _with_unit_in_name(text: str, wishes: Wishes) -> dict[str, Number]:
+    found: dict[str, Number] = {}
+    for named in _UNIT_IN_NAME.finditer(text):
+        words = named["name"].split()
+        for first in range(len(words)):
+            meaning = meaning_of(" ".join(words[first:]), binary=wishes.binary)
+            if meaning.role == "memory" and meaning.factor is not None:
+                number = pointed_number(named["size"])
+                if number is not None and not _OTHERS.search(" ".join(words[:first]).lower()):
+                    found.setdefault(meaning.series, round(number * meaning.factor))
+                break
     return found
 
 
@@ -219,8 +258,12 @@ def _series_of(before: str, behind: str, gpu: bool) -> str | None:
             return "cuda.0.reserved_bytes"
         if "allocated" in words:
             return "cuda.0.allocated_bytes"
+    if _BARE.search(before):
+        return "process.rss_bytes"
     if not _TELLS.search(before) or behind.startswith(("-", " -", "–", " to ")):
         return None
+    if _OF_A_GPU.search(before):
+        return "gpu.0.used_bytes"
     if _RESIDENT.search(before):
         return "process.rss_bytes"
     if _VIRTUAL.search(before):

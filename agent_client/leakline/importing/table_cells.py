@@ -43,6 +43,8 @@ class Cells:
     def __init__(self, path: Path, width: int) -> None:
         self._path = path
         self._sizes, self._numbers, self._present = [True] * width, [True] * width, [False] * width
+        self._whole: list[bool] = [True] * width
+        self._first: list[float | None] = [None] * width
         # Column -> what its commas are -> where the first such cell is.
         self._commas: dict[int, dict[str, _Seen]] = {}
 
@@ -53,7 +55,12 @@ class Cells:
             self._present[at] = True
             sized = SIZE.fullmatch(cell) if self._sizes[at] else None
             self._sizes[at] = sized is not None
-            self._numbers[at] = self._numbers[at] and number_in(cell) is not None
+            number = number_in(cell)
+            self._numbers[at] = self._numbers[at] and number is not None
+            if number is not None:
+                self._whole[at] = self._whole[at] and number.is_integer()
+                if self._first[at] is None:
+                    self._first[at] = number
             self._see_comma(line, at, sized[1] if sized else cell)
 
     def _see_comma(self, line: int, at: int, text: str) -> None:
@@ -69,6 +76,13 @@ class Cells:
 
     def are_numbers(self, at: int) -> bool:
         return self._present[at] and self._numbers[at]
+
+    def are_whole(self, at: int) -> bool:
+        """Return True unless a number of the column has a fraction."""
+        return self._whole[at]
+
+    def first_number(self, at: int) -> float | None:
+        return self._first[at]
 
     def decimal_commas(
         self, sizes: Sequence[int], whole: Sequence[int], head: Sequence[str]

@@ -10,15 +10,25 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from ..snapshot import LARGEST_FLOAT, Number
-from .columns import BY_DEVICE, Meaning, meaning_of, meanings_of
-from .log import BY_TIME, MAX_GAUGES, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
+from .columns import BY_DEVICE, Meaning, meaning_of, meanings_of, run_and_metric
+from .log import (
+    BY_READING,
+    BY_TIME,
+    MAX_GAUGES,
+    MAX_MEMORY_BYTES,
+    ImportRefused,
+    Log,
+    Reading,
+    Wishes,
+)
+from .metric_names import chosen_metrics, missing
 from .sizes_told import factor_of
 from .table_cells import SIZE, Cells, is_absent, number_in
 from .text import lines_of
@@ -29,6 +39,12 @@ DELIMITERS: Final = (",", ";", "\t", "|")
 _UNIX_FROM: Final = 3e8
 _UNIX_MS_FROM: Final = 3e11
 MAX_COLUMNS: Final = 500
+# Names of a table that an error lists, and how much of each.
+_LISTED, _NAME_LENGTH = 12, 60
+# The columns of a metric that TensorBoard exports; its name is in that of the file.
+_TENSORBOARD: Final = ("wall time", "step", "value")
+# Column -> the only value whose rows are read.
+_Wanted = Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,9 @@ class _Plan:
     device: Column | None
     # Whether a comma that may be either is a decimal sign.
     decimal: bool
+    # The axis has fractions, so that the readings are counted instead.
+    fractions: Column | None = None
+    run: str | None = None
 
 
 def delimiter_of(line: str) -> str | None:
@@ -76,16 +95,89 @@ def read_table(path: Path, wishes: Wishes) -> Log:
     if len(head) > MAX_COLUMNS:
         raise ImportRefused(path, f"has more than {MAX_COLUMNS} columns", number)
     first = 0 if wishes.columns else 1
+    meanings = meanings_of(head, binary=wishes.binary)
+    wanted = _wanted(path, head, meanings, first, wishes)
+    meanings = _with_value(path, head, meanings, wanted, wishes)
     cells = Cells(path, len(head))
-    for line, row in islice(_rows(path), first, None):
+    for line, row in _rows_of(path, first, wanted):
         cells.add(line, row)
-    plan = _plan(path, number, head, cells, wishes)
+    plan = _plan(path, number, head, meanings, cells, wishes)
     reader = _Reader(path, plan)
-    readings = (reader.reading(line, row) for line, row in islice(_rows(path), first, None))
+    readings = (reader.reading(line, row) for line, row in _rows_of(path, first, wanted))
     told_readings = taken(path, (reading for reading in readings if reading.samples), wishes.every)
-    notes = (*_told_plan(plan), *reader.notes())
+    notes = (*_told_plan(plan), *_told_wanted(head, wanted), *reader.notes())
     unit = plan.generation.meaning.unit if plan.generation else None
-    return Log("csv", told_readings, unit, notes=notes, is_clock=reader.is_clock)
+    return Log(
+        "csv", told_readings, "step" if plan.fractions else unit, notes=notes, is_clock=reader.is_clock, name=plan.run
+    )  # fmt: skip
+
+
+def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Sequence[str]]]:
+    for line, row in islice(_rows(path), first, None):
+        if all(row[at] == value for at, value in wanted.items()):
+            yield line, row
+
+
+def _wanted(
+    path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
+) -> _Wanted:
+    """Return the run and the metric whose rows are read, of a table that has a row for each value of several.
+
+    Raises ImportRefused if it holds several runs, or no metric that is known as memory.
+    """
+    wanted: dict[int, str] = {}
+    roles = [meaning.role for meaning in meanings]
+    if "run" in roles:
+        at = roles.index("run")
+        if runs := _distinct(path, first, at, wanted):
+            wanted[at] = _one_run(path, runs, wishes)
+    is_long = "metric" in roles and "value" in roles and "memory" not in roles
+    if is_long and wishes.memory not in head:
+        metrics = _distinct(path, first, roles.index("metric"), wanted)
+        chosen = chosen_metrics(path, metrics, wishes)
+        if not chosen:
+            raise missing(path, metrics)
+        resident = (name for name, m in chosen.items() if m.series == "process.rss_bytes")
+        wanted[roles.index("metric")] = next(resident, next(iter(chosen)))
+    return wanted
+
+
+def _distinct(path: Path, first: int, at: int, wanted: _Wanted) -> list[str]:
+    found = dict.fromkeys(row[at] for _, row in _rows_of(path, first, wanted) if row[at])
+    return list(found)[:MAX_COLUMNS]
+
+
+def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
+    if wishes.run is not None and wishes.run in runs:
+        return wishes.run
+    if len(runs) == 1 and wishes.run is None:
+        return runs[0]
+    if wishes.run is not None:
+        raise ImportRefused(path, f"has no run {wishes.run!r}; it has {_listed(runs)}")
+    raise ImportRefused(
+        path, f"holds {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
+    )  # fmt: skip
+
+
+def _with_value(
+    path: Path, head: Sequence[str], meanings: list[Meaning], wanted: _Wanted, wishes: Wishes
+) -> list[Meaning]:
+    """Return the meanings with that of the column "value": of the metric that is read, or named by the file."""
+    roles = [meaning.role for meaning in meanings]
+    if "value" not in roles or "memory" in roles:
+        return meanings
+    metric = None
+    if "metric" in roles:
+        metric = wanted.get(roles.index("metric"))
+    elif tuple(name.strip().lower() for name in head) == _TENSORBOARD:
+        metric = path.stem.rpartition("tag-")[2]
+    meaning = meaning_of(metric or "", binary=wishes.binary)
+    if metric is not None and metric == wishes.memory:
+        meaning = Meaning("memory", "process.rss_bytes", meaning.factor)
+    if meaning.role != "memory":
+        return meanings
+    at = roles.index("value")
+    return [*meanings[:at], meaning, *meanings[at + 1 :]]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
@@ -114,43 +206,78 @@ def _plan(
     path: Path,
     line: int,
     head: Sequence[str],
+    meanings: Sequence[Meaning],
     cells: Cells,
     wishes: Wishes,
 ) -> _Plan:
-    meanings = meanings_of(head, binary=wishes.binary)
     columns = [Column(i, name, meanings[i]) for i, name in enumerate(head)]
-    if wishes.memory is not None:
-        columns = [_chosen(column, wishes) for column in columns]
-        if not any(column.name == wishes.memory for column in columns):
+    if wishes.memory is not None and not any(m.role == "metric" for m in meanings):
+        if wishes.memory not in head:
             raise ImportRefused(
                 path, f"has no column {wishes.memory!r}; it has {_names(columns)}", line
             )
+        columns = [_chosen(column, wishes) for column in columns]
+    run = _run_of(path, columns, wishes)
+    if run is not None:
+        columns = [c for c in columns if run_and_metric(c.name)[0] in (None, run)]
+    columns = [column for column in columns if column.meaning.role != "derived"]
     memory = _best_of_each([c for c in columns if c.meaning.role == "memory"], wishes)
     if not memory:
         raise ImportRefused(
             path, f"none of its columns is known as memory ({_names(columns)}); name it with --memory COLUMN", line,
         )  # fmt: skip
     used = {column.at for column in memory}
-    generation = _best(columns, "generation")
-    time = _best(columns, "time")
+    generation, time, fractions = _axes(columns, cells)
     sizes = [column.at for column in (*memory, time) if column is not None]
     decimal = cells.decimal_commas(sizes, [generation.at] if generation else [], head)
     device = (
         _best(columns, "device") if any(c.meaning.series in BY_DEVICE for c in memory) else None
     )
-    others = [c for c in columns if c.at not in used and c.meaning.role in ("other", "memory")]
+    others = [
+        c for c in columns if c.at not in used and c.meaning.role in ("other", "memory", "value")
+    ]
     gauges = [c for c in others if cells.are_numbers(c.at)][:MAX_GAUGES]
     return _Plan(
         [(column, _factor(path, line, column, cells, wishes)) for column in memory],
-        time, generation, _best(columns, "phase"), _best(columns, "label"), gauges, device, decimal,
+        time, generation, _best(columns, "phase"), _best(columns, "label"), gauges, device, decimal, fractions, run,
     )  # fmt: skip
+
+
+def _axes(
+    columns: Sequence[Column], cells: Cells
+) -> tuple[Column | None, Column | None, Column | None]:
+    """Return the columns of the generations and of the time, and the axis that has fractions and is not used.
+
+    A column "epoch" that counts from 1970 is a time. One with fractions, as frameworks write that log several times in
+    an epoch, has one reading for each of its values: the readings are counted.
+    """
+    counting = [c for c in columns if c.meaning.role == "generation"]
+    time = _best(columns, "time")
+    clocks = [c for c in counting if (cells.first_number(c.at) or 0.0) >= _UNIX_FROM]
+    if time is None and clocks:
+        time = replace(clocks[0], meaning=Meaning("time"))
+    counting = [c for c in counting if c not in clocks]
+    generation = _best([c for c in counting if cells.are_whole(c.at)], "generation")
+    return generation, time, _best(counting, "generation") if generation is None else None
+
+
+def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None:
+    """Return the run whose columns are read, of a table with a column for each run; None if no column names one.
+
+    Raises ImportRefused if there are several, and none is chosen.
+    """
+    if wishes.memory is not None:
+        return run_and_metric(wishes.memory)[0]
+    memory = (c.name for c in columns if c.meaning.role == "memory")
+    runs = dict.fromkeys(run for name in memory if (run := run_and_metric(name)[0]) is not None)
+    return _one_run(path, list(runs), wishes) if runs else None
 
 
 def _chosen(column: Column, wishes: Wishes) -> Column:
     """The column that a person has named is the resident memory, whatever else looks like it."""
     meaning = column.meaning
     if column.name == wishes.memory:
-        factor = (
+        factor = wishes.size_unit or (
             meaning.factor if meaning.role == "memory" else _unit_at_the_end(column.name, wishes)
         )
         return Column(column.at, column.name, Meaning("memory", "process.rss_bytes", factor))
@@ -200,6 +327,7 @@ class _Reader:
         self._last: float | None = None
         self._said: str | None = None
         self._scale = 1.0
+        self._counted = 0
         self.is_clock = False
 
     def notes(self) -> Iterator[str]:
@@ -220,7 +348,8 @@ class _Reader:
                     -LARGEST_FLOAT, min(number, LARGEST_FLOAT)
                 )
         return Reading(
-            line, samples, self._time(line, cells), self._generation(line, cells),
+            line, samples, self._time(line, cells),
+            self._generation(line, cells, has_memory=bool(samples)),
             cells[plan.phase.at][:200] or None if plan.phase else None,
             cells[plan.label.at][:200] if plan.label else "",
         )  # fmt: skip
@@ -291,7 +420,10 @@ class _Reader:
             how += "" if self.is_clock else " since the start"
         self._said = f"column {column.name!r} is the time, in {how}"
 
-    def _generation(self, line: int, cells: Sequence[str]) -> int | None:
+    def _generation(self, line: int, cells: Sequence[str], *, has_memory: bool) -> int | None:
+        if self._plan.fractions is not None:
+            self._counted += has_memory
+            return self._counted - 1 if has_memory else None
         column = self._plan.generation
         if column is None or is_absent(cells[column.at]):
             return None
@@ -316,11 +448,13 @@ def _told_plan(plan: _Plan) -> Iterator[str]:
         yield f"column {column.name!r} is {column.meaning.series}, in units of {_unit(factor)}"
     if plan.generation is not None:
         yield f"column {plan.generation.name!r} counts the {plan.generation.meaning.unit}s"
+    elif plan.fractions is not None:
+        yield f"column {plan.fractions.name!r} is not in whole numbers, so each reading counts as one step"
     else:
-        yield f"no column counts generations, {BY_TIME}"
+        yield f"no column counts generations{f', {BY_TIME}' if plan.time else f' {BY_READING}'}"
     if plan.device is not None:
         yield f"column {plan.device.name!r} is the number of the GPU"
-    if plan.time is None:
+    if plan.time is None and (plan.generation or plan.fractions):
         yield "no column is a time, so rows stand one second apart"
     for named, word in ((plan.phase, "phase"), (plan.label, "label")):
         if named is not None:
@@ -335,6 +469,19 @@ def _unit(factor: float) -> str:
     return powers.get(factor, f"{factor:g} bytes")
 
 
+def _told_wanted(head: Sequence[str], wanted: _Wanted) -> Iterator[str]:
+    for at, value in wanted.items():
+        yield f"only rows with {value!r} in column {head[at]!r} are read"
+
+
 def _names(columns: Sequence[Column]) -> str:
-    shown = ", ".join(column.name[:40] for column in columns[:12])
-    return shown + (", …" if len(columns) > 12 else "")
+    return _listed([column.name for column in columns if column.meaning.role != "derived"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first of the names, each once, shortened in the middle, where names of metrics differ least."""
+    half = _NAME_LENGTH // 2
+    shown = dict.fromkeys(
+        name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names
+    )
+    return ", ".join(list(shown)[:_LISTED]) + (", …" if len(shown) > _LISTED else "")

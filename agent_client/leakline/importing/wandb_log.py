@@ -99,16 +99,21 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Of the history, in the order in which they were first logged; of very many those that may matter."""
+    """Return the names in the history, in the order in which they were first logged; of very many those that may
+    matter. Without an axis that has fractions, such as 0.25 epochs: W&B's own steps tell its readings apart.
+    """
     names: dict[str, None] = {}
+    fractions: set[str] = set()
     for number, record in enumerate(_records(path), 1):
         if isinstance(history := record.get(_HISTORY), bytes):
-            for name in _items(path, number, history, 1):
+            for name, value in _items(path, number, history, 1).items():
+                if name in _AXES and not value.is_integer():
+                    fractions.add(name)
                 if len(names) < MAX_NAMES or (
                     len(names) < 2 * MAX_NAMES and _matters(name, wishes)
                 ):
                     names[name] = None
-    return list(names)
+    return [name for name in names if name not in fractions]
 
 
 def _matters(name: str, wishes: Wishes) -> bool:
