@@ -86,10 +86,9 @@ def _of_server(settings: Settings, command: str) -> str | None:
 
 
 def _worked_out(spools: list[Path], command: str) -> str:
-    from .analysis import examine
-    from .report import load
+    from .report import examined, load
 
-    verdict = examine(load(spools).history)
+    verdict = examined(load(spools))
     said = worded(verdict.status, verdict.summary)
     told = {"status": verdict.status, "unit": verdict.unit}
     return one_line(said + _advice(told, command), LINE_LIMIT)

@@ -37,8 +37,6 @@ class Ending(Protocol):
 
 # How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
 KILLED: Final = ("terminated", "SIGTERM")
-# Reasons of a run that somebody ended with Ctrl-C.
-INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # Why a run is finished whose program is not: whoever watched it from outside has gone.
 UNWATCHED: Final = "watched no longer; the program was still running"
 

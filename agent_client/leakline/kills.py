@@ -12,7 +12,7 @@ Anything else is no evidence: the run fell silent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from .sizes import format_bytes
 from .snapshot import Number
@@ -22,6 +22,8 @@ NEARLY_ALL: Final = 0.9
 # Of the machine's memory: the kernel kills while some pages are still kept back.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
+# Reasons of a run that somebody ended with Ctrl-C.
+INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # The series that are evidence.
 EVIDENCE: Final = (
     "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
@@ -29,6 +31,47 @@ EVIDENCE: Final = (
 )  # fmt: skip
 # An older reading says nothing of how memory was at the end.
 FRESH_SECONDS: Final = 60.0
+
+
+class Death(NamedTuple):
+    """An end other than the planned one: ``Killed for memory``, with ``1.90 GiB of its limit of 2.00 GiB at ...``."""
+
+    how: str
+    detail: str = ""
+    for_memory: bool = False
+
+
+def death_of(state: str, reason: str) -> Death | None:
+    """Return how a run or a process ended that did not finish; None for any other."""
+    if state == "failed":
+        return Death(f"Failed ({reason})" if reason else "Failed")
+    if state == "interrupted" or (state in ("killed", "terminated") and reason in INTERRUPTED):
+        return Death("Interrupted by Ctrl-C")
+    if state not in ("killed", "terminated"):
+        return None
+    kind, _, detail = reason.partition(":")
+    if kind == MEMORY:
+        return Death("Killed for memory", detail.strip(), True)
+    return Death(f"Killed by {reason}" if reason else "Killed")
+
+
+def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
+    """Return the sentence of a verdict, as the API gives it, on a run in this state: how it died comes first."""
+    death = death_of(state, reason)
+    if death is None:
+        return str(verdict["summary"])
+    from .analysis.summary import ended_summary
+    from .analysis.wording import seen_of
+
+    growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
+    generations = verdict["generations"]
+    seen = seen_of(generations, verdict.get("generations_passed"), unit) if generations else ""
+    return ended_summary(
+        verdict["summary"], verdict["status"], death.how, death.detail,
+        for_memory=death.for_memory, seen=seen, unit=unit,
+        growth=None if growth is None else growth["estimate"],
+        is_named=any(finding["status"] == "watch" for finding in verdict["findings"]),
+    )  # fmt: skip
 
 
 def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict[str, Number]:

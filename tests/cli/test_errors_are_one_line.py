@@ -43,7 +43,7 @@ def test_a_part_of_a_name_is_not_the_run(leakline: Any, server: str) -> None:
 def test_an_unknown_condition_is_wrong_use(leakline: Any, server: str, wrong: str) -> None:
     said = leakline("compare", "run1", "run2", "--server", server, f"--fail-on={wrong}")
     assert said.status == 2
-    assert "leaking, fixed, improved" in said.errors
+    assert "refuted, fixed, improved" in said.errors
 
 
 def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:

@@ -179,7 +179,7 @@ def test_a_run_that_only_joined_is_a_page_without_numbers(
     # What has ended is not being measured any more.
     assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
     text = read_page("/runs/r1")
-    assert re.search(r"too few (generations|minutes) for an answer", text)
+    assert re.search(r"needs \d+ whole (generations|minutes)", text)
     assert "being measured" not in text and "Not known yet" not in text
 
 

@@ -236,6 +236,41 @@ def summary_sentence(
     return f"No leak{told}{note}"
 
 
+def ended_summary(
+    summary: str,
+    status: str,
+    how: str,
+    detail: str = "",
+    *,
+    for_memory: bool,
+    seen: str,
+    unit: str,
+    growth: float | None,
+    is_named: bool,
+) -> str:
+    """Return the sentence of a run that did not finish. A kill is never described by what is missing for a verdict.
+
+    ``how``: "Killed for memory", "Failed (ValueError)". ``seen``: "4 generations", empty before the first has ended.
+    ``is_named``: a finding says what grows. Of an end that has nothing to do with memory a settled ``summary`` stays.
+    """
+    ended = f"{how} after {seen}" if seen else f"{how} before the first {unit} ended"
+    if detail:
+        ended += f" ({detail})"
+    change = None if growth is None else f"{format_change(growth)} per {unit}"
+    if status == "learning" or (status == "watch" and not is_named):
+        if change is not None:
+            return f"{ended}; until then memory changed by {change}"
+        return f"{ended}, before growth per {unit} could be measured" if seen else ended
+    if not for_memory:
+        return summary
+    if status == "ok" and change is not None:
+        return (
+            f"{ended}. From one {unit} to the next memory changed by {change}: look for what fills it within a {unit}, "
+            "or for another process"
+        )
+    return f"{ended}. {summary}"
+
+
 def nothing_yet(unit: str) -> str:
     """Of a run of which there is too little for even a number."""
     return f"Nothing to say yet: no {unit} has ended"

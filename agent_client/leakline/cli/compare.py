@@ -1,12 +1,12 @@
 """Compare two runs: is the leak fixed?
 
 BEFORE and AFTER are run ids, or project/name for the newest run of that name. With --fail-on the exit status is
-3 when a named condition holds: an outcome (fixed, improved, no_effect, worse, undecided); `leaking`, which means
-that the run after is suspected or confirmed; or `refuted`, when a fix in it does not keep a promise. That is a gate
-for CI.
+3 when a named condition holds, and each condition is printed with whether it held, and why: an outcome (fixed,
+improved, no_effect, worse, undecided), or of the run after `leaking`, `oom`, `killed`, `failed` and `refuted`, which
+mean what they mean in `leakline verdict`. That is a gate for CI.
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
-         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse
+         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse,killed,failed
          leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
          leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking --junit leaks.xml
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
 from urllib.parse import quote
@@ -34,26 +34,29 @@ from ..report.facts import (
 )
 from .asking import Asker, add_server
 from .gates import (
-    GATE_STATUS,
-    LEAKING,
-    LEAKING_STATUSES,
-    REFUTED,
+    OF_A_RUN,
+    Check,
     add_gate,
     asked_of,
+    check_run,
+    report_checks,
+    with_gate,
     write_junit,
 )
 from .report import made_now
 from .runs import table
 from .verdict import promised
 
-CONDITIONS: Final = (LEAKING, *get_args(Outcome), REFUTED)
+CONDITIONS: Final = (*OF_A_RUN, *get_args(Outcome))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="BEFORE", help="an id, or project/name")
     parser.add_argument("after", metavar="AFTER", help="an id, or project/name")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the comparison as the server gives it")
+    form.add_argument(
+        "--json", action="store_true", help="the comparison as the server gives it, and what the gate checked"
+    )  # fmt: skip
     form.add_argument("--markdown", action="store_true", help="in Markdown, to go with a change")
     add_gate(parser, CONDITIONS)
     add_server(parser)
@@ -63,26 +66,22 @@ def main(options: argparse.Namespace) -> int:
     asker = Asker(options.server)
     before, after = asker.run_id(options.before), asker.run_id(options.after)
     comparison = asker.get("/compare", {"before": before, "after": after})
+    checks = list(_checks(asked_of(options), comparison, asker, after))
     if options.json:
-        print(json.dumps(comparison, indent=2))
+        print(json.dumps(with_gate(comparison, options, checks), indent=2))
     elif options.markdown:
         print(_markdown(comparison, asker), end="")
     else:
         unit = asker.get(f"/runs/{quote(before, safe='')}")["unit"]
         print("\n".join(_told(comparison, unit)))
         print(f"\n{_page(asker, before, after)}")
-    asked = asked_of(options)
-    held = [condition for condition in asked if _holds(condition, comparison, asker, after)]
     if options.junit:
         findings = [*comparison["findings"]["new"], *comparison["findings"]["still"]]
         write_junit(
-            options.junit, "compare", asked, held, comparison,
+            options.junit, "compare", checks,
             {**dict(_figures(comparison)), "page": _page(asker, before, after)}, findings,
         )  # fmt: skip
-    closed = [condition for condition in held if condition in options.fail_on]
-    if closed and not (options.json or options.markdown):
-        print(f"failed on: {', '.join(closed)}")
-    return GATE_STATUS if closed else 0
+    return report_checks(options, checks)
 
 
 def _figures(comparison: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -125,12 +124,18 @@ def _progress(run: Mapping[str, Any]) -> str:
     return count_of(int((until - began) / UNITS_OF_TIME[unit]), unit)
 
 
-def _holds(condition: str, comparison: Mapping[str, Any], asker: Asker, after: str) -> bool:
-    if condition == LEAKING:
-        return asker.get(f"/runs/{after}/verdict")["status"] in LEAKING_STATUSES
-    if condition == REFUTED:
-        return any(check["outcome"] == REFUTED for check in comparison.get("fixes", ()))
-    return bool(comparison["outcome"] == condition)
+def _checks(
+    asked: Sequence[str], comparison: Mapping[str, Any], asker: Asker, after: str
+) -> Iterator[Check]:
+    outcome = comparison["outcome"]
+    address = f"/runs/{quote(after, safe='')}"
+    of_run = any(condition in OF_A_RUN for condition in asked)
+    run, verdict = (asker.get(address), asker.get(f"{address}/verdict")) if of_run else ({}, {})
+    for condition in asked:
+        if condition in OF_A_RUN:
+            yield check_run(condition, verdict, run, comparison.get("fixes") or ())
+        else:
+            yield Check(condition, outcome == condition, worded(outcome, comparison["summary"]))
 
 
 def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:

@@ -5,16 +5,38 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from ..analysis.wording import count_of, worded
 from ..errors import LeaklineError
+from ..kills import death_of
+from ..markup import escape
 from ..report.facts import finding_line
 from ..report.junit import Case, junit
 
 GATE_STATUS: Final = 3
 LEAKING: Final = "leaking"
+OOM: Final = "oom"
+KILLED: Final = "killed"
+FAILED: Final = "failed"
 REFUTED: Final = "refuted"
-LEAKING_STATUSES: Final = ("suspected", "confirmed")
+# Conditions of one run, whatever it is compared with.
+OF_A_RUN: Final = (LEAKING, OOM, KILLED, FAILED, REFUTED)
+_LEAKING_STATUSES: Final = ("suspected", "confirmed")
+# Classes of exceptions that say that memory ran out: of Python, and of torch for a GPU.
+_OUT_OF_MEMORY: Final = ("MemoryError", "OutOfMemoryError")
+
+
+class Check(NamedTuple):
+    """A condition of a gate, whether it holds, and why."""
+
+    condition: str
+    holds: bool
+    why: str
+
+    @property
+    def line(self) -> str:
+        return f"gate {self.condition}: {'held' if self.holds else 'not held'}: {self.why}"
 
 
 def add_gate(parser: argparse.ArgumentParser, conditions: Sequence[str]) -> None:
@@ -28,21 +50,102 @@ def add_gate(parser: argparse.ArgumentParser, conditions: Sequence[str]) -> None
     )  # fmt: skip
 
 
+def check_run(
+    condition: str,
+    verdict: Mapping[str, Any],
+    run: Mapping[str, Any],
+    fixes: Sequence[Mapping[str, Any]],
+) -> Check:
+    """Check a condition of OF_A_RUN. ``run``: its state, as the API gives it; ``fixes``: with their outcomes."""
+    state, reason, risk = run["state"], run["reason"], verdict["oom"]["risk"]
+    ended = f"the run is {state}" + (f" ({reason})" if reason else "")
+    if condition == REFUTED:
+        broken = [fix for fix in fixes if fix["outcome"] == REFUTED]
+        return Check(condition, bool(broken), _of_promises(broken, len(fixes)))
+    if condition == FAILED:
+        return Check(condition, state == "failed", ended)
+    if condition == KILLED:
+        return Check(condition, state in ("killed", "interrupted", "silent"), ended)
+    out_of_memory = _memory_ran_out(state, reason) or (
+        f"memory is about to run out: the risk is {risk}" if risk == "critical" else ""
+    )
+    if condition == OOM:
+        why = out_of_memory or f"the risk that memory runs out is {risk}, and {ended}"
+        return Check(condition, bool(out_of_memory), why)
+    if verdict["status"] in _LEAKING_STATUSES:
+        return Check(condition, True, worded(verdict["status"], verdict["summary"]))
+    vanished = _may_have_run_out(state, reason)
+    why = out_of_memory or (f"{ended}: {vanished}" if vanished else "")
+    return Check(condition, bool(why), why or f"the verdict is {verdict['status']}, and {ended}")
+
+
+def _memory_ran_out(state: str, reason: str) -> str:
+    death = death_of(state, reason)
+    if death is not None and death.for_memory:
+        return f"the run was killed for memory: {death.detail}"
+    if state == "failed" and reason.rpartition(".")[2] in _OUT_OF_MEMORY:
+        return f"the run ended with {reason}"
+    return ""
+
+
+def _may_have_run_out(state: str, reason: str) -> str:
+    """Return why an end without a known cause closes a gate against leaks; empty for any other end."""
+    if state == "killed" and reason in ("SIGKILL", ""):
+        return (
+            "the kernel sends SIGKILL when memory runs out, and nothing shows that it was not that"
+        )
+    if state == "silent":
+        return "it never said that it ended, so it may have been killed for memory"
+    return ""
+
+
+def _of_promises(broken: Sequence[Mapping[str, Any]], checked: int) -> str:
+    if broken:
+        return f"not kept: {', '.join(dict.fromkeys(str(each['fix']) for each in broken))}"
+    return (
+        f"none of {count_of(checked, 'promise')} was broken" if checked else "no promise was made"
+    )
+
+
+def report_checks(options: argparse.Namespace, checks: Sequence[Check]) -> int:
+    """Print what closed the gate, one line for each condition asked for, and return the exit status."""
+    asked = [check for check in checks if check.condition in options.fail_on]
+    held = [check.condition for check in asked if check.holds]
+    if asked and options.markdown:
+        print("\n## Gate\n")
+        for check in asked:
+            mark = "**held**" if check.holds else "not held"
+            print(f"- `{check.condition}` {mark}: {escape(check.why)}")
+    elif asked and not options.json:
+        print("\n".join(check.line for check in asked))
+        if held:
+            print(f"failed on: {', '.join(held)}")
+    return GATE_STATUS if held else 0
+
+
+def with_gate(
+    answer: Mapping[str, Any], options: argparse.Namespace, checks: Sequence[Check]
+) -> Mapping[str, Any]:
+    """Return the answer of the server with what the gate checked; as it is without --fail-on."""
+    asked = [check for check in checks if check.condition in options.fail_on]
+    if not asked:
+        return answer
+    passed = not any(check.holds for check in asked)
+    return {**answer, "gate": {"passed": passed, "checks": [check._asdict() for check in asked]}}
+
+
 def asked_of(options: argparse.Namespace) -> tuple[str, ...]:
     """The conditions to look at: those that close the gate, or for a file alone the first."""
     return options.fail_on or ((LEAKING,) if options.junit else ())
 
 
 def write_junit(
-    path: Path, suite: str, asked: Sequence[str], held: Sequence[str], answer: Mapping[str, Any],
+    path: Path, suite: str, checks: Sequence[Check],
     properties: Mapping[str, object], findings: Sequence[Mapping[str, Any]],
 ) -> None:  # fmt: skip
     """Raises LeaklineError when the file cannot be written."""
     details = [finding_line(finding) for finding in findings]
-    cases = [
-        Case(condition, answer["summary"] if condition in held else "", details)
-        for condition in asked
-    ]
+    cases = [Case(check.condition, check.why if check.holds else "", details) for check in checks]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(junit(suite, cases, properties), encoding="utf-8")

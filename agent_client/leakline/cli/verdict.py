@@ -1,12 +1,18 @@
 """The verdict of one run: where it leaks, what, how much, and since when.
 
 RUN is a run's id, or project/name for the newest run of that name. With --fail-on the exit status is 3 when a named
-condition holds: a status of the verdict; `leaking`, which is suspected or confirmed; or `refuted`, when a fix in the
-run does not keep a promise.
+condition holds, and each condition is printed with whether it held, and why:
+
+leaking    suspected or confirmed, or all that `oom` means, or killed without a known cause
+oom        killed for memory, ended with an out-of-memory error, or about to run out (risk critical)
+killed     ended by a signal, for memory or with Ctrl-C, or silent without an end
+failed     ended with an exception or an exit status other than 0
+refuted    a fix in the run does not keep a promise
+STATUS     the verdict has this status, such as learning: nothing is known yet
 
 example: leakline verdict erl-trading/before-fix
          leakline verdict 01k5... --json
-         leakline verdict erl-trading/nightly --fail-on leaking --junit leaks.xml
+         leakline verdict erl-trading/nightly --fail-on leaking,killed,failed --junit leaks.xml
          leakline verdict erl-trading/nightly --markdown >> "$GITHUB_STEP_SUMMARY"
 """
 
@@ -26,23 +32,28 @@ from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
 from .gates import (
-    GATE_STATUS,
-    LEAKING,
-    LEAKING_STATUSES,
-    REFUTED,
+    OF_A_RUN,
+    Check,
     add_gate,
     asked_of,
+    check_run,
+    report_checks,
+    with_gate,
     write_junit,
 )
 from .report import made_now
 
-CONDITIONS: Final = (LEAKING, REFUTED, *SEVERITY)
+CONDITIONS: Final = (*OF_A_RUN, *SEVERITY)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="an id, or project/name")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the verdict as the server gives it")
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="the verdict as the server gives it, and what the gate checked",
+    )
     form.add_argument("--markdown", action="store_true", help="the run in Markdown")
     add_gate(parser, CONDITIONS)
     add_server(parser)
@@ -52,14 +63,24 @@ def main(options: argparse.Namespace) -> int:
     asker = Asker(options.server)
     run = asker.run_id(options.run)
     verdict = asker.get(f"/runs/{run}/verdict")
+    asked = asked_of(options)
+    state = {} if options.markdown and not asked else asker.get(f"/runs/{run}")
+    checks = [_check(condition, verdict, state) for condition in asked]
     if options.json:
-        print(json.dumps(verdict, indent=2))
+        print(json.dumps(with_gate(verdict, options, checks), indent=2))
     elif options.markdown:
         print(_markdown(asker, run, verdict), end="")
     else:
         print("\n".join(told(verdict)))
-        print(f"\n{_whose(asker.get(f'/runs/{run}'))}\n{asker.server}/runs/{run}")
-    return _gate(options, verdict, f"{asker.server}/runs/{run}")
+        print(f"\n{_whose(state)}\n{asker.server}/runs/{run}")
+    if options.junit:
+        growth = verdict["growth_bytes_per_generation"]
+        figures = {
+            "status": verdict["status"], "page": f"{asker.server}/runs/{run}",
+            "growth_bytes_per_generation": None if growth is None else growth["estimate"],
+        }  # fmt: skip
+        write_junit(options.junit, "verdict", checks, figures, verdict["findings"])
+    return report_checks(options, checks)
 
 
 def _whose(run: Mapping[str, Any]) -> str:
@@ -69,28 +90,10 @@ def _whose(run: Mapping[str, Any]) -> str:
     return plain(f"{run['project']}/{run['name']}, {how}")
 
 
-def _gate(options: argparse.Namespace, verdict: Mapping[str, Any], page: str) -> int:
-    asked = asked_of(options)
-    held = [condition for condition in asked if _holds(condition, verdict)]
-    if options.junit:
-        growth = verdict["growth_bytes_per_generation"]
-        figures = {
-            "status": verdict["status"], "page": page,
-            "growth_bytes_per_generation": None if growth is None else growth["estimate"],
-        }  # fmt: skip
-        write_junit(options.junit, "verdict", asked, held, verdict, figures, verdict["findings"])
-    closed = [condition for condition in held if condition in options.fail_on]
-    if closed and not (options.json or options.markdown):
-        print(f"failed on: {', '.join(closed)}")
-    return GATE_STATUS if closed else 0
-
-
-def _holds(condition: str, verdict: Mapping[str, Any]) -> bool:
-    if condition == LEAKING:
-        return verdict["status"] in LEAKING_STATUSES
-    if condition == REFUTED:
-        return any(check["outcome"] == REFUTED for check in verdict.get("fixes") or ())
-    return bool(verdict["status"] == condition)
+def _check(condition: str, verdict: Mapping[str, Any], run: Mapping[str, Any]) -> Check:
+    if condition in OF_A_RUN:
+        return check_run(condition, verdict, run, verdict.get("fixes") or ())
+    return Check(condition, verdict["status"] == condition, f"the verdict is {verdict['status']}")
 
 
 def _markdown(asker: Asker, run_id: str, verdict: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from ..analysis.history import history_from_batches
 from ..errors import SpoolError
+from ..kills import said_at_end
 from ..snapshot import Batch
 from ..spool import BATCH, GENERATION_END, Record, read_batches, read_end, read_header, read_records
-from .build import Recording, build, load, told
+from .build import Recording, build, examined, load, told
 from .markdown import Origin, run_markdown
 from .render import render
 
@@ -20,8 +21,8 @@ WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
 __all__ = [
-    "Recording", "build", "closing_line", "load", "render", "report_items", "report_markdown", "report_text",
-    "spools_by_run",
+    "Recording", "build", "closing_line", "examined", "load", "render", "report_items", "report_markdown",
+    "report_text", "spools_by_run",
 ]  # fmt: skip
 
 
@@ -55,14 +56,16 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 def closing_line(path: Path) -> str:
     """One sentence with the verdict of one process, read quickly."""
-    from ..analysis import examine
+    from ..analysis import examine, to_json
     from ..analysis.wording import worded
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES
     batches = _generation_ends(path) if brief else read_batches(path)
-    verdict = examine(history_from_batches(header, batches, ended=read_end(path) is not None))
-    return worded(verdict.status, verdict.summary)
+    end = read_end(path) or {}
+    verdict = examine(history_from_batches(header, batches, ended=bool(end)))
+    state, reason = (str(end.get(name) or "") for name in ("state", "reason"))
+    return worded(verdict.status, said_at_end(to_json(verdict), state, reason))
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..analysis.contracts import counted_type
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
+from ..analysis.results import Verdict, to_json
 from ..analysis.thinning import generations_of
 from ..analysis.wording import seen_of
 from ..errors import SpoolError
+from ..kills import death_of, said_at_end
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
 from ..spool import read_batches, read_end, read_header
 from .endings import Ending, ending_of
@@ -128,10 +130,8 @@ def load(spools: Sequence[Path]) -> Recording:
 
 def build(recording: Recording, since: str | None = None) -> Report:
     """``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError."""
-    from ..analysis import examine
-
     who = {process.instance: process for process in recording.processes}
-    verdict = examine(recording.history)
+    verdict = examined(recording)
     processes = tuple(
         _process(who[history.instance], history, recording, since, verdict)
         for history in recording.history.processes
@@ -141,14 +141,31 @@ def build(recording: Recording, since: str | None = None) -> Report:
     )  # fmt: skip
 
 
+def examined(recording: Recording) -> Verdict:
+    """Return the verdict of a recorded run; where it died, its sentence says so first."""
+    from ..analysis import examine
+
+    verdict = examine(recording.history)
+    main = [process for process in recording.processes if process.role == "main"]
+    newest = max((process.attempt for process in main), default=0)
+    own = [e for e in recording.endings if (e.process.role, e.process.attempt) == ("main", newest)]
+    deaths = [(each, death_of(each.state, each.reason)) for each in own]
+    # Of several processes a kill for memory explains the others.
+    deaths.sort(key=lambda pair: pair[1] is None or not pair[1].for_memory)
+    worst = next((each for each, death in deaths if death is not None), None)
+    if worst is None:
+        return verdict
+    return replace(verdict, summary=said_at_end(to_json(verdict), worst.state, worst.reason))
+
+
 def told(recording: Recording, origin: Origin) -> RunTold:
     """The same run for a report in Markdown."""
-    from ..analysis import books, examine, type_growth
+    from ..analysis import books, type_growth
     from ..analysis.growth import with_verdict
     from ..analysis.results import to_json
 
     header, history = recording.header, recording.history
-    verdict = examine(history)
+    verdict = examined(recording)
     newest_label = next((each.label[-1] for each in history.processes if len(each)), "")
     started = datetime.fromtimestamp(header.started_at, UTC)
     return RunTold(

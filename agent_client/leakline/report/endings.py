@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..endings import INTERRUPTED, UNWATCHED
-from ..kills import killed_for_memory, last_readings
+from ..endings import UNWATCHED
+from ..kills import INTERRUPTED, killed_for_memory, last_readings
 from ..snapshot import Batch, ProcessIdentity
 from ..spool import is_live, read_end
 
@@ -20,41 +20,48 @@ SNAPSHOTS_READ: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    who: str
-    how: str
+    """``state`` and ``reason`` as noted in the spool, or as the last readings show."""
+
+    process: ProcessIdentity
+    state: str
+    reason: str
     lines: tuple[str, ...] = ()
+    is_noted: bool = True
+
+    @property
+    def who(self) -> str:
+        who = self.process
+        return f"rank {who.rank}, process {who.pid} on {who.host}, attempt {who.attempt}"
+
+    @property
+    def how(self) -> str:
+        if not self.is_noted:
+            return f"without a word; killed by {self.reason}" if self.reason else "without a word"
+        if self.reason == UNWATCHED:
+            return self.reason
+        if self.state == "failed":
+            return f"failed: {self.reason}" if self.reason else "failed"
+        if self.state == "silent":
+            return "without a word"
+        if self.state == "terminated" and self.reason in INTERRUPTED:
+            return "interrupted by Ctrl-C"
+        return f"{self.state} by {self.reason}" if self.reason else self.state
 
 
 def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> Ending | None:
     """None of a process that finished, or goes on as far as is known here. Raises SpoolError."""
-    how = _how(path, batches)
-    if how is None:
-        return None
-    title = f"rank {who.rank}, process {who.pid} on {who.host}, attempt {who.attempt}"
-    return Ending(title, how, tuple(deque(_lines(batches), maxlen=LINES_SHOWN)))
-
-
-def _how(path: Path, batches: Sequence[Batch]) -> str | None:
     end = read_end(path)
+    if end is None and is_live(path):
+        return None
+    lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
     if end is None:
-        if is_live(path):
-            return None
         moments = [(s.time, s.samples) for batch in batches for s in batch.snapshots]
-        last = last_readings(moments[-SNAPSHOTS_READ:])
-        reason = killed_for_memory(last)
-        return "without a word" if reason is None else f"without a word; killed by {reason}"
-    reason = str(end.get("reason") or "")
-    if end["state"] == "failed":
-        return f"failed: {reason}" if reason else "failed"
-    if end["state"] == "terminated":
-        if reason in INTERRUPTED:
-            return "interrupted by Ctrl-C"
-        return f"terminated by {reason}" if reason else "terminated"
-    if end["state"] == "killed":
-        return f"killed by {reason}" if reason else "killed"
-    if end["state"] == "silent":
-        return "without a word"
-    return reason if reason == UNWATCHED else None
+        reason = killed_for_memory(last_readings(moments[-SNAPSHOTS_READ:])) or ""
+        return Ending(who, "killed" if reason else "silent", reason, lines, is_noted=False)
+    state, reason = str(end["state"]), str(end.get("reason") or "")
+    if state == "finished" and reason != UNWATCHED:
+        return None
+    return Ending(who, state, reason, lines)
 
 
 def _lines(batches: Sequence[Batch]) -> Iterator[str]:

@@ -20,8 +20,10 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
 
+from leakline.analysis.results import to_json
 from leakline.analysis.wording import count_of, seen_of
 from leakline.endings import UNWATCHED
+from leakline.kills import said_at_end
 
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
@@ -89,7 +91,9 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
     title, how = _told_end(run)
-    summary = f"{how}. {run.verdict.summary}"
+    said = said_at_end(to_json(run.verdict), run.state, run.reason)
+    # It tells how the run ended itself, unless what it says is the same without.
+    summary = said if said != run.verdict.summary else f"{how}. {said}"
     facts = run_facts(event, run, summary, [_AFTER] if run.state != "finished" else [], title)
     return _alert(event, run, RUN, _attempt(run), facts)
 
@@ -105,7 +109,9 @@ def _told_end(run: ExaminedRun) -> tuple[str, str]:
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
     """That one process was killed, while others of the run go on."""
-    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on. {run.verdict.summary}"
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on."
+    if run.verdict.status != "learning":
+        summary += f" {run.verdict.summary}"
     title = f"Rank {rank} killed: {run.project}/{run.name}"
     facts = run_facts(KILLED, run, summary, [_OTHERS], title)
     return _alert(KILLED, run, RUN, f"{_attempt(run)} rank {rank}", facts)

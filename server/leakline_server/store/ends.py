@@ -23,8 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from leakline.endings import INTERRUPTED
-from leakline.kills import MEMORY
+from leakline.kills import INTERRUPTED, MEMORY
 
 from .columns import reading
 from .last_readings import why_killed

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from leakline.analysis.fingerprint import goes_on_as, shares_names
 from leakline.analysis.results import Finding, Verdict, to_json
 from leakline.analysis.summary import nothing_yet
+from leakline.kills import said_at_end
 
 from .acknowledgements import go_with
 from .run_order import sorted_by
@@ -93,14 +94,16 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """The verdict as the contract has it; None when there is no such run."""
     with engine.connect() as connection:
         row = connection.execute(
-            select(runs.c.verdict, runs.c.unit).where(runs.c.id == run_id)
+            select(runs.c.verdict, runs.c.unit, runs.c.state, runs.c.reason).where(
+                runs.c.id == run_id
+            )
         ).first()
     if row is None:
         return None
-    if row.verdict is None:
-        return first_verdict(run_id, row.unit)
-    found: dict[str, Any] = msgspec.json.decode(row.verdict)
-    return found
+    found: dict[str, Any] = (
+        first_verdict(run_id, row.unit) if row.verdict is None else msgspec.json.decode(row.verdict)
+    )
+    return {**found, "summary": said_at_end(found, row.state, row.reason)}
 
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:

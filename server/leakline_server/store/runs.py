@@ -14,6 +14,7 @@ from leakline.analysis.ladder import GROWING
 from leakline.analysis.learned import with_accepted
 from leakline.analysis.priority import Priority
 from leakline.analysis.results import SEVERITY, OomForecast, to_json
+from leakline.kills import said_at_end
 
 from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
 from . import accepted_counts, clocks, ends, told_processes
@@ -257,6 +258,7 @@ class _Said(msgspec.Struct):
     unit: str = ""
     summary: str = "Nothing to say yet"
     generations: int = 0
+    generations_passed: int | None = None
     growth_bytes_per_generation: Any = None
     oom: msgspec.Raw = msgspec.Raw(msgspec.json.encode(to_json(OomForecast())))
     findings: list[_Found] = []
@@ -289,7 +291,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "attempt": row.attempt,
         "status": row.status,
         "priority": _priority(verdict.findings),
-        "summary": verdict.summary,
+        "summary": _sentence(row, verdict),
         "generations": _generations(row, verdict),
         "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
         "oom": msgspec.json.decode(verdict.oom),
@@ -302,6 +304,16 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "revision": row.revision,
         "url": f"/runs/{row.id}",
     }
+
+
+def _sentence(row: Row[Any], verdict: _Said) -> str:
+    said = {
+        "summary": verdict.summary, "status": row.status, "unit": _unit(row, verdict),
+        "generations": verdict.generations, "generations_passed": verdict.generations_passed,
+        "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
+        "findings": [{"status": found.status} for found in verdict.findings],
+    }  # fmt: skip
+    return said_at_end(said, row.state, row.reason)
 
 
 def _priority(findings: Sequence[_Found]) -> str | None:

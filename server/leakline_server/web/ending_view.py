@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leakline.accounts import DROPPED, THINNED
-from leakline.endings import INTERRUPTED, UNWATCHED
-from leakline.kills import MEMORY
+from leakline.endings import UNWATCHED
+from leakline.kills import INTERRUPTED, MEMORY
 
 from ..store import ends
 from ..store.runs import unix

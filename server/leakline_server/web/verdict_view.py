@@ -26,11 +26,11 @@ Json = Mapping[str, Any]
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
     "suspected": ("Suspected leak", "Memory keeps growing as a leak does; a few more generations will settle it."),
-    "watch": ("Watch", "Something grows, but too little or for too short a time to call it a leak."),
+    "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
     "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
     "ok": ("OK", "Memory is steady from generation to generation."),
     "recovered": ("Recovered", "It was leaking and has stopped."),
-    "learning": ("Learning", "Too few generations so far to say anything."),
+    "learning": ("Learning", "Growth is judged once enough generations have ended."),
 }  # fmt: skip
 
 # Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
@@ -140,7 +140,7 @@ def _quiet_tiles(verdict: Json | None, unit: str, over: bool) -> tuple[Tile, ...
     )
     if _is_learning(verdict):
         when = _not_known(over)
-        short = f"too few {plural(unit, 2)} for an answer"
+        short = f"needs {MIN_GENERATIONS} whole {plural(unit, MIN_GENERATIONS)}"
         where = (when, short if over else "phases are being measured")
         what = (when, short if over else "types are being counted")
     return (
