@@ -25,6 +25,7 @@ from .wording import (
     format_change,
     format_count,
     ordinal,
+    range_of,
     short_name,
 )
 
@@ -265,8 +266,8 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
         ]
     if rate.points < 2 or rate.estimate <= 0:
         return []
-    spread = f"{format_bytes(rate.low)} to {format_bytes(rate.high)}"
-    found = [f"Memory grows by {format_change(rate.estimate)} per {unit} ({spread}, 90 %)."]
+    spread = range_of(rate.estimate, rate.low, rate.high, ", 90 %")
+    found = [f"Memory grows by {format_change(rate.estimate)} per {unit}{spread}."]
     if a.rise.window:
         times = ", seen once" if in_a_row == 1 else f", seen {in_a_row} times in a row"
         # One that only just began to be watched has not been seen again.

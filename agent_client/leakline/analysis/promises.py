@@ -10,7 +10,7 @@ from typing import Any, Final
 from .history import RunHistory, amount_of
 from .results import Interval, PromiseCheck, PromiseOutcome
 from .since import MIN_GENERATIONS, Since, Told
-from .wording import capital, count_of, format_bytes, format_count, short_name
+from .wording import capital, count_of, format_bytes, format_count, range_of, short_name
 
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
@@ -134,8 +134,8 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
     """Refuted where even the low end is clearly above the promise, held where the high end is not."""
     # A promise of no growth at all means: none that matters.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
-    span = f"{format_bytes(measured.low)} to {format_bytes(measured.high)}"
-    said = f"{what} {format_bytes(measured.estimate)} per {seen.unit} ({span})"
+    span = range_of(measured.estimate, measured.low, measured.high)
+    said = f"{what} {format_bytes(measured.estimate)} per {seen.unit}{span}"
     word = format_bytes(promised)
     if measured.low > bound:
         factor = measured.estimate / promised if promised else 0.0

@@ -28,7 +28,6 @@ def _told(side: Survival, unit: str) -> str:
     out = side.runs_out_at_generation
     if out is None:
         return f"nothing says that memory runs out; it {stands}"
-    low, high = round(out.low), round(out.high)
-    return (
-        f"memory runs out about {unit} {round(out.estimate):,} ({low:,} to {high:,}); it {stands}"
-    )
+    low, high = (f"{round(end):,}" for end in (out.low, out.high))
+    ends = "" if low == high else f" ({low} to {high})"
+    return f"memory runs out about {unit} {round(out.estimate):,}{ends}; it {stands}"

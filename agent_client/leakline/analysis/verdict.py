@@ -25,7 +25,7 @@ from .plan import check_bands
 from .priority import DEFAULTS, Priorities
 from .processes import measured, of_how_many, process_growth
 from .promises import check_promises
-from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
+from .results import SEVERITY, Finding, Interval, RuledOut, Status, Verdict
 from .score import score_of
 from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
@@ -117,13 +117,12 @@ def _verdict(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
         visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
     )  # fmt: skip
-    growing = any(f.status in ACTIVE for f in findings)
     # Children and shared memory that may grow are memory too.
     rising = any(f.status in GROWING for f in findings)
     verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
-        _ruled_out(history, told, findings), _forecast(told, growing),
+        _ruled_out(history, told, findings), forecast(told),
         check_promises(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
         bands=check_bands(history, [s.lane for s in every]),
         budgets=check_budgets(history, every),
@@ -137,10 +136,6 @@ def _verdict(
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))
-
-
-def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
-    return forecast([s for s, _, _ in told], [m for _, m, _ in told], growing)
 
 
 def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> list[Finding]:

@@ -15,6 +15,12 @@ def format_change(value: float) -> str:
     return ("+" if value >= 0 else "") + format_bytes(value)
 
 
+def range_of(estimate: float, low: float, high: float, share: str = "") -> str:
+    """`` (6.90 GiB to 7.30 GiB)``; empty where both ends are written as the estimate is."""
+    ends = format_bytes(low), format_bytes(high)
+    return "" if set(ends) == {format_bytes(estimate)} else f" ({ends[0]} to {ends[1]}{share})"
+
+
 def format_count(value: float) -> str:
     """``16``, ``0.4``, ``3,072``."""
     if abs(value) >= 10 or abs(value - round(value)) < 0.05:

@@ -56,13 +56,14 @@ def _item(recording: Recording) -> dict[str, Any]:
 def closing_line(path: Path) -> str:
     """One sentence with the verdict of one process, read quickly."""
     from ..analysis import examine
-    from ..analysis.wording import worded
+    from ..analysis.results import to_json
+    from ..sizes import with_forecast, worded
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES
     batches = _generation_ends(path) if brief else read_batches(path)
     verdict = examine(history_from_batches(header, batches, ended=read_end(path) is not None))
-    return worded(verdict.status, verdict.summary)
+    return with_forecast(worded(verdict.status, verdict.summary), to_json(verdict.oom))
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:

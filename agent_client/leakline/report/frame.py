@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..analysis.wording import count_of, format_bytes, format_change, format_count, worded
 from ..phases import RESERVED_PHASES
-from .facts import forecast
+from .facts import forecast, is_forecast_known
 
 Json = Mapping[str, Any]
 
@@ -122,9 +122,9 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
     growth = verdict["growth_bytes_per_generation"]
     if growth is not None:
         yield f"growth  {format_change(growth['estimate'])} per {verdict['unit']}", ""
-    told = forecast(verdict["oom"], verdict["unit"])
-    if told:
-        yield f"limit   {told}", _RED if verdict["oom"]["risk"] in ("high", "critical") else ""
+    oom = verdict["oom"]
+    if is_forecast_known(oom):
+        yield f"forecast  {forecast(oom)}", _RED if oom["risk"] in ("high", "critical") else ""
     yield from _table("phase", "newest", "in all", _phases(shown.books), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)

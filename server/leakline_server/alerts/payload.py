@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
-from leakline.analysis.wording import capital, entries_in, format_bytes, format_count
+from leakline.analysis.wording import capital, entries_in, format_bytes, format_count, range_of
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
@@ -130,7 +130,7 @@ def _facts(
         },
         **_of_finding(finding, run),
         "forecast": {
-            "text": forecast_text(run.verdict),
+            "text": run.verdict.oom.sentence,
             **to_json(run.verdict.oom),
         },
         "advice": list(advice),
@@ -200,26 +200,12 @@ def _what(finding: Finding, unit: str) -> str:
 
 
 def _how_much(growth: Interval, unit: str) -> str:
-    return f"{format_bytes(growth.estimate)} per {unit} ({format_bytes(growth.low)} to {format_bytes(growth.high)})"
+    ends = range_of(growth.estimate, growth.low, growth.high)
+    return f"{format_bytes(growth.estimate)} per {unit}{ends}"
 
 
 def _since(start: Interval | None, unit: str) -> str:
     return "" if start is None else f"since {unit} {start.estimate:.0f}"
-
-
-def forecast_text(verdict: Verdict) -> str:
-    """When memory runs out, as one sentence; what nobody can say yet is not said to be well."""
-    oom = verdict.oom
-    limit = format_bytes(oom.limit_bytes) if oom.limit_bytes else ""
-    if oom.generation is not None:
-        at = f", about {oom.at.estimate}" if oom.at else ""
-        of = f" of {limit}" if limit else ""
-        return f"the limit{of} is reached at {verdict.unit} {oom.generation.estimate:.0f}{at}"
-    if not limit:
-        return "not known: no limit of memory is known"
-    if verdict.status == "learning":
-        return f"not known yet (limit {limit})"
-    return f"the end of memory is not in sight (limit {limit})"
 
 
 def plain(value: Any) -> Any:

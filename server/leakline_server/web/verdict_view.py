@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.analysis.wording import capital
+from leakline.report.facts import forecast_headline, forecast_sentence, seen
 from leakline.report.facts import leading_finding as leading_finding
-from leakline.report.facts import seen
 
 from ..requests import SEARCHED
 from . import formats
@@ -55,6 +56,7 @@ _OUTSIDE: Final = (
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 # Role of the first suspect -> the section that shows it; all others are types.
 _EVIDENCE: Final = {"container": "#containers", "process": "#children"}
+_NO_FORECAST: Final[Json] = {"risk": "none", "limit_bytes": None, "limit_source": None}
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
 
@@ -120,13 +122,13 @@ def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile,
     """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict, unit, over),
+        _forecast_tile(verdict),
     )
 
 
@@ -209,7 +211,10 @@ def suspect_rate(suspect: Json, unit: str) -> str:
 
 def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
     growth = finding["growth_bytes_per_generation"]
-    detail = f"per {unit}, {formats.size(growth['low'])} to {formats.size(growth['high'])}"
+    low, high = formats.size(growth["low"]), formats.size(growth["high"])
+    # Ends that round to the estimate say nothing.
+    ends = "" if low == high == formats.size(growth["estimate"]) else f", {low} to {high}"
+    detail = f"per {unit}{ends}"
     others = sum(each["status"] in GROWING for each in verdict["findings"]) - 1
     if others > 0 and verdict["growth_bytes_per_generation"]:
         detail += (
@@ -235,36 +240,23 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
-    oom = (verdict or {}).get("oom") or {"risk": "none", "limit_bytes": None, "generation": None}
+def _forecast_tile(verdict: Json | None) -> Tile:
+    oom = (verdict or {}).get("oom") or _NO_FORECAST
+    value, detail = forecast_headline(oom)
     limit = oom["limit_bytes"]
-    against = (
-        f"limit {formats.size(limit)} ({_source_word(oom.get('limit_source'))})"
-        if limit
-        else "no limit known"
-    )
-    when = oom["generation"]
-    if when is None:
-        value = "Not in sight"
-        if _is_learning(verdict):
-            value = _not_known(over)
-        return Tile("FORECAST", value, against, "#trend")
-    low, high = _whole(when["low"]), _whole(when["high"])
-    detail = f"between {low} and {high} · {against}" if low != high else against
+    against = f"limit {formats.size(limit)} ({_source_word(oom['limit_source'])})" if limit else ""
     return Tile(
         "FORECAST",
-        f"Full at {unit} {_whole(when['estimate'])}",
-        detail,
+        capital(value),
+        " · ".join(filter(None, (detail, against))),
         "#trend",
         _RISK_STATUS.get(oom["risk"]),
     )
 
 
-def forecast_text(verdict_oom: Json | None, unit: str) -> str:
-    """For the list of runs: one line."""
-    if not verdict_oom or verdict_oom.get("generation") is None:
-        return "–"
-    return f"full at {unit} {_whole(verdict_oom['generation']['estimate'])}"
+def forecast_text(oom: Json | None) -> str:
+    """Return the sentence of the analysis, for the list of runs."""
+    return forecast_sentence(oom or _NO_FORECAST)
 
 
 def _source_word(source: str | None) -> str:
