@@ -15,6 +15,7 @@ from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing
 from .limits import Limit, newest
 from .outlook import Outlook, generations_to, level_of, outlook_of, shared_now
+from .priority import Ahead
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
 from .study import LaneStudy, Moment
@@ -78,6 +79,23 @@ def forecast(told: Sequence[Told]) -> OomForecast:
             return replace(quiet, sentence=_not_known(history))
         return replace(quiet, sentence="not in sight")
     return _oom(known, limit, quiet, growth, ends[0], ends)
+
+
+def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
+    """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
+    known = [(study, moment) for study, moment, _ in told if study.lane.private]
+    if not known or not oom.limit_bytes:
+        return None
+    study, moment = known[0]
+    now = float(study.lane.generations[moment.upto - 1])
+    generations = study.remaining(moment.upto)
+    if generations is None:
+        seconds = _seconds_each(study)
+        if seconds is None:
+            return None
+        generations = hours * 3600 / seconds
+    left = None if oom.generation is None else oom.generation.estimate - now
+    return Ahead(oom.limit_bytes, now, generations, left)
 
 
 def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
