@@ -12,7 +12,7 @@ from .delivery import Accepted, Delivery, one_line
 from .errors import SpoolError
 from .goodbye import LINE_LIMIT
 from .settings import Settings
-from .sizes import worded
+from .sizes import with_forecast, worded
 from .spool import read_header
 
 # For the server to have looked at the end of the run.
@@ -76,7 +76,7 @@ def _of_server(settings: Settings, command: str) -> str | None:
             if not (isinstance(run, Accepted) and isinstance(verdict, Accepted)):
                 return None
             status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
-            before, said = said, worded(status, summary)
+            before, said = said, with_forecast(worded(status, summary), verdict.body.get("oom"))
             if run.body.get("state") != "running" and said == before:
                 return one_line(said + _advice(verdict.body, command), LINE_LIMIT)
             time.sleep(ASK_AGAIN_SECONDS)
@@ -86,10 +86,11 @@ def _of_server(settings: Settings, command: str) -> str | None:
 
 
 def _worked_out(spools: list[Path], command: str) -> str:
+    from .analysis.results import to_json
     from .report import examined, load
 
     verdict = examined(load(spools))
-    said = worded(verdict.status, verdict.summary)
+    said = with_forecast(worded(verdict.status, verdict.summary), to_json(verdict.oom))
     told = {"status": verdict.status, "unit": verdict.unit}
     return one_line(said + _advice(told, command), LINE_LIMIT)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from .delivery import Accepted, Delivery, one_line
 from .guard import Guard
-from .sizes import worded
+from .sizes import with_forecast, worded
 from .threads import OurThread
 
 ASK_AGAIN_SECONDS: Final = 0.01
@@ -31,7 +31,8 @@ def verdict_of_server(
             break
         seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
         if isinstance(seen, int) and seen >= generations and isinstance(summary, str):
-            return one_line(worded(str(outcome.body.get("status")), str(summary)), LINE_LIMIT)
+            said = worded(str(outcome.body.get("status")), str(summary))
+            return one_line(with_forecast(said, outcome.body.get("oom")), LINE_LIMIT)
         time.sleep(ASK_AGAIN_SECONDS)
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from .errors import BadArgument
@@ -40,6 +41,13 @@ def format_bytes(value: float) -> str:
     text = f"{amount:,.2f}" if unit else f"{math.floor(amount + 0.5):,}"
     sign = "-" if value < 0 and text.strip("0.") else ""
     return f"{sign}{text} {_BINARY[unit]}"
+
+
+def with_forecast(said: str, oom: object) -> str:
+    """Return what was said of a run with when its memory runs out, where growth leads there."""
+    if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
+        return said
+    return f"{said}; {oom['sentence']}"
 
 
 def worded(word: str, sentence: str) -> str:

@@ -44,7 +44,7 @@ class _Watch:
         assert moment is not None
         shown = {standing.status for standing in standings}
         level: Level = next((name for name in LEVELS if name in shown), "")
-        oom = forecast([study], [moment], growing=bool(level))
+        oom = forecast([(study, moment, standings)])
         self._kept.take([study])
         return Look(level, oom.risk != "none")
 

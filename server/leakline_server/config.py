@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -345,14 +346,19 @@ def _size(without: str = "forever") -> Callable[[str], float]:
 
 
 def _priorities(text: str) -> Priorities:
-    """``major=1 GB,critical=5 GB``; one that is not named keeps its default."""
+    """``major=1 GB,critical=5 GB,share=10 %,hours=24``; one that is not named keeps its default."""
     found: dict[str, float] = {}
     for part in _list(text):
-        name, _, size = part.partition("=")
-        if name.strip() not in ("major", "critical"):
-            raise ValueError(f"must name major or critical, such as {_PRIORITIES_EXAMPLE}")
+        name, _, size = (each.strip() for each in part.partition("="))
+        if name in ("share", "hours"):
+            found[name] = _share(size) if name == "share" else _positive(size)
+            continue
+        if name not in ("major", "critical"):
+            raise ValueError(
+                f"must name major, critical, share or hours, such as {_PRIORITIES_EXAMPLE}"
+            )
         try:
-            found[f"{name.strip()}_bytes"] = size_bytes(size.strip(), "size")
+            found[f"{name}_bytes"] = size_bytes(size, "size")
         except BadArgument:
             raise ValueError(
                 f"must have a size after each name, such as {_PRIORITIES_EXAMPLE}"
@@ -361,6 +367,27 @@ def _priorities(text: str) -> Priorities:
     if not 0 < limits.major_bytes <= limits.critical_bytes:
         raise ValueError("must have major above 0 and critical no lower than major")
     return limits
+
+
+def _share(text: str) -> float:
+    """``10 %`` or ``0.1``"""
+    number = _positive(text.removesuffix("%").strip())
+    share = number / 100 if text.endswith("%") else number
+    if share > 1:
+        raise ValueError("must have a share of at most 100 %, such as share=10 %")
+    return share
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ValueError(
+            f"must have share and hours as numbers above 0, such as {_PRIORITIES_EXAMPLE}"
+        )
+    return number
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -404,7 +431,7 @@ _SECRET: Final = frozenset(
 )
 
 _PORTS: Final = {"http": 80, "https": 443}
-_PRIORITIES_EXAMPLE: Final = "major=1 GB,critical=5 GB"
+_PRIORITIES_EXAMPLE: Final = "major=1 GB,critical=5 GB,share=10 %,hours=24"
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_DATABASE_URL": ("database_url", _database_url),
     "LEAKLINE_SYNCHRONOUS": ("synchronous", _choice("full", "normal")),

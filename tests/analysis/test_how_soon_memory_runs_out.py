@@ -8,21 +8,26 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from leakline.analysis.attempts import Told
 from leakline.analysis.channels import Channel
 from leakline.analysis.forecast import (
+    _Distance,
     _ends,
+    _Growth,
+    _growth_of,
     _headroom,
     _moments,
+    _oom,
     _peak_over_floor,
     _risk,
-    _sum,
-    _told,
+    _seconds_each,
     forecast,
     generations_left,
     memory_lasts,
     widened,
 )
 from leakline.analysis.history import RunHistory
+from leakline.analysis.ladder import Standing
 from leakline.analysis.limits import Limit, limit_of, newest
 from leakline.analysis.outlook import (
     Outlook,
@@ -65,6 +70,7 @@ def study(
     told = SimpleNamespace(
         lane=lane, limit=None if limit is None else Limit(limit, source), channels=channels,
         facts=SimpleNamespace(bounded=bounded), remaining=lambda upto: planned,
+        history=RunHistory("r", total=None if planned is None else round(end_rows[-1] + 1 + planned)),
         known=SimpleNamespace(once=lambda upto, name, work: outlook or Outlook()),
         residual=lambda upto: lane.private[:upto], bend=lambda upto: None,
     )  # fmt: skip
@@ -94,13 +100,53 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
         (3, 3, "critical"),
         (3.1, 3.1, "high"),
         (3, 1, "critical"),
-        (3.1, 1, "low"),
+        (3.1, 1.6, "low"),
+        # Twice as far as it has lived.
+        (60, 30, "low"),
+        (60.1, 30, "none"),
     ],
 )
 def test_the_risk_rises_with_the_share_of_its_life_that_is_left(
     left: float, lived: float, risk: str
 ) -> None:
-    assert _risk(left, lived) == risk
+    assert _risk(_Distance(left, left, left, lived), confirmed=True) == risk
+
+
+@pytest.mark.parametrize(
+    ("left", "soonest", "latest", "confirmed", "risk"),
+    [
+        (400, 300, 600, True, "high"),
+        # Only suspected, or not sure to come before the planned end.
+        (400, 300, 600, False, "low"),
+        (400, 300, 1_001, True, "low"),
+        (1_001, 1_000, 1_200, True, "low"),
+        (1_001, 1_001, 1_200, True, "none"),
+        (30, 20, 40, False, "high"),
+        (2, 1, 3, False, "critical"),
+    ],
+)
+def test_with_a_plan_only_an_end_before_the_planned_end_is_a_risk(
+    left: float, soonest: float, latest: float, confirmed: bool, risk: str
+) -> None:
+    assert _risk(_Distance(left, soonest, latest, 30, planned=1_000), confirmed) == risk
+
+
+@pytest.mark.parametrize(
+    ("left", "days", "risk"),
+    [
+        (20, 1, "high"),
+        (20, 1.1, "low"),
+        (61, 1.1, "none"),
+        (61, 1, "low"),
+        # Three generations of a day each.
+        (3, 3, "critical"),
+    ],
+)
+def test_without_a_plan_only_an_end_within_a_day_is_a_high_risk(
+    left: float, days: float, risk: str
+) -> None:
+    end = _Distance(left, left, left, 30, seconds=days * 86_400)
+    assert _risk(end, confirmed=True) == risk
 
 
 @pytest.mark.parametrize(
@@ -165,9 +211,52 @@ def test_a_rate_is_believed_a_fifth_less_exactly_than_its_interval_says() -> Non
     assert widened(Interval(100, 90, 120)) == (88, 124)
 
 
+def standing(estimate: float, channel: str = "private", status: str = "suspected") -> Standing:
+    cause = SimpleNamespace(rate=Slope(estimate, estimate, estimate, 9))
+    return cast(
+        Standing,
+        SimpleNamespace(status=status, assessed=SimpleNamespace(cause=cause, channel=channel)),
+    )
+
+
 def test_growth_of_processes_under_one_limit_is_added_up() -> None:
-    both = _sum([Outlook(Slope(5, 4, 7, 9), 1), Outlook(Slope(2, 1, 4, 6), 2, over=9, spread=9)])
-    assert both == Outlook(Slope(7, 5, 11, 6), 3)
+    one, two = Outlook(Slope(5, 4, 7, 9)), Outlook(Slope(2, 1, 4, 6), 2)
+    at = moment(2, visible=True)
+    found = _growth_of([(study([0, 0], outlook=each), at, []) for each in (one, two)])
+    assert (found.rate, found.gains, found.sure) == (Slope(7, 5, 11, 6), 2, False)
+
+
+def test_the_rate_is_that_of_the_findings_within_what_its_windows_say() -> None:
+    run = study([0, 0], outlook=Outlook(Slope(5, 4, 7, 9)))
+    active = [
+        standing(6),
+        standing(3, "children.uss_bytes"),
+        standing(50, "cuda.0.allocated_bytes"),
+    ]
+    found = _growth_of([(run, moment(2), [*active, standing(100, status="watch")])])
+    assert (found.rate, found.sure, found.confirmed) == (Slope(9, 4, 9, 9), True, False)
+    # Growth that speeds up is faster by now than over the window of the finding.
+    faster = study([0, 0], outlook=Outlook(Slope(12, 4, 14, 9), 2))
+    assert _growth_of([(faster, moment(2), active)]).rate == Slope(12, 4, 14, 9)
+    assert _growth_of([(run, moment(2), [standing(6, status="confirmed")])]).confirmed
+
+
+def test_of_a_process_without_a_finding_only_a_rise_that_matters_counts() -> None:
+    leaking = study([0, 0], outlook=Outlook(Slope(5, 5, 5, 9)))
+    flat = study([0, 0], outlook=Outlook(Slope(1, -8, 9, 9)))
+    told = [(leaking, moment(2), [standing(5)]), (flat, moment(2), [])]
+    assert _growth_of(told).rate == Slope(5, 5, 5, 9)
+
+
+def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
+    shared = [_channel("shared_memory", [20, 30], "process.shared_bytes")]
+    run = study([0, 0], channels=shared, limit=100)
+    told = [(run, moment(2), [standing(10, "process.shared_bytes")])] * 2
+    found = _growth_of(told)
+    assert (found.rate.estimate, found.shared_bytes) == (10, 30)
+    oom = forecast(told)
+    assert oom.generation is not None
+    assert oom.generation.estimate == 1 + 7
 
 
 @pytest.mark.parametrize(
@@ -215,8 +304,8 @@ def test_the_level_under_the_limit_is_private_memory_now_and_children() -> None:
     assert level_of(told, 2) == 110 - 30 + 2
 
 
-def _channel(kind: str, values: list[float]) -> Channel:
-    return cast(Channel, SimpleNamespace(kind=kind, values=values))
+def _channel(kind: str, values: list[float], name: str = "") -> Channel:
+    return cast(Channel, SimpleNamespace(kind=kind, values=values, name=name))
 
 
 def test_memory_ends_sooner_and_later_by_scatter_and_by_the_interval_of_the_rate() -> None:
@@ -249,31 +338,41 @@ def test_memory_lasts_without_a_limit_as_long_as_nobody_knows() -> None:
 
 
 def told(
-    left: float, soonest: float, latest: float | None, planned: float | None = None
+    left: float,
+    soonest: float,
+    latest: float | None,
+    planned: float | None = None,
+    sure: bool = True,
 ) -> OomForecast:
     """Of a run that is at generation 19, the tenth it has lived."""
     run = study([0.0] * 10, generations=range(10, 20), planned=planned)
-    return _told([(run, moment(10))], QUIET, left, soonest, latest)
+    growth = _Growth(rate(5), sure=sure)
+    limit = Limit(1_000, "user")
+    return _oom([(run, moment(10))], limit, QUIET, growth, left, (left, soonest, latest))
 
 
 @pytest.mark.parametrize(
-    ("left", "planned", "tells"),
-    [
-        # Twice as far as it has lived.
-        (20, None, True),
-        (20.1, None, False),
-        (15, 15, True),
-        (15, 14.9, False),
-    ],
+    ("left", "sure", "tells"), [(20, False, True), (20.1, False, False), (2_000, True, True)]
 )
-def test_no_end_is_told_beyond_twice_the_life_so_far_or_beyond_the_plan(
-    left: float, planned: float | None, tells: bool
+def test_a_rise_without_a_finding_is_followed_no_further_than_twice_its_life(
+    left: float, sure: bool, tells: bool
 ) -> None:
-    assert (told(left, left, left, planned).generation is not None) is tells
+    found = told(left, left, left, sure=sure)
+    assert (found.generation is not None) is tells
+    assert tells or found.sentence == "not known yet"
 
 
-@pytest.mark.parametrize(("latest", "at"), [(18, 37), (20, 39), (99, 39), (None, 39)])
-def test_the_latest_end_is_no_farther_than_what_is_looked_ahead(
+def test_an_end_beyond_the_plan_is_computed_and_named_as_such() -> None:
+    found = told(15, 14.5, 16, planned=14)
+    assert (found.generation, found.risk) == (Interval(34, 33.5, 35), "none")
+    # 5 bytes in each of 14 generations.
+    assert found.sentence == "not before the planned end (70 B of 1,000 B by then)"
+
+
+@pytest.mark.parametrize(
+    ("latest", "at"), [(18, 37), (99, 118), (150, 169), (999, 169), (None, 169)]
+)
+def test_the_latest_end_is_at_most_ten_times_as_far_as_the_expected_one(
     latest: float | None, at: float
 ) -> None:
     assert told(15, 12, latest).generation == Interval(34, 31, at)
@@ -284,25 +383,42 @@ def test_a_forecast_keeps_the_limit_and_says_when() -> None:
     assert (found.risk, found.limit_bytes, found.limit_source) == ("high", 1_000, "user")
     # The newest ended at 1,540 s, and each takes a minute.
     assert found.at == When("1970-01-01T00:30:40Z", "1970-01-01T00:29:40Z", "1970-01-01T00:31:40Z")
+    assert (
+        found.sentence
+        == "OOM near generation 24 at this rate (23 to 25), about 1970-01-01 00:30 UTC"
+    )
 
 
 def test_a_moment_needs_two_ends_and_time_between_them() -> None:
-    assert _moments(study([0.0]), 1, 1, 1) is None
-    assert _moments(study([0.0, 0.0], seconds=0), 1, 1, 1) is None
-    assert _moments(study([0.0, 0.0], seconds=1), 1, 2, 3) == When(
+    assert _seconds_each(study([0.0])) is None
+    assert _seconds_each(study([0.0, 0.0], seconds=0)) is None
+    run = study([0.0, 0.0], seconds=1)
+    assert _seconds_each(run) == 1
+    assert _moments(run, 1, 1, 2, 3) == When(
         "1970-01-01T00:16:42Z", "1970-01-01T00:16:43Z", "1970-01-01T00:16:44Z"
     )
+
+
+def test_a_moment_more_than_a_year_away_has_no_date() -> None:
+    run, year = study([0.0, 0.0], seconds=1), 365 * 86_400
+    assert _moments(run, 1, year + 1, 5, 10 * year) is None
+    last = _moments(run, 1, year, 5, 1e12)
+    assert last is not None
+    assert last.high.startswith("1979")
 
 
 def test_how_long_a_generation_takes_is_that_of_the_last_eight() -> None:
     # Nine of a minute each, and eight between the last nine ends that take ten seconds.
     slow = study([0.0] * 18)
     slow.lane.time[9:] = [slow.lane.time[9] + 10.0 * i for i in range(9)]  # type: ignore[index]
-    assert _moments(slow, 1, 1, 1) == When(*["1970-01-01T00:27:10Z"] * 3)
+    assert _seconds_each(slow) == 10
+    # Where only each fifth generation was read, or steps are counted by the thousand.
+    assert _seconds_each(study([0.0] * 4, generations=[0, 5, 10, 15])) == 12
 
 
 def forecast_of(run: LaneStudy, at: Moment, growing: bool = False) -> OomForecast:
-    return forecast([run], [at], growing)
+    one: Told = (run, at, [standing(100)] if growing else [])
+    return forecast([one])
 
 
 GROWS = Outlook(rate(100))
@@ -336,9 +452,8 @@ def test_the_soonest_end_is_before_the_expected_one_and_that_before_the_latest()
 
 
 def test_without_a_limit_or_a_reading_nothing_is_foretold() -> None:
-    assert (
-        forecast_of(study([700.0] * 4, limit=None, outlook=GROWS), moment(4), True) == OomForecast()
-    )
+    unlimited = forecast_of(study([700.0] * 4, limit=None, outlook=GROWS), moment(4), True)
+    assert unlimited == OomForecast(sentence="no limit known")
     assert forecast_of(study([], outlook=GROWS), moment(0), True) == OomForecast()
 
 

@@ -99,7 +99,9 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
         "bytes_per_generation",
     }
     assert set(finding["growth_bytes_per_generation"]) == {"estimate", "low", "high"}
-    assert set(verdict["oom"]) == {"risk", "limit_bytes", "limit_source", "generation", "at"}
+    assert set(verdict["oom"]) == {
+        "risk", "limit_bytes", "limit_source", "generation", "at", "planned", "sentence",
+    }  # fmt: skip
     assert set(verdict["oom"]["at"]) == {"estimate", "low", "high"}
 
 

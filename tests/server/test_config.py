@@ -128,6 +128,8 @@ def test_a_class_of_priority_needs_a_name_and_a_size_and_their_order(text: str) 
 
 
 def test_a_class_that_is_not_named_keeps_its_limit() -> None:
+    shares = from_environment({"LEAKLINE_PRIORITIES": "share=5 %,hours=12"}).priorities
+    assert shares == Priorities(share=0.05, hours=12)
     found = from_environment({"LEAKLINE_PRIORITIES": "major=200 MB, critical=2 GiB"}).priorities
     assert found == Priorities(200e6, 2 * 2**30)
     assert from_environment({"LEAKLINE_PRIORITIES": "critical=2 GB"}).priorities == Priorities(

@@ -22,8 +22,8 @@ _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
 _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 _OF_ALL_PROCESSES: Final = ".used_bytes"
-_CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
-_SHARED: Final = "process.shared_bytes"
+CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
+SHARED: Final = "process.shared_bytes"
 _METAL: Final = "mps.allocated_bytes"
 # Generation ends at which the cache of a device is looked at, and the share of the tensors that is far more.
 _IDLE_AT_ENDS: Final = 4
@@ -100,7 +100,7 @@ def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
     ``has_ranks``: ranks of the run tell of themselves; one that started the others has them as children as well.
     """
     found = []
-    for series in _CHILDREN:
+    for series in CHILDREN:
         values = _column(lane, series)
         ranks = _column(lane, series.replace("children.", "children.ranks.")) if has_ranks else ()
         if values and ranks:
@@ -109,10 +109,10 @@ def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
             read = _read(lane, series)
             found.append(Channel(series, "children", values, own_baseline=False, read=read))
             break
-    shared = _column(lane, _SHARED)
+    shared = _column(lane, SHARED)
     if shared:
-        read = _read(lane, _SHARED)
-        found.append(Channel(_SHARED, "shared_memory", shared, own_baseline=False, read=read))
+        read = _read(lane, SHARED)
+        found.append(Channel(SHARED, "shared_memory", shared, own_baseline=False, read=read))
     for index in _devices(lane):
         found.extend(_device_channels(lane, index))
     found.extend(_metal_channels(lane))
@@ -219,7 +219,7 @@ def bridged_for_good(lane: Lane, upto: int) -> int:
     of_devices = [series for index in _devices(lane) for series in _of_device(index)]
     ends = [last_read(lane.private_read, upto)]
     beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
-    for series in filter(lane.has, (*_CHILDREN, _SHARED, *of_devices, _METAL, *beside)):
+    for series in filter(lane.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
         known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)

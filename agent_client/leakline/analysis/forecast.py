@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from .attempts import Told
+from .channels import CHILDREN, SHARED
+from .history import RunHistory
+from .ladder import ACTIVE, MIN_GENERATIONS, Standing
 from .limits import Limit, newest
-from .outlook import Outlook, generations_to, level_of, outlook_of
+from .outlook import Outlook, generations_to, level_of, outlook_of, shared_now
+from .priority import Ahead
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
-from .study import LaneStudy, Moment
-from .trend import Z_90, Slope
+from .study import PRIVATE, LaneStudy, Moment
+from .trend import NO_GROWTH, Z_90, Slope
+from .wording import format_bytes
 
-# Never look further ahead than twice the stretch the growth was seen in.
+# A rise that no finding rests on is followed no further than twice the generations it was seen in.
 _REACH: Final = 2.0
 _MIN_GENERATIONS: Final = 4
 # Share of the run's life left at which the risk rises.
@@ -24,35 +31,74 @@ _CRITICAL: Final = 0.25
 _NEAR: Final = 3.0
 # A nominal 90 % interval covered 82 to 87 % in back tests: widen it.
 _WIDEN: Final = 1.2
+# The latest end is at most so many times as far away as the expected one: the low end of a rate may be zero.
+_LATEST: Final = 10.0
+# Without a plan, what lies further ahead than a day is not a risk, and beyond a year no date is given.
+DAY_SECONDS: Final = 86_400.0
+_YEAR_SECONDS: Final = 365 * DAY_SECONDS
 
 # Generations left as expected, at the soonest and at the latest; None where that is never.
 Ends = tuple[float | None, float | None, float | None]
+# A study of a process place with its newest moment.
+Known = tuple[LaneStudy, Moment]
 
 
-def forecast(studies: Sequence[LaneStudy], moments: Sequence[Moment], growing: bool) -> OomForecast:
-    """The forecast of a run; processes under one limit are added up.
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """The growth that is carried on, over all processes. ``sure``: a finding or a filling container rests on it."""
 
-    ``growing``: whether any finding says that the growth is real. Without one only a rise that matters
-    and goes on is extrapolated.
+    rate: Slope = NO_GROWTH
+    gains: float = 0.0
+    shared_bytes: float = 0.0
+    sure: bool = False
+    confirmed: bool = False
+
+
+def forecast(told: Sequence[Told]) -> OomForecast:
+    """Return the forecast of a run; processes under one limit are added up.
+
+    The growth of the active findings is carried on, as far as the plan or the memory lasts. A rise that matters
+    but that no finding rests on yet is followed only for a while.
     """
-    known = [(s, m) for s, m in zip(studies, moments, strict=True) if s.lane.private]
+    known = [(study, moment) for study, moment, _ in told if study.lane.private]
     if not known:
         return OomForecast()
-    limit = known[0][0].limit
+    history, limit = known[0][0].history, known[0][0].limit
     if limit is None:
-        return OomForecast()
-    quiet = OomForecast("none", int(limit.bytes), limit.source)
-    if max(m.upto for _, m in known) < _MIN_GENERATIONS and not growing:
-        return quiet
-    rising = growing or any(m.rise.window or m.rise.visible for _, m in known)
-    leak = _sum([outlook_of(s, m.upto) for s, m in known]) if rising else Outlook()
-    left, soonest, latest = _ends(known, limit, leak.rate, leak.gains)
-    if left is None:
-        return quiet
-    return _told(known, quiet, left, left if soonest is None else soonest, latest)
+        return OomForecast(planned=history.total, sentence="no limit known")
+    quiet = OomForecast("none", int(limit.bytes), limit.source, planned=history.total)
+    growth = _growth_of([each for each in told if each[0].lane.private])
+    seen = max(moment.upto for _, moment in known)
+    if seen < _MIN_GENERATIONS and not growth.sure:
+        return replace(quiet, sentence=_not_known(history))
+    ends = _ends(known, limit, growth.rate, growth.gains, growth.shared_bytes)
+    if ends[0] is None:
+        if growth.sure:
+            return replace(quiet, sentence="not expected: memory under the limit does not grow")
+        if seen < MIN_GENERATIONS:
+            return replace(quiet, sentence=_not_known(history))
+        return replace(quiet, sentence="not in sight")
+    return _oom(known, limit, quiet, growth, ends[0], ends)
 
 
-def memory_lasts(known: Sequence[tuple[LaneStudy, Moment]], growth: Interval) -> Ends | None:
+def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
+    """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
+    known = [(study, moment) for study, moment, _ in told if study.lane.private]
+    if not known or not oom.limit_bytes:
+        return None
+    study, moment = known[0]
+    now = float(study.lane.generations[moment.upto - 1])
+    generations = study.remaining(moment.upto)
+    if generations is None:
+        seconds = _seconds_each(study)
+        if seconds is None:
+            return None
+        generations = hours * 3600 / seconds
+    left = None if oom.generation is None else oom.generation.estimate - now
+    return Ahead(oom.limit_bytes, now, generations, left)
+
+
+def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
     """Where memory ends if it goes on to grow so, however far ahead that is; None without a limit.
 
     Growth that speeds up brings the soonest end nearer.
@@ -63,11 +109,64 @@ def memory_lasts(known: Sequence[tuple[LaneStudy, Moment]], growth: Interval) ->
     return _ends(known, limit, growth, sum(outlook_of(s, m.upto).gains for s, m in known))
 
 
+def _growth_of(told: Sequence[Told]) -> _Growth:
+    """Add up the growth that the verdict rests on; of a process without a finding that of a rise that matters."""
+    rates: list[Slope] = []
+    gains = 0.0
+    shared = 0.0
+    for study, moment, standings in told:
+        outlook = outlook_of(study, moment.upto)
+        active = [each for each in standings if each.status in ACTIVE]
+        found = _rate_under_limit(active)
+        if found > 0:
+            rates.append(_carried_on(outlook, found))
+            gains += outlook.gains
+        elif moment.rise.window or moment.rise.visible:
+            rates.append(outlook.rate)
+            gains += outlook.gains
+        # Processes share this memory: it is not added up.
+        shared = max(
+            shared, *(_rate(each) for each in active if each.assessed.channel == SHARED), 0.0
+        )
+    active = [each for _, _, standings in told for each in standings if each.status in ACTIVE]
+    rate = Slope(
+        sum(r.estimate for r in rates) + shared, sum(r.low for r in rates) + shared,
+        sum(r.high for r in rates) + shared, min((r.points for r in rates), default=0),
+    )  # fmt: skip
+    return _Growth(
+        rate, gains,
+        shared_bytes=max(shared_now(s, m.upto) for s, m, _ in told) if shared else 0.0,
+        sure=bool(active),
+        confirmed=any(each.status == "confirmed" for each in active),
+    )  # fmt: skip
+
+
+def _rate_under_limit(active: Sequence[Standing]) -> float:
+    """Bytes per generation that these findings show, of private memory and of children."""
+    return sum(
+        _rate(each)
+        for each in active
+        if each.assessed.channel == PRIVATE or each.assessed.channel in CHILDREN
+    )
+
+
+def _rate(standing: Standing) -> float:
+    return standing.assessed.cause.rate.estimate
+
+
+def _carried_on(outlook: Outlook, found: float) -> Slope:
+    """The rate of the findings, within what different windows say of it; where it speeds up, the rate by now."""
+    rate = outlook.rate
+    if outlook.gains > 0:
+        return rate
+    return Slope(found, min(found, rate.low), max(found, rate.high), rate.points)
+
+
 def _ends(
-    known: Sequence[tuple[LaneStudy, Moment]], limit: Limit, rate: Slope | Interval, gains: float
+    known: Sequence[Known], limit: Limit, rate: Slope | Interval, gains: float, shared: float = 0.0
 ) -> Ends:
     outlooks = [outlook_of(s, m.upto) for s, m in known]
-    headroom = _headroom(known, limit) - sum(o.over for o in outlooks)
+    headroom = _headroom(known, limit, shared) - sum(o.over for o in outlooks)
     scatter = Z_90 * sum(o.spread for o in outlooks)
     filling = [
         (b.remaining_bytes(m.upto), b.fill_rate(m.upto)) for s, m in known for b in s.facts.bounded
@@ -80,33 +179,126 @@ def _ends(
     )
 
 
-def _told(
-    known: Sequence[tuple[LaneStudy, Moment]],
+def _oom(
+    known: Sequence[Known],
+    limit: Limit,
     quiet: OomForecast,
+    growth: _Growth,
     left: float,
-    soonest: float,
-    latest: float | None,
+    ends: Ends,
 ) -> OomForecast:
+    """Return where memory runs out in ``left`` generations, with the risk and the sentence."""
     study, moment = known[0]
+    history = study.history
     now = float(study.lane.generations[moment.upto - 1])
     lived = now - study.lane.generations[0] + 1
-    reach = _REACH * lived
     planned = study.remaining(moment.upto)
-    if left > reach or (planned is not None and left > planned):
-        return quiet
-    latest = min(latest if latest is not None else reach, max(reach, left))
-    generation = Interval(now + left, now + soonest, now + latest)
-    return OomForecast(
-        _risk(left, lived), quiet.limit_bytes, quiet.limit_source, generation,
-        _moments(study, left, soonest, latest),
+    _, soonest, latest = ends
+    soonest = left if soonest is None else min(soonest, left)
+    farthest = max(_LATEST * left, left)
+    latest = farthest if latest is None else max(left, min(latest, farthest))
+    if not growth.sure and left > _REACH * lived:
+        return replace(quiet, sentence=_not_known(history, "the rise did not last long enough"))
+    seconds = _seconds_each(study)
+    at = None if seconds is None else _moments(study, seconds, left, soonest, latest)
+    found = replace(
+        quiet,
+        risk=_risk(
+            _Distance(left, soonest, latest, lived, planned, None if seconds is None else seconds * left),
+            growth.confirmed,
+        ),
+        generation=Interval(now + left, now + soonest, now + latest),
+        at=at,
     )  # fmt: skip
+    if planned is not None and soonest > planned:
+        used = limit.bytes - _left_after(known, limit, growth, planned)
+        return replace(found, sentence=_safe(used, limit))
+    if planned is None and seconds is not None and seconds * soonest > _YEAR_SECONDS:
+        return replace(found, sentence="not within a year at this rate")
+    return replace(found, sentence=oom_sentence(found, history.unit, history.ended))
 
 
-def _risk(left: float, lived: float) -> Risk:
-    share = left / (left + lived)
-    if share <= _CRITICAL or left <= _NEAR:
+@dataclass(frozen=True, slots=True)
+class _Distance:
+    """How far the end of memory is away, in generations; ``seconds`` until the expected one, where time was read."""
+
+    left: float
+    soonest: float
+    latest: float
+    lived: float
+    planned: float | None = None
+    seconds: float | None = None
+
+
+def _risk(end: _Distance, confirmed: bool) -> Risk:
+    """Rate the end by the share of the run's life that is left.
+
+    With a plan, only an end before the planned end is a risk: high at least, however far ahead, where a confirmed
+    leak is sure to reach it. Without one, what lies more than a day ahead is no high risk.
+    """
+    share = end.left / (end.left + end.lived)
+    if end.planned is not None:
+        if end.soonest > end.planned:
+            return "none"
+        if end.left > end.planned:
+            return "low"
+    elif end.seconds is not None and end.seconds > DAY_SECONDS and end.left > _NEAR:
+        return "low" if end.left <= _REACH * end.lived else "none"
+    if share <= _CRITICAL or end.left <= _NEAR:
         return "critical"
-    return "high" if share <= _HIGH else "low"
+    if share <= _HIGH:
+        return "high"
+    if end.planned is not None:
+        return "high" if confirmed and end.latest <= end.planned else "low"
+    near = end.left <= _REACH * end.lived or end.seconds is not None
+    return "low" if near else "none"
+
+
+def oom_sentence(oom: OomForecast, unit: str, ended: bool) -> str:
+    """``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``"""
+    if oom.generation is None:
+        return oom.sentence
+    estimate, low, high = (
+        f"{round(end):,}" for end in (oom.generation.estimate, oom.generation.low, oom.generation.high)
+    )  # fmt: skip
+    plan = ""
+    if oom.planned is not None:
+        is_before = oom.generation.estimate < oom.planned
+        plan = f" of {oom.planned:,}" if is_before else f", after the planned {oom.planned:,},"
+    interval = "" if low == high else f" ({low} to {high})"
+    was = "was forecast " if ended else ""
+    date = f", about {_minute(oom.at.estimate)}" if oom.at is not None and not ended else ""
+    return f"OOM {was}near {unit} {estimate}{plan} at this rate{interval}{date}"
+
+
+def _minute(iso: str) -> str:
+    """``2026-11-26 15:04 UTC``"""
+    return f"{iso[:16].replace('T', ' ')} UTC"
+
+
+def _safe(used: float, limit: Limit) -> str:
+    return (
+        f"not before the planned end ({format_bytes(used)} of {format_bytes(limit.bytes)} by then)"
+    )
+
+
+def _not_known(history: RunHistory, why: str = "") -> str:
+    """What is not known yet of a run that goes on; of one that has ended, with the reason."""
+    reason = why or f"too few {history.unit}s"
+    return f"not known: {reason}" if history.ended else "not known yet"
+
+
+def _left_after(known: Sequence[Known], limit: Limit, growth: _Growth, generations: float) -> float:
+    """Bytes that are still free after so many generations at the expected rate."""
+    outlooks = [outlook_of(s, m.upto) for s, m in known]
+    headroom = _headroom(known, limit, growth.shared_bytes) - sum(o.over for o in outlooks)
+    filled = sum(
+        min(b.remaining_bytes(m.upto), generations * b.fill_rate(m.upto))
+        for s, m in known
+        for b in s.facts.bounded
+    )
+    rise = growth.rate.estimate * generations + growth.gains * generations * generations / 2
+    return max(0.0, headroom - rise - filled)
 
 
 def generations_left(
@@ -131,29 +323,20 @@ def generations_left(
     return None if needed is None else now + needed
 
 
-def _sum(outlooks: Sequence[Outlook]) -> Outlook:
-    rates = [o.rate for o in outlooks]
-    rate = Slope(
-        sum(r.estimate for r in rates), sum(r.low for r in rates), sum(r.high for r in rates),
-        min(r.points for r in rates),
-    )  # fmt: skip
-    return Outlook(rate, sum(o.gains for o in outlooks))
-
-
 def widened(rate: Slope | Interval) -> tuple[float, float]:
     """(low, high) of a rate as they are believed."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)
 
 
-def _headroom(known: Sequence[tuple[LaneStudy, Moment]], limit: Limit) -> float:
+def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> float:
     """Bytes left at the peaks of a generation, not at its quiet end: peaks are what gets a process killed."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
         available = newest(known[0][0].lane, "system.available_bytes")
         if available is not None:
             return available - over
-    return limit.bytes - sum(level_of(s, m.upto) for s, m in known) - over
+    return limit.bytes - sum(level_of(s, m.upto) for s, m in known) - shared - over
 
 
 def _peak_over_floor(study: LaneStudy, moment: Moment) -> float:
@@ -169,15 +352,25 @@ def _peak_over_floor(study: LaneStudy, moment: Moment) -> float:
     return max(overs, default=0.0)
 
 
-def _moments(study: LaneStudy, left: float, soonest: float, latest: float) -> When | None:
+def _seconds_each(study: LaneStudy) -> float | None:
+    """Seconds that one of the newest generations takes; None where time was not read."""
     lane = study.lane
-    times = [lane.time[row] for row in lane.end_rows[-9:]]
-    if len(times) < 2:
+    ends = list(zip(lane.generations, (lane.time[row] for row in lane.end_rows), strict=False))[-9:]
+    each = [(b - a) / (after - before) for (before, a), (after, b) in pairwise(ends)]
+    seconds = median(each) if each else 0.0
+    return seconds if seconds > 0 else None
+
+
+def _moments(
+    study: LaneStudy, seconds: float, left: float, soonest: float, latest: float
+) -> When | None:
+    """The times of the expected, the soonest and the latest end; None where they are too far away for a date."""
+    lane = study.lane
+    last = lane.time[lane.end_rows[-1]]
+    if seconds * left > _YEAR_SECONDS:
         return None
-    each = median([b - a for a, b in pairwise(times)])
-    if each <= 0:
-        return None
-    return When(*(_iso(times[-1] + each * n) for n in (left, soonest, latest)))
+    farthest = last + _LATEST * _YEAR_SECONDS
+    return When(*(_iso(min(farthest, last + seconds * n)) for n in (left, soonest, latest)))
 
 
 def _iso(moment: float) -> str:

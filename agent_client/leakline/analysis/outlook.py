@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .channels import Channel
+from .channels import SHARED, Channel
 from .onset import bend_of
 from .study import LaneStudy
 from .trend import NO_GROWTH, Slope, floor_slope, robust_spread
@@ -22,7 +22,7 @@ _ABOUT_NOW: Final = 16
 _HIGH_READING: Final = 0.75
 # Readings in each half before a rate that grows is believed.
 _MIN_HALF: Final = 8
-# Memory under the same limit, beside what is private. Not what is shared: each process counts the same again.
+# Memory under the same limit, next to private memory. Shared memory counts once for all processes.
 _UNDER_LIMIT: Final = ("children",)
 
 
@@ -60,6 +60,11 @@ def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     first = 0 if bend is None else next((i for i, a in enumerate(x) if a >= bend[0] - 1), 0)
     first = min(first, max(0, upto - _MIN_POINTS))
     return _of_growth(x[first:], y[first:])
+
+
+def shared_now(study: LaneStudy, upto: int) -> float:
+    """Bytes of shared memory at this moment; several processes of a run count the same bytes."""
+    return max((c.values[upto - 1] for c in study.channels if c.name == SHARED), default=0.0)
 
 
 def beside_private(study: LaneStudy) -> list[Channel]:

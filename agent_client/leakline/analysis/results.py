@@ -132,13 +132,19 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class OomForecast:
-    """When memory runs out. ``generation`` and ``at`` are None when nothing points to it."""
+    """When memory runs out, as far ahead as the growth that the verdict rests on leads.
+
+    ``generation`` and ``at`` are None where nothing grows towards the limit. ``planned``: how many generations the run
+    has declared. ``sentence`` is the forecast in the words that every page, message and command shows.
+    """
 
     risk: Risk = "none"
     limit_bytes: int | None = None
     limit_source: Literal["cgroup", "system", "user"] | None = None
     generation: Interval | None = None
     at: Moment | None = None
+    planned: int | None = None
+    sentence: str = "not known yet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
-from .forecast import forecast
+from .forecast import ahead, forecast
 from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
 from .ladder import ACTIVE, GROWING, MIN_GENERATIONS, walk
 from .locations import located
 from .plan import check_bands
-from .priority import DEFAULTS, Priorities
+from .priority import DEFAULTS, Priorities, raised
 from .processes import measured, of_how_many, process_growth
 from .promises import check_promises
-from .results import SEVERITY, Finding, Interval, OomForecast, RuledOut, Status, Verdict
+from .results import SEVERITY, Finding, Interval, RuledOut, Status, Verdict
 from .score import score_of
 from .series import END, MAIN, lanes_of, top_level, with_its_generations
 from .settling import settled
@@ -50,7 +50,7 @@ def examine(
     ``kept``: what examinations of the same run before have left for this one. It saves most of the work and changes
     nothing of the answer.
 
-    ``priorities``: from how much growth on a finding is major, and critical.
+    ``priorities``: from when on a finding is major, and critical.
 
     1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
     merged; 3. the worst of them, or what else is known, is the status of the run.
@@ -109,6 +109,8 @@ def _verdict(
     told = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]
     findings = located(_findings(said, len(told) > 1, priorities), history)
+    oom = forecast(told)
+    findings = raised(findings, ahead(told, oom, priorities.hours), priorities)
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)
@@ -117,13 +119,12 @@ def _verdict(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
         visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
     )  # fmt: skip
-    growing = any(f.status in ACTIVE for f in findings)
     # Children and shared memory that may grow are memory too.
     rising = any(f.status in GROWING for f in findings)
     verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
-        _ruled_out(history, told, findings), _forecast(told, growing),
+        _ruled_out(history, told, findings), oom,
         check_promises(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
         bands=check_bands(history, [s.lane for s in every]),
         budgets=check_budgets(history, every),
@@ -137,10 +138,6 @@ def _verdict(
     )  # fmt: skip
     read = [(s, m) for s, m, _ in told]
     return replace(verdict, checklist=check_list(history, verdict, read))
-
-
-def _forecast(told: Sequence[Told], growing: bool) -> OomForecast:
-    return forecast([s for s, _, _ in told], [m for _, m, _ in told], growing)
 
 
 def _findings(told: Sequence[Told], several: bool, priorities: Priorities) -> list[Finding]:

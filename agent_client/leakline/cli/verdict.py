@@ -27,7 +27,7 @@ from urllib.parse import quote
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import worded
-from ..report.facts import finding_facts, forecast, interval, seen
+from ..report.facts import finding_facts, forecast, interval, is_forecast_known, seen
 from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
@@ -123,7 +123,7 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield ""
     for line in verdict["ruled_out"]:
         yield f"ruled out: {line['phase']}, {line['reason']}"
-    yield from _forecast(verdict["oom"], unit)
+    yield from _forecast(verdict["oom"])
     yield from _course(verdict, unit)
     yield from promised(verdict)
     yield from _checklist(verdict.get("checklist"))
@@ -177,8 +177,7 @@ def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str
             yield f"   {title:<9} {sentence}"
 
 
-def _forecast(oom: Mapping[str, Any], unit: str) -> Iterator[str]:
-    told = forecast(oom, unit)
-    if told and oom["risk"] != "none":
+def _forecast(oom: Mapping[str, Any]) -> Iterator[str]:
+    if is_forecast_known(oom):
         yield ""
-        yield f"memory runs out ({oom['risk']} risk): {told}"
+        yield f"forecast: {forecast(oom)}"

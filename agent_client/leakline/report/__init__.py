@@ -56,8 +56,9 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 def closing_line(path: Path) -> str:
     """One sentence with the verdict of one process, read quickly."""
-    from ..analysis import examine, to_json
-    from ..analysis.wording import worded
+    from ..analysis import examine
+    from ..analysis.results import to_json
+    from ..sizes import with_forecast, worded
 
     header, _ = read_header(path)
     brief = path.stat().st_size > WHOLE_UP_TO_BYTES
@@ -65,7 +66,8 @@ def closing_line(path: Path) -> str:
     end = read_end(path) or {}
     verdict = examine(history_from_batches(header, batches, ended=bool(end)))
     state, reason = (str(end.get(name) or "") for name in ("state", "reason"))
-    return worded(verdict.status, said_at_end(to_json(verdict), state, reason))
+    said = worded(verdict.status, said_at_end(to_json(verdict), state, reason))
+    return with_forecast(said, to_json(verdict.oom))
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:

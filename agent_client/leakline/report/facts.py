@@ -6,6 +6,7 @@ Markdown (`markdown.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -124,14 +125,27 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
     return f"{format_change(growth['estimate'])}{per}{span}"
 
 
-def forecast(oom: Json, unit: str) -> str:
-    """When memory runs out as it goes now; empty where nothing points to it."""
-    if oom["generation"] is None:
-        return ""
-    return (
-        f"{unit} {format_count(oom['generation']['estimate'])}"
-        f" reaches the limit of {format_bytes(oom['limit_bytes'])} ({oom['limit_source']})"
-    )
+def forecast(oom: Json) -> str:
+    """Return when memory runs out, in the sentence of the analysis, and the risk where there is one."""
+    sentence = forecast_sentence(oom)
+    return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
+
+
+def is_forecast_known(oom: Json) -> bool:
+    """Return True if memory has a known limit, so that a line about its end says something."""
+    return oom["limit_bytes"] is not None
+
+
+def forecast_sentence(oom: Json) -> str:
+    """Return when memory runs out; a verdict of an older server has no sentence."""
+    return str(oom.get("sentence") or "not known yet")
+
+
+def forecast_headline(oom: Json) -> tuple[str, str]:
+    """Split the sentence: what is forecast, and at which rate, between which ends and at what time."""
+    sentence = forecast_sentence(oom)
+    found = re.fullmatch(r"(.+?),? (at this rate.*|\(.*\))", sentence)
+    return (found[1], found[2]) if found else (sentence, "")
 
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:

@@ -16,7 +16,7 @@ from ..analysis.wording import (
     worded,
 )
 from ..phases import RESERVED_PHASES
-from .facts import forecast, graph_rates, with_graphs
+from .facts import forecast, graph_rates, is_forecast_known, with_graphs
 
 Json = Mapping[str, Any]
 
@@ -129,9 +129,9 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
     growth = verdict["growth_bytes_per_generation"]
     if growth is not None:
         yield f"growth  {format_change(growth['estimate'])} per {verdict['unit']}", ""
-    told = forecast(verdict["oom"], verdict["unit"])
-    if told:
-        yield f"limit   {told}", _RED if verdict["oom"]["risk"] in ("high", "critical") else ""
+    oom = verdict["oom"]
+    if is_forecast_known(oom):
+        yield f"forecast  {forecast(oom)}", _RED if oom["risk"] in ("high", "critical") else ""
     yield from _table("phase", "newest", "in all", _phases(shown.books), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)

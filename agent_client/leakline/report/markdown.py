@@ -121,12 +121,7 @@ def _tiles(told: RunTold, unit: str) -> Iterator[tuple[str, str]]:
             yield "when", "from the first reading on"
     elif verdict["growth_bytes_per_generation"] is not None:
         yield "how much", f"{interval(verdict['growth_bytes_per_generation'])} per {unit}"
-    yield "forecast", _forecast(verdict["oom"], unit) or "not in sight"
-
-
-def _forecast(oom: Json, unit: str) -> str:
-    told = forecast(oom, unit)
-    return f"{told}, {oom['risk']} risk" if told and oom["risk"] != "none" else told
+    yield "forecast", forecast(verdict["oom"])
 
 
 def _where(finding: Json) -> str:
@@ -319,8 +314,8 @@ def _issue_facts(told: RunTold, unit: str) -> Iterator[tuple[str, str]]:
         yield from _others(verdict, finding)
     elif verdict is not None and verdict["growth_bytes_per_generation"] is not None:
         yield "How much", f"{interval(verdict['growth_bytes_per_generation'])} per {unit}"
-    if verdict is not None and (soon := _forecast(verdict["oom"], unit)):
-        yield "Forecast", soon
+    if verdict is not None and verdict["oom"]["generation"] is not None:
+        yield "Forecast", forecast(verdict["oom"])
     if known := versions(told.environment):
         yield "Versions", known
     if told.origin.link:

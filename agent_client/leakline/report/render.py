@@ -12,7 +12,7 @@ from ..analysis.wording import format_bytes, worded
 from ..banner import OBJECT_ROWS, ObjectCount, banner, gib, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from .build import SECONDS, ObjectChange, ProcessReport, Report, TrendRow
-from .facts import of_process
+from .facts import forecast, of_process
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
@@ -165,6 +165,7 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
+    yield f"   forecast: {forecast(to_json(verdict.oom))}"
     yield from (f"   {line}" for line in course_lines(to_json(verdict), verdict.unit))
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))

@@ -28,7 +28,7 @@ from leakline.kills import said_at_end
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
 from .flapping import HOUR_SECONDS
-from .payload import ExaminedRun, forecast_text, noted, run_facts
+from .payload import ExaminedRun, noted, run_facts
 from .rules import alert_id
 
 OOM: Final = "oom"
@@ -75,7 +75,7 @@ def oom_alert(run: ExaminedRun, told: OomTold | None) -> Alert | None:
         return None
     if told is not None and _is_fresh(told, run) and _RISKS[risk] <= _RISKS.get(told.risk, 0):
         return None
-    summary = f"Risk {risk}: {forecast_text(run.verdict)}"
+    summary = f"Risk {risk}: {run.verdict.oom.sentence}"
     facts = run_facts(OOM_RISK, run, summary, [_SAVE])
     count = 0 if told is None else told.count
     return _alert(OOM_RISK, run, OOM, f"{_attempt(run)} {risk} {count}", facts, expiry(run))

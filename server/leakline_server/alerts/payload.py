@@ -138,7 +138,7 @@ def _facts(
         },
         **_of_finding(finding, run),
         "forecast": {
-            "text": forecast_text(run.verdict),
+            "text": run.verdict.oom.sentence,
             **to_json(run.verdict.oom),
         },
         "advice": list(advice),
@@ -215,21 +215,6 @@ def _how_much(growth: Interval, unit: str) -> str:
 
 def _since(start: Interval | None, unit: str) -> str:
     return "" if start is None else f"since {unit} {start.estimate:.0f}"
-
-
-def forecast_text(verdict: Verdict) -> str:
-    """When memory runs out, as one sentence; what nobody can say yet is not said to be well."""
-    oom = verdict.oom
-    limit = format_bytes(oom.limit_bytes) if oom.limit_bytes else ""
-    if oom.generation is not None:
-        at = f", about {oom.at.estimate}" if oom.at else ""
-        of = f" of {limit}" if limit else ""
-        return f"the limit{of} is reached at {verdict.unit} {oom.generation.estimate:.0f}{at}"
-    if not limit:
-        return "not known: no limit of memory is known"
-    if verdict.status == "learning":
-        return f"not known yet (limit {limit})"
-    return f"the end of memory is not in sight (limit {limit})"
 
 
 def plain(value: Any) -> Any:

@@ -339,9 +339,9 @@ LIVE: Final = {
     "ended": "the run is over",
 }
 PRIORITIES: Final = {
-    "critical": "grows so much that a machine does not last long",
-    "major": "worth stopping for",
-    "minor": "worth mending some day",
+    "critical": "memory runs out before the planned end",
+    "major": "takes much of the limit",
+    "minor": "fits below the limit",
 }
 STATES: Final = {
     "running": "speaks",

@@ -212,7 +212,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         memory=formats.size(run["rss_bytes"]),
         growth=formats.change(growth["estimate"]) if growth else "–",
         per=f"per {run['unit']}" if growth else "",
-        forecast=forecast_text(run["oom"], run["unit"]),
+        forecast=forecast_text(run["oom"]),
         started_at=run["started_at"],
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],

@@ -148,7 +148,10 @@ def _rules(value: Sequence[object]) -> str:
 
 
 def _priorities(limits: Priorities) -> str:
-    return f"major from {formats.size(limits.major_bytes)} on, critical from {formats.size(limits.critical_bytes)} on"
+    return (
+        f"major from {formats.size(limits.major_bytes)} on, critical from {formats.size(limits.critical_bytes)} on; "
+        f"share {formats.percent(limits.share)}, hours {limits.hours:g}"
+    )
 
 
 def _per_project(write: Callable[[float], str], without: str) -> Callable[[PerProject], str]:
@@ -208,5 +211,5 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "LEAKLINE_RULES": "a file with rules of your own",
     "LEAKLINE_LOG_FORMAT": "lines for people, or JSON for machines",
     "LEAKLINE_LOG_LEVEL": "from which level on it writes what it does",
-    "LEAKLINE_PRIORITIES": "from how much growth per generation on a finding is major, and critical",
+    "LEAKLINE_PRIORITIES": "from when on a finding is major, and critical",
 }

@@ -11,9 +11,14 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.analysis.wording import format_range, format_rate, processes_told
+from leakline.analysis.wording import capital, format_range, format_rate, processes_told
+from leakline.report.facts import (
+    forecast_headline,
+    forecast_sentence,
+    role_words,
+    seen,
+)
 from leakline.report.facts import leading_finding as leading_finding
-from leakline.report.facts import role_words, seen
 
 from ..requests import SEARCHED
 from . import formats
@@ -56,6 +61,7 @@ _OUTSIDE: Final = (
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 # Role of the first suspect -> the section that shows it; all others are types.
 _EVIDENCE: Final = {"container": "#containers", "process": "#children"}
+_NO_FORECAST: Final[Json] = {"risk": "none", "limit_bytes": None, "limit_source": None}
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
 
@@ -121,13 +127,13 @@ def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile,
     """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict, unit, over),
+        _forecast_tile(verdict),
     )
 
 
@@ -244,36 +250,23 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
-    oom = (verdict or {}).get("oom") or {"risk": "none", "limit_bytes": None, "generation": None}
+def _forecast_tile(verdict: Json | None) -> Tile:
+    oom = (verdict or {}).get("oom") or _NO_FORECAST
+    value, detail = forecast_headline(oom)
     limit = oom["limit_bytes"]
-    against = (
-        f"limit {formats.size(limit)} ({_source_word(oom.get('limit_source'))})"
-        if limit
-        else "no limit known"
-    )
-    when = oom["generation"]
-    if when is None:
-        value = "Not in sight"
-        if _is_learning(verdict):
-            value = _not_known(over)
-        return Tile("FORECAST", value, against, "#trend")
-    low, high = _whole(when["low"]), _whole(when["high"])
-    detail = f"between {low} and {high} · {against}" if low != high else against
+    against = f"limit {formats.size(limit)} ({_source_word(oom['limit_source'])})" if limit else ""
     return Tile(
         "FORECAST",
-        f"Full at {unit} {_whole(when['estimate'])}",
-        detail,
+        capital(value),
+        " · ".join(filter(None, (detail, against))),
         "#trend",
         _RISK_STATUS.get(oom["risk"]),
     )
 
 
-def forecast_text(verdict_oom: Json | None, unit: str) -> str:
-    """For the list of runs: one line."""
-    if not verdict_oom or verdict_oom.get("generation") is None:
-        return "–"
-    return f"full at {unit} {_whole(verdict_oom['generation']['estimate'])}"
+def forecast_text(oom: Json | None) -> str:
+    """Return the sentence of the analysis, for the list of runs."""
+    return forecast_sentence(oom or _NO_FORECAST)
 
 
 def _source_word(source: str | None) -> str:

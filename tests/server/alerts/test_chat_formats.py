@@ -28,7 +28,7 @@ SAID = {
     "what": "16 trading.TradingEnvironment per generation",
     "how_much": "7.10 GiB per generation (6.90 GiB to 7.30 GiB)",
     "when": "since generation 1",
-    "forecast": "the limit of 64.00 GiB is reached at generation 9, about 2026-01-01T12:00:00Z",
+    "forecast": "OOM near generation 9 at this rate (8 to 11), about 2026-01-01 12:00 UTC",
 }
 ADVICE = "let go of the environments at the end of evaluate_population"
 LINK = "https://leakline.example/runs/r1"

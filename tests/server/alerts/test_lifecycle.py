@@ -47,7 +47,8 @@ KEYS = {
 
 def at_risk(risk: Any, at: str | None = IN_TEN_MINUTES, **more: Any) -> ExaminedRun:
     moment = None if at is None else Moment(at, at, at)
-    oom = OomForecast(risk, int(64 * GIB), "cgroup", Interval(31, 30, 33), moment)
+    said = "OOM near generation 31 of 40 at this rate (30 to 33)"
+    oom = OomForecast(risk, int(64 * GIB), "cgroup", Interval(31, 30, 33), moment, 40, said)
     return replace(RUN, verdict=replace(VERDICT, findings=(FINDING,), oom=oom), **more)
 
 
@@ -97,7 +98,7 @@ def test_a_forecast_says_what_brings_it_about_and_expires_when_its_time_has_come
     facts = json.loads(json.dumps(alert.payload, allow_nan=False))
     assert set(facts) >= KEYS
     assert facts["summary"].startswith(
-        "Risk high: the limit of 64.00 GiB is reached at generation 31"
+        "Risk high: OOM near generation 31 of 40 at this rate (30 to 33)"
     )
     assert facts["where"]["phase"] == "evaluate_population"
     assert facts["what"]["suspects"][0]["name"] == "trading.TradingEnvironment"

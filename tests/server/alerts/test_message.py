@@ -34,7 +34,8 @@ FINDING = Finding(
     phase_path="evaluate_population/run_episode",
 )  # fmt: skip
 OOM = OomForecast(
-    "critical", int(64 * GIB), "cgroup", Interval(9.2, 8, 11), Moment("2026-01-01T12:00:00Z", "…", "…")
+    "critical", int(64 * GIB), "cgroup", Interval(9.2, 8, 11), Moment("2026-01-01T12:00:00Z", "…", "…"),
+    sentence="OOM near generation 9 at this rate (8 to 11), about 2026-01-01 12:00 UTC",
 )  # fmt: skip
 VERDICT = Verdict("r1", "generation", 5, "confirmed", "…", None, 0.93, (FINDING,), oom=OOM)
 RUN = ExaminedRun("r1", "erl-trading", "before-fix", VERDICT, 1_760_000_000.0)
@@ -83,19 +84,13 @@ def test_what_is_unknown_is_null_and_the_sentence_is_still_one(gone: str) -> Non
         run=replace(RUN, verdict=replace(VERDICT, oom=OomForecast())),
     )
     assert "None" not in json.dumps(sent)
-    assert sent["data"]["forecast"]["text"] == "not known: no limit of memory is known"
+    assert sent["data"]["forecast"]["text"] == "not known yet"
 
 
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        ("learning", "not known yet (limit 64.00 GiB)"),
-        ("suspected", "the end of memory is not in sight (limit 64.00 GiB)"),
-    ],
-)
-def test_of_a_run_too_short_to_judge_no_forecast_is_told(status: Any, text: str) -> None:
-    verdict = replace(VERDICT, status=status, oom=OomForecast("none", 64 * 2**30, "cgroup"))
-    assert message(run=replace(RUN, verdict=verdict))["data"]["forecast"]["text"] == text
+def test_the_forecast_of_a_message_is_the_sentence_of_the_analysis() -> None:
+    oom = OomForecast("none", 64 * 2**30, "cgroup", sentence="not before the planned end")
+    sent = message(run=replace(RUN, verdict=replace(VERDICT, oom=oom)))
+    assert sent["data"]["forecast"]["text"] == "not before the planned end"
 
 
 @pytest.mark.parametrize(("count", "text"), [(1.0, "1 more entry in"), (2.0, "2 more entries in")])
@@ -140,7 +135,7 @@ def test_everything_the_contract_asks_for_is_there() -> None:
     assert data["when"]["started_at_generation"] == {"estimate": 1, "low": 1, "high": 2}
     assert data["forecast"]["generation"]["estimate"] == 9.2
     assert data["forecast"]["text"] == (
-        "the limit of 64.00 GiB is reached at generation 9, about 2026-01-01T12:00:00Z"
+        "OOM near generation 9 at this rate (8 to 11), about 2026-01-01 12:00 UTC"
     )
     assert data["advice"] == ["let go of the environments at the end of evaluate_population"]
     assert data["link"] == "https://leakline.example/runs/r1"

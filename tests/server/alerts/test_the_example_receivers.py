@@ -34,7 +34,7 @@ FACTS = {
     "what": {"text": "16 trading.TradingEnvironment per generation"},
     "how_much": {"text": "7.10 GiB per generation"},
     "when": {"text": "since generation 1"},
-    "forecast": {"text": "the end of memory is not in sight (limit 64.00 GiB)"},
+    "forecast": {"text": "not in sight"},
     "advice": ["let go of the environments", "see the holders"],
     "link": "/runs/r1",
 }
@@ -45,7 +45,7 @@ PRINTED = [
     "  what:       16 trading.TradingEnvironment per generation",
     "  how much:   7.10 GiB per generation",
     "  since when: since generation 1",
-    "  forecast:   the end of memory is not in sight (limit 64.00 GiB)",
+    "  forecast:   not in sight",
     "  advice:     let go of the environments",
     "  advice:     see the holders",
     "  https://leakline.example/runs/r1",
