@@ -1,7 +1,8 @@
 """When a census is worth its price, and how it is taken: in one piece, in slices beside the training thread, or not.
 
-Soon while something rises, ever more seldom while nothing does. In one piece where the training thread then stands
-still for no longer than the budget's pause; the native module can do larger heaps in slices, the pure census cannot.
+Soon while something rises, regularly while memory does, ever more seldom while nothing does. In one piece where the
+training thread then stands still for no longer than the budget's pause; the native module can do larger heaps in
+slices, the pure census cannot.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
+# While memory rises, whatever is counted in between.
+LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
 
@@ -79,19 +82,26 @@ class CensusPlan:
         known = next(iter(self._seconds_per_block.values()), unknown)
         return self._blocks() * self._seconds_per_block.get(way, known)
 
-    def due(self, rising: bool) -> Way | None:
-        """Once per generation end: is it time, is there budget, and how is it taken?"""
+    def due(self, rising: bool, memory_rises: bool = False) -> Way | None:
+        """Return how a census is taken if it is time for one and there is budget. Called once per generation end.
+
+        ``rising``: something that is counted rises and is worth a look; ``memory_rises``: private memory does.
+        """
         self._ends += 1
         self._since += 1
         if rising:
             self._gap = min(self._gap, 2)
+        elif memory_rises:
+            self._gap = min(self._gap, LONGEST_GAP_WHILE_MEMORY_RISES)
         if self._since < self._gap:
             return None
         way = self.way()
         if way is None or self.is_set_up:
             return way
         expected = self.expected_seconds(way)
-        allowed = self._governor.allows("census", expected_seconds=expected, routine=not rising)
+        allowed = self._governor.allows(
+            "census", expected_seconds=expected, routine=not (rising or memory_rises)
+        )
         return way if allowed else None
 
     def begun(self) -> None:

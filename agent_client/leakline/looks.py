@@ -31,6 +31,7 @@ from .probes.sampled import take_sample
 from .probes.storages import tensor_types
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
+from .rising_memory import RisingMemory
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import (
@@ -114,6 +115,7 @@ class Looks:
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._sampled, self._sampled_guard = SampledGrowth(), Guard("the sampled census")
         self._sampled_rhythm, self._samples_rise = Rhythm(*SAMPLED_GAPS), False
+        self._memory = RisingMemory()
         # How often doubts were settled while the program was young.
         self._settled = 0
         # Holders of tensors were searched for. Whether those hold graphs is looked at after it, for that makes
@@ -165,7 +167,9 @@ class Looks:
         self._follow(measured)
         rising = rising or self._samples_rise
         # What was asked for and is in doubt is a reason to count, too.
-        way = self.plan.due(rising or self._types.is_in_doubt())
+        way = self.plan.due(
+            rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
+        )
         if way == "whole":
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
@@ -187,6 +191,12 @@ class Looks:
         if way == "slices" and self._beside.is_free:
             with self._guard:
                 self._beside.offer("census", self._begin_census(rising))
+
+    def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
+        private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
+        return private is not None and self._memory.note(
+            private + samples.get("process.swap_bytes", 0)
+        )
 
     @property
     def turn(self) -> AbstractContextManager[Any]:

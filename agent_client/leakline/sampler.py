@@ -31,6 +31,7 @@ from .snapshot import Number
 
 if TYPE_CHECKING:
     from .probes.child_names import ChildNames
+    from .probes.child_sizes import ChildSizes
 
 # Which probes are asked at which moment.
 NESTED: Final = ("process", "cuda", "mps", "types")
@@ -45,6 +46,8 @@ FAILURES_LIMIT: Final = 3
 # A reading dearer than this is asked at generation ends only, and by budget.
 DEAR_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
+# Of the budget that is left to children, what one reading spends on exact sizes: so they are read at many moments.
+CHILDREN_PART_OF_ROOM: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -90,12 +93,13 @@ class Sampler:
         self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
         self._looks = Looks(governor, self._types, self._containers, blocks.recent)
+        self._children = _Children(governor)
         self._probes = {
             name: Probe(name, read)
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
-                ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", _Children().read),
+                ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", self._children.read),
                 ("types", self._types.read), ("containers", self._containers.read),
                 ("tracked", self._read_tracked),
             )
@@ -270,10 +274,12 @@ def _read_mps() -> dict[str, Number]:
 
 
 class _Children:
-    """The children, with the names that they had until now."""
+    """The children, with the names and sizes that they had until now."""
 
-    def __init__(self) -> None:
+    def __init__(self, governor: Governor) -> None:
+        self._governor = governor
         self._names: ChildNames | None = None
+        self._sizes: ChildSizes | None = None
 
     def read(self) -> dict[str, Number]:
         """Looking for children means reading every process of the machine; the kernel knows at once of none."""
@@ -284,7 +290,9 @@ class _Children:
                 return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
         # Most programs have none.
         from .probes.child_names import ChildNames
-        from .probes.children import read_children
+        from .probes.children import child_sizes, read_children
 
-        self._names = self._names or ChildNames()
-        return read_children(names=self._names)
+        self._names, self._sizes = self._names or ChildNames(), self._sizes or child_sizes()
+        seconds = self._governor.room("children") * CHILDREN_PART_OF_ROOM
+        seconds = max(0.0, min(seconds, self._governor.max_pause_seconds))
+        return read_children(names=self._names, sizes=self._sizes, seconds=seconds)

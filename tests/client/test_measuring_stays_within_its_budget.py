@@ -27,6 +27,7 @@ from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
 from leakline.growth import LIBRARY_RISE_BEFORE_HOLDERS, TypeGrowth
 from leakline.news import FASTER, NEWS_FOR, News
 from leakline.probes.census import take_census
+from leakline.rising_memory import RisingMemory
 from leakline.sampler import Sampler
 from leakline.snapshot import Snapshot
 
@@ -224,6 +225,38 @@ def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_doe
     assert gaps[0] <= 2
     assert max(gaps) == LONGEST_GAP
     assert 80 in taken
+
+
+def test_the_heap_is_scanned_regularly_while_memory_rises_within_the_budget() -> None:
+    for share, most in ((1.0, 40), (0.0001, 8)):
+        clock = Clock()
+        governor = Governor(share, 0.1, clock, clock)
+        plan = CensusPlan(governor, blocks=lambda: 1000)
+        taken = []
+        for generation in range(100):
+            clock.now += 1
+            if plan.due(False, memory_rises=generation >= 20):
+                governor.charge("census", 0.005)
+                plan.taken(500, 0.005, False)
+                taken.append(generation)
+        late = [generation for generation in taken if generation >= 24]
+        assert len(late) <= most
+        if share == 1.0:
+            assert max(after - before for before, after in pairwise(late)) <= 3
+            assert late[-1] >= 97
+
+
+def test_memory_rises_where_its_lows_do_whatever_swings_above_them() -> None:
+    def last(readings: list[float]) -> bool:
+        memory = RisingMemory()
+        return [memory.note(reading * 2**20) for reading in readings][-1]
+
+    assert last([200 + 5 * i for i in range(8)])
+    assert last([200 + 5 * i + 40 * (i % 4 == 3) for i in range(24)])
+    assert not last([200 + 40 * (i % 4 == 3) for i in range(24)])
+    assert not last([200 + 40 * (i % 2) + 0.2 * i for i in range(24)])
+    assert not last([200 + 5 * min(i, 10) for i in range(24)])
+    assert not last([200 + 5 * i for i in range(7)])
 
 
 def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:

@@ -28,6 +28,7 @@ from leakline.probes.child_names import (
     wanted_of_command,
     wanted_of_given,
 )
+from leakline.probes.child_sizes import Child, ChildSizes, Size
 from leakline.probes.process import PROC, psutil_or_none
 from leakline.snapshot import Number
 
@@ -42,7 +43,6 @@ _STARTED_FIELD: Final = 19
 _Rank = tuple[bytes, ...]
 # Role -> process id -> the rank that it was started with.
 _Roles = dict[str, dict[int, _Rank]]
-_Size = tuple[int, int]  # proportional and unique bytes
 
 
 class _Process(NamedTuple):
@@ -56,28 +56,46 @@ class _Process(NamedTuple):
         """When it was started: with the pid, what no other process has."""
         return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
+    @property
+    def identity(self) -> Child:
+        return Child(self.pid, int(self.born), self.parent, self.name)
+
 
 def read_children(
-    proc: Path = PROC, parent: int | None = None, names: ChildNames | None = None
+    proc: Path = PROC,
+    parent: int | None = None,
+    names: ChildNames | None = None,
+    sizes: ChildSizes | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Number]:
     """``children.*`` of all descendants, in all, by role and one by one: how many, and their proportional and unique
-    bytes. ``names``: who had which name until now; the caller keeps it from one reading to the next.
+    bytes. ``names``: who had which name until now, ``sizes``: what was read of whom; the caller keeps them from one
+    reading to the next.
 
-    The cost grows with their memory (about 10 ms per GB), so the caller asks by budget. Bytes are absent when no
-    child could be read, and a role is absent when no child has it.
+    ``seconds``: how long to read exact sizes, which cost about 10 ms per GB; None: of all. Bytes are absent when no
+    child could be read, or one is not known yet, and a role is absent when no child has it.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
         return _by_psutil(names)
     root = os.getpid() if parent is None else parent
     children = list(_descendants(proc, root))
-    sizes = {child.pid: _read_rollup(f"{proc}/{child.pid}") for child in children}
-    samples = _summed("children", list(sizes.values()))
+    of_each = (sizes or child_sizes(proc)).read([child.identity for child in children], seconds)
     roles = _by_role(proc, root, children)
+    named = _named(proc, children, roles, names)
+    if of_each is None:
+        counts = {f"children.{role}.count": len(pids) for role, pids in roles.items()}
+        return {"children.count": len(children), **counts}
+    samples = _summed("children", list(of_each.values()))
     for role, pids in roles.items():
-        samples.update(_summed(f"children.{role}", [sizes[pid] for pid in pids]))
-    samples.update(_one_by_one(_named(proc, children, roles, names), sizes, names))
+        samples.update(_summed(f"children.{role}", [of_each[pid] for pid in pids]))
+    samples.update(_one_by_one(named, of_each, names))
     return samples
+
+
+def child_sizes(proc: Path = PROC) -> ChildSizes:
+    """Return what a caller keeps from one reading to the next."""
+    return ChildSizes(proc, lambda pid: _read_rollup(f"{proc}/{pid}"))
 
 
 def _named(
@@ -113,7 +131,7 @@ def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int
 
 
 def _one_by_one(
-    named: dict[int, str | None], sizes: dict[int, _Size | None], names: ChildNames
+    named: dict[int, str | None], sizes: dict[int, Size | None], names: ChildNames
 ) -> dict[str, Number]:
     """The largest by name, and all others together where there are more."""
     found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
@@ -128,7 +146,7 @@ def _one_by_one(
     return samples
 
 
-def _summed(name: str, sizes: list[_Size | None]) -> dict[str, Number]:
+def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
     samples: dict[str, Number] = {f"{name}.count": len(sizes)}
     known = [size for size in sizes if size is not None]
     if known or not sizes:
@@ -242,7 +260,7 @@ def _by_psutil(names: ChildNames) -> dict[str, Number]:
     names.keep(keys.values())
     given = given_names()
     named: dict[int, str | None] = {}
-    sizes: dict[int, _Size | None] = {}
+    sizes: dict[int, Size | None] = {}
     for child in children:
         try:
             unique, command = child.memory_full_info().uss, child.name()
