@@ -12,10 +12,13 @@ from typing import Final
 from weakref import ref
 
 from .news import News
+from .probes.arrays import array_types
 from .probes.classes import ClassCounts, Rows
 from .probes.names import is_class, is_heap_type, type_name
+from .probes.native_memory import hides_memory
 from .probes.program import is_user_class
-from .probes.watched import known_to_pile_up, piling_in_census
+from .probes.storages import tensor_types
+from .probes.watched import is_known_to_pile_up, known_to_pile_up, piling_in_census
 from .snapshot import Number
 
 SENT_TYPES_LIMIT: Final = 128
@@ -43,6 +46,20 @@ TAKEN_BACK: Final = 0.5
 SEARCH_AGAIN_AFTER: Final = 8
 
 
+# Bytes that a type must gain from census to census, and how often in a row, to be searched for what grows larger.
+GROWS_LARGER_BYTES: Final = 1 << 20
+GROWS_LARGER_TIMES: Final = 2
+
+
+@dataclass(slots=True)
+class Size:
+    """Bytes of a type at the newest census, and in how many in a row those rose while their number did not."""
+
+    count: int
+    bytes: int
+    times: int = 0
+
+
 @dataclass(slots=True)
 class Rise:
     """How a class has grown over the generation ends."""
@@ -58,6 +75,8 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
+    # Memory that no size tells: a few are enough of handles.
+    hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)
 
@@ -79,11 +98,12 @@ class Rise:
         least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
         enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
         many = self.highest - self.loaded >= enough
-        return self.is_own or (many and not self.is_entry)
+        return self.is_own or self.hides_memory or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
         """Of libraries only after a while: they load more of themselves at first."""
-        long = self.is_own or self.holds_memory or self.rises >= LIBRARY_RISES
+        few = self.is_own or self.holds_memory or self.hides_memory
+        long = few or self.rises >= LIBRARY_RISES
         return long and self.matters()
 
 
@@ -102,6 +122,8 @@ class TypeGrowth:
         self._untold_at_zero: list[str] = []
         # Names of all types of the last census, static ones included.
         self._seen: dict[str, int] = {}
+        # By name, of the types whose instances can grow.
+        self._sizes: dict[str, Size] = {}
         self.calibrations = 0
 
     def ask(self, name: str) -> None:
@@ -117,6 +139,27 @@ class TypeGrowth:
         known = {*self._counts.names(), *self._seen}
         ending = [full for full in known if full.endswith(f".{name}")]
         return min(ending, key=lambda full: (len(full), full), default=None)
+
+    def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
+        """A census has counted everything: (name, count, bytes) of each type."""
+        for name, count, size in rows:
+            if size is None or name not in _can_grow():
+                continue
+            known = self._sizes.setdefault(name, Size(count, size))
+            grows = size - known.bytes >= GROWS_LARGER_BYTES and count <= known.count
+            known.times = known.times + 1 if grows else 0
+            known.count, known.bytes = count, size
+
+    def grows_larger(self) -> type | None:
+        """The type whose instances grow larger, once it has been long enough; None while there is none."""
+        for name, size in self._sizes.items():
+            if size.times >= GROWS_LARGER_TIMES:
+                return _can_grow().get(name)
+        return None
+
+    def searched_largest(self, kind: type) -> None:
+        """Begin anew: the type is searched again after it has grown as long once more."""
+        self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
         """References to every class by its address, as a census in slices begins."""
@@ -275,6 +318,7 @@ class TypeGrowth:
             rise = self._rises[name] = Rise(
                 ref(cls), before, before, is_static=not is_heap_type(cls), is_own=is_user_class(cls),
                 holds_memory=name in _HOLDS_MEMORY, is_entry=name in _NOT_SEARCHED,
+                hides_memory=hides_memory(cls) or is_known_to_pile_up(name),
             )  # fmt: skip
         if rise.cls() is not cls:
             # The newest of its name: an older one may be gone.
@@ -305,17 +349,24 @@ class TypeGrowth:
             self._growing, self._rows = chosen, None
 
 
+def _can_grow() -> dict[str, type]:
+    """By name, the types whose instances a census measures, whatever they have grown to."""
+    kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
+    return {type_name(kind): kind for kind in kinds}
+
+
 def _key(name: str) -> str:
     """The series of a type's count."""
     return f"type.{name}.count"
 
 
 def _static_class(name: str) -> type | None:
-    """The class of this full name when it is one that an extension made; those of the language hold nothing alone."""
+    """Return the class of this full name if an extension made it, and it may hold something by itself."""
     module, _, qualified = name.rpartition(".")
     found = getattr(sys.modules.get(module), "__dict__", {}).get(qualified) if module else None
-    known = found is not None and is_class(type(found)) and not is_heap_type(found)
-    return found if known and module not in sys.stdlib_module_names else None
+    if found is None or not is_class(type(found)) or is_heap_type(found):
+        return None
+    return found if module not in sys.stdlib_module_names or hides_memory(found) else None
 
 
 def _is_ours(cls: type) -> bool:

@@ -7,6 +7,7 @@ keeps all of them says more than the one helper that each of them has.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,8 @@ from types import FrameType
 from typing import Any, Final
 from weakref import ref
 
-from leakline.probes.deep import GraphsMet, marginal_bytes, parts_without_graphs
+from leakline.probes.census import LARGE_FLOOR_BYTES
+from leakline.probes.deep import GraphsMet, marginal_bytes, own_bytes, parts_without_graphs
 from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.listed import listed_objects
@@ -49,6 +51,8 @@ _WIDTH_NATIVE: Final = 1_024
 # Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
+# Instances of a type among which the largest is looked for.
+_MANY: Final = 4_096
 _OBJECTS_SIZED: Final = 4_000
 _SIZING_SECONDS: Final = 0.01
 _GOLDEN: Final = 0.618034
@@ -83,28 +87,81 @@ def find_holders(
     """
     started = clock()
     here = frame or sys._getframe(1)
-
-    def is_late() -> bool:
-        return clock() - started > budget_seconds * _PATHS_SHARE
-
     totals, samples = _samples(types)
+    return _search(
+        types,
+        totals,
+        samples,
+        here,
+        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
+        lambda _, ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
+    )
+
+
+def find_holder_of_largest(
+    kind: type,
+    budget_seconds: float,
+    frame: FrameType | None = None,
+    clock: Callable[[], float] = thread_time,
+    *,
+    near_only: bool = False,
+) -> list[FoundHolder]:
+    """Return what keeps the largest object of exactly this type alive, without a size of what one more would add.
+
+    For a tensor, an array or a container that grows: there are no more of them. Empty when none is large.
+    ``near_only``: look near the roots of the program, which takes two milliseconds, and not through the heap.
+    """
+    started = clock()
+    here = frame or sys._getframe(1)
+    samples = _largest(kind, here, near_only)
+    return _search(
+        [kind],
+        [1],
+        samples,
+        here,
+        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
+        lambda _name, _ones: None,
+        near_only,
+    )
+
+
+def _search(
+    types: Sequence[type],
+    totals: Sequence[int],
+    samples: list[Any],
+    here: FrameType,
+    is_late: Callable[[], bool],
+    size_of: Callable[[str, list[Any]], int | None],
+    near_only: bool = False,
+) -> list[FoundHolder]:
+    """Climb from these samples, ``SAMPLES`` places for each type, and empty the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
     # From here on the search has the only references of ours: what else refers to a sample is the program's.
-    del samples
+    samples.clear()
     search.climb_near(_near(here), is_late)
-    while not is_late() and (targets := search.wanted()):
+    while not near_only and not is_late() and (targets := search.wanted()):
         pairs, is_whole = _pairs(targets)
         near = _near(here)
         search.give(pairs, near, is_whole)
         del pairs, targets
         search.climb_near(near, is_late)
         del near
-    return _told(
-        [type_name(cls) for cls in types],
-        totals,
-        search,
-        lambda _, ones: marginal_bytes(ones, lambda: clock() - started > budget_seconds),
-    )
+    return _told([type_name(cls) for cls in types], totals, search, size_of)
+
+
+def _largest(kind: type, here: FrameType, near_only: bool) -> list[Any]:
+    """The largest object of a type in the first of ``SAMPLES`` places, if it is large at all."""
+    ones = [] if near_only else next(_instances([kind], _MANY))[1]
+    near = _near(here)
+    # Those near the roots come on top: of a hundred thousand strings only a part was looked at.
+    variables = [one for found in locals_of_threads(here).values() for one in found.read().values()]
+    ones += [one for one in (*variables, *gc.get_referents(*near.objects)) if type(one) is kind]
+    del variables
+    sizes = [own_bytes(one) for one in ones]
+    most = max(sizes, default=0)
+    if most < LARGE_FLOOR_BYTES:
+        return []
+    return [ones[sizes.index(most)], *[None] * (SAMPLES - 1)]
 
 
 def can_search_in_slices() -> bool:
@@ -339,11 +396,11 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
     return totals, samples
 
 
-def _instances(types: Sequence[type]) -> Iterator[tuple[int, list[Any]]]:
+def _instances(types: Sequence[type], each: int = SAMPLES) -> Iterator[tuple[int, list[Any]]]:
     """Of each type how many there are, and some or all of them, oldest first."""
     module = native_look()
     if module is not None:
-        look = module.InstancePass(tuple(types), SAMPLES)
+        look = module.InstancePass(tuple(types), each)
         look.step(-1.0)
         yield from look.result()
         return

@@ -21,7 +21,12 @@ from .census_plan import DEADLINE_SECONDS, CensusPlan
 from .following import Following
 from .growth import TypeGrowth
 from .guard import Guard
-from .holders import FoundHolder, SlicedHolderSearch, find_holders
+from .holders import (
+    FoundHolder,
+    SlicedHolderSearch,
+    find_holder_of_largest,
+    find_holders,
+)
 from .probes.census import SlicedCensus, count_tracked, look_at_tensors, take_census
 from .probes.census_result import CensusResult, SlicedResult
 from .probes.containers import ContainerWatch
@@ -245,6 +250,7 @@ class Looks:
         self._tell(measured, result)
         if is_whole:
             self._types.calibrate(result.counts)
+            self._types.note_sizes(result.rows_by_type())
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
 
@@ -285,10 +291,16 @@ class Looks:
         if result is None:
             return
         self._tell(measured, result)
-        is_moment = self._census_seconds <= MOMENT_PART * self._generation_seconds
-        if is_moment and self._sees_the_same_heap():
+        if not self._sees_the_same_heap():
+            return
+        if self._census_seconds <= self._generation_seconds:
+            self._types.note_sizes(result.rows_by_type())
+        if self._census_seconds <= MOMENT_PART * self._generation_seconds:
             # What is counted at every phase end is younger than this census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
+        elif self._census_seconds <= self._generation_seconds:
+            # What lasts is in it once: enough for bytes, which are compared over many generations.
+            measured.samples = {**result.sizes(), **measured.samples}
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
         measured.census = result.to_census(0, TYPES_IN_CENSUS)
@@ -373,6 +385,8 @@ class Looks:
     def _find_holders(self, measured: Measured) -> None:
         classes = self._types.to_search(CLASSES_PER_SEARCH)
         way = self.plan.way()
+        if way is not None and not self.plan.only_beside:
+            self._find_largest(measured)
         if not classes or way is None:
             return
         if self._must_search_beside():
@@ -381,6 +395,16 @@ class Looks:
             with self._holder_guard, self._governor.measuring("holders"):
                 self._searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
+                measured.holders += _told_of(found)
+
+    def _find_largest(self, measured: Measured) -> None:
+        """What holds a tensor, an array or a container that grows: there are no more of its type to sample."""
+        kind = self._types.grows_larger()
+        if kind is not None and self._governor.allows("holders", HOLDER_SECONDS):
+            with self._holder_guard, self._governor.measuring("holders"):
+                self._types.searched_largest(kind)
+                near_only = self._must_search_beside()
+                found = find_holder_of_largest(kind, HOLDER_SECONDS, near_only=near_only)
                 measured.holders += _told_of(found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:

@@ -36,10 +36,10 @@ from leakline.analysis.history import Expectation, Value
 from leakline.analysis.seldom_counted import (
     _ends,
     _explains,
+    _grow_larger,
     _growth,
     _in_step,
     _read,
-    _rises,
     with_seldom_counted,
 )
 from leakline.analysis.study import (
@@ -435,9 +435,22 @@ def test_readings_are_told_with_their_positions() -> None:
     assert _read(READ, 2, 3) == ([], [])
 
 
-@pytest.mark.parametrize(("values", "rises"), [([1, 2, 3], True), ([1, 1, 2], False), ([5], True)])
-def test_a_count_rises_between_any_two_looks(values: list[float], rises: bool) -> None:
-    assert _rises(values) == rises
+@pytest.mark.parametrize(
+    ("counts", "sizes", "larger"),
+    [
+        ([1, 1], [10, 20], True),
+        ([100, 90], [10, 20], True),
+        ([100, 109], [10, 20], True),
+        ([100, 111], [10, 20], False),
+        ([100, 200], [10, 20], False),
+        ([0, 5], [0, 20], False),
+    ],
+    ids=["as many", "fewer", "a few more", "more", "each as large", "from nothing"],
+)
+def test_objects_grow_larger_where_hardly_more_of_them_come(
+    counts: list[float], sizes: list[float], larger: bool
+) -> None:
+    assert _grow_larger(counts, sizes) == larger
 
 
 @pytest.mark.parametrize(
@@ -565,7 +578,7 @@ def test_what_has_a_name_or_lies_elsewhere_is_not_named_anew() -> None:
         ([2, 9, 23], {}, True),
         ([2, 23], {}, False),
         ([1, 2, 23], {}, False),
-        ([2, 9, 23], {"counts": [0, 5, 5]}, False),
+        ([2, 9, 23], {"counts": [0, 5, 5]}, True),
         ([2, 9, 23], {"sizes": [0, 13_999, 100_000]}, False),
         ([2, 9, 23], {"sizes": [0, 14_000, 100_000]}, True),
     ],

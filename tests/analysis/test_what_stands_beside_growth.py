@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pieces import ends_history, study_of
 
 from leakline.analysis import RunHistory
 from leakline.analysis.attribution import Cause, Memory
@@ -258,10 +259,9 @@ def test_a_handle_rises_in_the_phase_as_far_as_both_are_known(
     assert _goes_with(assessed(phase=own), candidate(phase=theirs)) is goes
 
 
-def test_a_handle_has_risen_three_times_and_is_an_object() -> None:
+def test_a_handle_has_risen_three_times() -> None:
     assert _goes_with(assessed(), candidate(grown=growth(rises=3)))
     assert not _goes_with(assessed(), candidate(grown=growth(rises=2)))
-    assert not _goes_with(assessed(), candidate(role="container"))
     assert not _goes_with(assessed(start=None), candidate())
 
 
@@ -269,41 +269,85 @@ def names_of(found: Sequence[Assessed]) -> list[list[str]]:
     return [[member.name for member in a.cause.members] for a in found]
 
 
-def test_the_likeliest_handle_is_named_and_of_those_alike_the_one_that_grows_most() -> None:
+def merged(found: Sequence[Assessed], candidates: Sequence[Candidate]) -> list[Assessed]:
+    """With no memory read, so that nothing speaks against a candidate that begins in time."""
+    return with_handles(study_of(ends_history({"x": [1, 2, 3]})), found, candidates, 3)
+
+
+def test_of_several_handles_the_one_that_owns_the_others_is_named() -> None:
     file, socket = candidate(), candidate("socket.socket", grown=growth(9))
-    assert names_of(with_handles([assessed()], [socket, file])) == [["io.FileIO"]]
-    more = candidate("other.FileIO", grown=growth(3))
-    assert names_of(with_handles([assessed()], [file, more])) == [["other.FileIO"]]
-    # A process holds no native memory, but children.
+    assert names_of(merged([assessed()], [socket, file])) == [["io.FileIO"]]
+    session = replace(
+        candidate("app.Session", grown=growth(2)), family="object", holder="app.all[*]"
+    )
+    inner = replace(
+        candidate("db.Cursor", grown=growth(1)), family="object", holder="app.Session.cursor"
+    )
+    assert names_of(merged([assessed()], [file, inner, session])) == [["app.Session"]]
+
+
+def test_processes_hold_children_and_no_native_memory() -> None:
     process = candidate("multiprocessing.Process")
-    assert names_of(with_handles([assessed()], [process])) == [[]]
-    assert names_of(with_handles([assessed(kind="children")], [process])) == [
+    worker = candidate("app.Worker")
+    assert names_of(merged([assessed(kind="children")], [worker, process])) == [
         ["multiprocessing.Process"]
     ]
+    assert names_of(merged([assessed(kind="children")], [worker])) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "named"),
+    [
+        ({"name": "tqdm.std.Unit"}, "native", False),
+        ({"name": "cv2.VideoCapture", "family": "object"}, "native", False),
+        ({"name": "cv2.VideoCapture", "family": "object", "holder": "app.all[*]"}, "native", True),
+        ({"name": "app.Record", "family": "object", "holder": "app.all[*]", "deep": True,
+          "bytes_rate": 300.0}, "native", False),
+        ({"name": "float", "family": "plain"}, "native", False),
+        ({"name": "torch.Tensor", "family": "tensor", "deep": True, "bytes_rate": 64.0}, "native", False),
+        ({"name": "torch.Tensor", "family": "tensor", "deep": True, "bytes_rate": 64.0},
+         "allocator_retained", True),
+        ({"name": "torch.Tensor", "family": "graph"}, "native", True),
+        ({"name": "app.losses", "family": "container", "role": "container", "bytes_rate": 32.0},
+         "native", False),
+        ({"name": "app.opened", "family": "container", "role": "container"}, "native", True),
+    ],
+    ids=["a class of a library", "not looked at", "a handle", "a record", "numbers", "tensors", "that pin holes",
+         "graphs", "a list of numbers", "a list of handles"],
+)  # fmt: skip
+def test_what_is_known_whole_is_not_named_for_memory_nobody_sees(
+    kept: dict[str, Any], kind: str, named: bool
+) -> None:
+    one = replace(candidate(), **kept)
+    expected = [[one.name]] if named else [[]]
+    assert names_of(merged([assessed(kind=kind)], [one])) == expected
 
 
 def test_what_a_handle_stands_for_is_told_once_and_with_its_container() -> None:
     file = candidate(phase="train", grown=growth(pattern="constant", start=11))
-    kept = candidate("app.files", role="container")
-    other = candidate("app.others", role="container", grown=growth(3))
+    kept = replace(candidate("app.files", role="container"), family="container")
+    other = replace(candidate("app.others", role="container", grown=growth(3)), family="container")
     idle = assessed(file, kind="objects", rate=0.1)
-    weighty = assessed(file, kind="objects", rate=9)
-    (named,) = with_handles([assessed(), idle], [file, kept, other])
+    (named,) = merged([assessed(), idle], [file, kept, other])
+    assert names_of([named]) == [["io.FileIO"]]
+    (named,) = merged([assessed()], [file, kept, other])
     assert names_of([named]) == [["io.FileIO", "app.files"]]
-    assert (named.cause.kind, named.cause.place.phase, named.start) == (
-        "objects",
-        "train",
-        (11, 10, 12),
-    )
+    assert (named.cause.kind, named.cause.place.phase, named.cause.behind) == (
+        "objects", "train", "native",
+    )  # fmt: skip
+    assert named.start == (11, 10, 12)
     assert named.witnesses == frozenset({"counts", "steady"})
-    assert len(with_handles([assessed(), weighty], [file])) == 2
     # What nothing stands for stays, however little it is.
-    assert with_handles([idle], [file]) == [idle]
-    (unsteady,) = with_handles(
-        [assessed(phase="evolve", kind="shared_memory")], [candidate("x.mmap")]
-    )
+    assert merged([idle], [file]) == [idle]
+    (unsteady,) = merged([assessed(phase="evolve", kind="shared_memory")], [candidate("x.mmap")])
     assert (unsteady.cause.kind, unsteady.cause.place.phase) == ("shared_memory", "evolve")
     assert unsteady.witnesses == frozenset({"counts"})
+
+
+def test_what_was_measured_and_what_lies_behind_it_are_one_growth() -> None:
+    file = candidate(phase="train")
+    (one,) = merged([assessed(file, kind="objects", rate=2.0), assessed(rate=9.0)], [file])
+    assert one.cause.rate.estimate == 11.0
 
 
 def child(name: str, kind: str = "uss") -> str:

@@ -17,7 +17,6 @@ from leakline.analysis.attribution import (
     _join_held,
     _join_tensors,
     _keeps,
-    _kind,
     _may_hold,
     _measured,
     _place,
@@ -28,6 +27,7 @@ from leakline.analysis.attribution import (
     find_causes,
     holds,
     is_like,
+    kind_of,
 )
 from leakline.analysis.candidates import NOWHERE, Candidate, Family, Place
 from leakline.analysis.results import Kind
@@ -541,7 +541,7 @@ def test_bytes_measured_for_a_cause_are_its_owners_or_of_what_it_holds(
 def test_a_list_that_keeps_graphs_or_mostly_arrays_is_named_after_them(
     owner: Candidate, rest: list[Candidate], kind: Kind
 ) -> None:
-    assert _kind(owner, rest, GROWTH) == kind
+    assert kind_of(owner, rest, GROWTH) == kind
 
 
 def test_an_owner_of_no_phase_is_where_what_it_brings_along_rises() -> None:

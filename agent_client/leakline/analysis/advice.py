@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..snapshot import CYCLIC_GARBAGE
-from .attribution import holds
+from .attribution import Cause, holds
 from .bounds import tracked_names
-from .candidates import Family
+from .candidates import Family, grows_larger
 from .channels import idle_in_cache
 from .cleanups import rare_cleanup, vain_cleanup
 from .counts import LOOK_BACK, count_growth
@@ -229,7 +229,9 @@ def advice_for(
     """Lines in order of how exactly they name the cause, at most MAX_LINES. ``lane``: what else was read of it."""
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
-    told = [(rule, text) for rule in RULES if (text := _applied(rule, a, paths)) is not None]
+    larger = owner is not None and grows_larger(owner)
+    rules = () if larger else RULES
+    told = [(rule, text) for rule in rules if (text := _applied(rule, a, paths)) is not None]
     lines = [text for _, text in told]
     if a.waiting is not None and a.waiting.collector_off:
         lines.append(
@@ -239,15 +241,25 @@ def advice_for(
         lines.append(
             "These are no tensors: end process groups with destroy_process_group(), and reuse contexts and streams."
         )
-    if owner is not None and cause.kind != "cyclic_garbage":
+    if owner is not None and larger:
+        what = holder or f"One {short_name(owner.name)}, or a few of them,"
+        lines.append(
+            f"{what} grows with what is appended to it: keep the newest part alone, or write the rest to disk."
+        )
+    elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
         lines += _bounds(a)
     if lane is not None and cause.kind == "gpu_fragmentation":
         lines += _for_a_cache(lane, a.channel)
     from_here = from_outside and cause.kind == "native"
-    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(cause.kind, ()))
+    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
+
+
+def _freed(cause: Cause) -> Kind:
+    """The kind by which advice is given: of freed memory around what is kept, that of freed memory."""
+    return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
 
 def _paths(a: Assessed, holder: str | None) -> list[str]:

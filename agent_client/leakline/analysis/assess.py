@@ -71,8 +71,8 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
-    found = with_handles(found, candidates)
     found = with_seldom_counted(study, found, upto)
+    found = with_handles(study, found, candidates, upto)
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
 

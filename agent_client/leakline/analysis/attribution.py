@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
-from .candidates import NOWHERE, OWNS, Candidate, Place
+from .candidates import NOWHERE, OWNS, Candidate, Place, may_hide_memory
 from .facts import leads_into
 from .results import Kind
 from .trend import NO_GROWTH, Slope
@@ -81,6 +81,8 @@ class Cause:
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
+    # What most of the growth is, where the members are only seen to rise with it.
+    behind: Kind | None = None
 
     @property
     def owner(self) -> Candidate | None:
@@ -239,7 +241,7 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
         others = [c for c in left[1:] if c in beside or _stands_alone(c, owner, explains, growth)]
         mine = [c for c in rest if c not in others]
         causes.append(
-            Cause(_kind(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
+            Cause(kind_of(owner, mine, growth), _place(owner, mine), (owner, *mine), measured)
         )
         if measured is None:
             break
@@ -295,9 +297,16 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
         share = None if c.bytes_rate is None else c.bytes_rate / growth
         held = any(is_like(c, container) for container in containers)
         size = -(c.bytes_rate or 0.0) if c.deep or c.role == "container" else 0.0
-        unknown = _LAST if c.place == NOWHERE and not (c.deep or c.declared or c.violation) else 0
+        # Counted at censuses alone, it has no phase; it is where the container grows that holds it.
+        inside = any(
+            is_like(c, one) and c.holder is not None and leads_into(c.holder, one.name)
+            for one in containers
+        )
+        nowhere = c.place == NOWHERE and not inside
+        unknown = _LAST if nowhere and not (c.deep or c.declared or c.violation) else 0
         # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
-        owns = c.growth.slope if c.family in ("object", "figure") else -c.growth.slope
+        few = c.family in ("object", "figure", "library")
+        owns = c.growth.slope if few else -c.growth.slope
         return _rank(c, share, held) + unknown, size, owns, c.name
 
     return sorted(members, key=rank)
@@ -319,7 +328,7 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
     if c.family in ("tensor", "array"):
         return 4.5 if explains or share is None else 5
     if c.family == "library":
-        return 5.2
+        return 5.1 if may_hide_memory(c) else 5.2
     # Bytes, say, are no larger than they are themselves: those that are the growth go before what is as many.
     return 6.5 if explains else 7
 
@@ -351,7 +360,7 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
     return size if size >= EXPLAINS * growth or owner.role == "container" else None
 
 
-def _kind(owner: Candidate, rest: Iterable[Candidate], growth: float) -> Kind:
+def kind_of(owner: Candidate, rest: Iterable[Candidate], growth: float) -> Kind:
     if owner.family == "container":
         for c in rest:
             if c.family == "graph":

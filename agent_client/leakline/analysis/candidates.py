@@ -35,6 +35,12 @@ _PLAIN: Final = frozenset(
      "module", "type", "object", "slice", "range", "property", "staticmethod", "classmethod", "weakref",
      "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
 )  # fmt: skip
+# Modules of the standard library whose classes stand for what the system or a C library keeps: threads have a stack.
+_OF_THE_SYSTEM: Final = frozenset({
+    "_bz2", "_ctypes", "_elementtree", "_io", "_lzma", "_socket", "_sqlite3", "_ssl", "bz2", "concurrent", "ctypes",
+    "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
+    "threading", "urllib", "zlib",
+})  # fmt: skip
 # Nodes of autograd graphs, which torch names without a module: a program's own functions have one.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
 # A phase that keeps less of a growth than this does not own it.
@@ -75,6 +81,21 @@ class Candidate:
     violation: Violation | None = None
     # Holds more than its declared capacity, and ever more.
     overfull: bool = False
+
+
+def may_hide_memory(c: Candidate) -> bool:
+    """Return True for objects of which the visible bytes are not all: handles of libraries and of the system.
+
+    What was searched for and has no size has a handle in it, or more than could be walked through.
+    """
+    if c.family not in ("object", "library") or c.deep:
+        return False
+    return c.holder is not None or c.name.partition(".")[0] in _OF_THE_SYSTEM
+
+
+def grows_larger(c: Candidate) -> bool:
+    """Return True for a type whose objects are no more than they were, while their bytes rise."""
+    return c.role == "type" and round(c.growth.slope, 3) <= 0 and (c.bytes_rate or 0.0) > 0
 
 
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:

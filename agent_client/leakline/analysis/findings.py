@@ -9,14 +9,14 @@ from typing import Final
 from .advice import advice_for
 from .attribution import SMALL, Cause, holds
 from .books import executions_each
-from .candidates import OF_OTHERS, Candidate
+from .candidates import OF_OTHERS, Candidate, grows_larger
 from .child_processes import GrowingChildren, growing_children, growing_lines
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
-from .results import SEVERITY, Finding, Interval, Role, Status, Suspect, Unknown
+from .results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
 from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
@@ -44,6 +44,12 @@ _CONFIDENCE: Final[dict[Status, float]] = {
 _UNKNOWN: Final[dict[Unknown, str]] = {
     "outside": "No Python object was counted: from outside nobody can tell what it is.",
     "seldom": "Objects were counted too seldom since it began: what it is, is not known yet.",
+}
+
+
+_BEHIND: Final[dict[Kind, str]] = {
+    "native": "Native memory behind it: its own size is not visible to Python.",
+    "allocator_retained": "The C allocator keeps the memory freed around what is kept: it grows alike.",
 }
 
 
@@ -228,6 +234,9 @@ def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
     for member in _of_note(a.cause)[:3]:
         g = member.growth
+        if grows_larger(member):
+            found.append(f"There are no more {short_name(member.name)} objects: they grow larger.")
+            continue
         named = _named(member, a.cause.members)
         what = f"{named} grows by {format_rate(g.slope, unit)}"
         if g.pattern == "constant":
@@ -308,10 +317,14 @@ def _explained_lines(study: LaneStudy, a: Assessed, unit: str) -> list[str]:
         return [
             "The driver counts it, torch's allocator does not: contexts, NCCL, other libraries."
         ]
+    behind = [_BEHIND[cause.behind]] if cause.behind is not None else []
     if cause.measured is None or cause.rate.estimate <= 0:
-        return []
+        return behind
     share = min(1.0, cause.measured / cause.rate.estimate)
-    return [f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}."]
+    return [
+        *behind,
+        f"Measured objects explain {share:.0%}: {format_bytes(cause.measured)} per {unit}.",
+    ]
 
 
 def _unknown(study: LaneStudy, a: Assessed) -> Unknown | None:

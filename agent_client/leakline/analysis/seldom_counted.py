@@ -1,8 +1,9 @@
-"""Types that only censuses count, where those were few: growth of no name beside one whose bytes rose by as much.
+"""Types whose bytes rose by what memory gained, however many of them there are: growth without a name gets theirs.
 
-Bytes, strings and arrays are counted when a census is taken, ever more seldom in a program that calls nothing of ours:
-after 2, 4, 8 and 16 intervals. That is too few for a pattern of counts, and enough to say what memory was gained by:
-between any two of them, memory and the bytes of one type rose alike. It gives a growth its name, and no witness more.
+Bytes of strings, arrays and tensors are read when a census is taken, ever more seldom in a program that calls nothing
+of ours: after 2, 4, 8 and 16 intervals. That is too few for a pattern of counts, and enough to say what memory was
+gained by: between any two of them, memory and the bytes of one type rose alike. Their number may stay the same: one
+tensor that is concatenated with each batch grows by itself. It gives a growth its name, and no witness more.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from .counts import LOOK_BACK, CountGrowth
 from .history import Value
 from .study import Assessed, LaneStudy
 
+_NAMELESS: Final = ("native", "allocator_retained")
 _MIN_READINGS: Final = 3
+# Readings that are compared step by step: of more, memory scatters between two.
+_STEPS: Final = 8
 # Of what memory gained between the first of them and the last, and between any two.
 _MOST: Final = 0.6
 _EACH: Final = 0.4
+# By this part of what their bytes have risen by, at most, the number of objects that grow larger rises.
+_FEW_MORE: Final = 0.1
 _OVERSHOOT: Final = 1.3
 # The part of the growth's time that lies between the first reading and the last: their gaps double at most.
 _PART: Final = 0.4
 
 
 def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
-    """The same, with native growth named after the type whose bytes rose by most of it, if there is one."""
+    """The same, with growth that has no name named after the type whose bytes rose by most of it, if there is one."""
     return [
-        _named(study, a, upto) if a.cause.kind == "native" and a.cause.owner is None else a
+        _named(study, a, upto) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
     ]
 
@@ -67,13 +73,20 @@ def _risen_with(
     # Of thousands of types hardly one gains what memory does: no more of the others is read.
     if ends is None or not _explains(memory, lane.values(owned), *ends):
         return None
-    at, counts = _read(lane.values(series), first, upto)
-    where, sizes = _read(lane.values(owned), first, upto)
+    counted = lane.values(series)
+    read = [(i, v) for i, v in zip(*_read(lane.values(owned), first, upto), strict=True)]
+    read = _spread(read)
+    where, sizes = [i for i, _ in read], [v for _, v in read]
+    counts = _known_by(counted, where)
     x = [float(lane.generations[i]) for i in where]
-    if len(x) < _MIN_READINGS or at != where or x[-1] - x[0] < _PART * a.window:
+    if not counts:
         return None
-    if not (_in_step([memory[i] for i in where], sizes) and _rises(counts)):
+    if len(x) < _MIN_READINGS or x[-1] - x[0] < _PART * a.window:
         return None
+    if not _in_step([memory[i] for i in where], sizes):
+        return None
+    if _grow_larger(counts, sizes):
+        counts = [counts[-1]] * len(counts)
     known = describe(study.facts, series, name, "type", _growth(a, x, counts), upto)
     return replace(known, bytes_rate=(sizes[-1] - sizes[0]) / (x[-1] - x[0]))
 
@@ -92,8 +105,22 @@ def _read(values: Sequence[Value], first: int, upto: int) -> tuple[list[int], li
     return [i for i, _ in there], [v for _, v in there]
 
 
-def _rises(values: Sequence[float]) -> bool:
-    return all(before < now for before, now in pairwise(values))
+def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
+    """The newest count at each of these positions; empty where none was read by the last."""
+    counts: list[float] = []
+    for i in where:
+        known = next((float(v) for v in reversed(counted[: i + 1]) if v is not None), None)
+        if known is not None:
+            counts += [known] * (1 if counts else where.index(i) + 1)
+    return counts
+
+
+def _spread(read: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most so many of them, the first and the last among these."""
+    if len(read) <= _STEPS:
+        return read
+    last = len(read) - 1
+    return [read[round(k * last / (_STEPS - 1))] for k in range(_STEPS)]
 
 
 def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last: int) -> bool:
@@ -105,6 +132,12 @@ def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last:
 def _in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
     steps = zip(pairwise(memory), pairwise(sizes), strict=True)
     return all(size[1] - size[0] >= _EACH * max(0.0, now - was) for (was, now), size in steps)
+
+
+def _grow_larger(counts: Sequence[float], sizes: Sequence[float]) -> bool:
+    """Return True if hardly any of the bytes came with more objects: a few more strings say nothing of a long one."""
+    more = counts[-1] / max(counts[0], 1.0) - 1
+    return more <= _FEW_MORE * (sizes[-1] / max(sizes[0], 1.0) - 1)
 
 
 def _growth(a: Assessed, x: Sequence[float], counts: Sequence[float]) -> CountGrowth:

@@ -183,6 +183,8 @@ def _amount(finding: Finding, unit: str, period: int | None) -> str:
     name = short_name(first.name)
     if finding.kind == "graph":
         name += " with their graphs"
+    if count <= 0 and finding.kind != "graph":
+        return f"{name} objects that grow larger"
     if period is not None:
         return f"{format_count(count * period)} {name} every {ordinal(period)} {unit}"
     return format_rate(count, unit, f"more {name}" if count < 0.95 else name)

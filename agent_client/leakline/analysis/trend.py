@@ -39,6 +39,13 @@ class Slope:
         ends = sorted((self.low * factor, self.high * factor))
         return Slope(self.estimate * factor, ends[0], ends[1], self.points)
 
+    def plus(self, other: Slope) -> Slope:
+        """Return the slope of the sum, which rests on the fewer readings of the two."""
+        points = min(self.points, other.points) or max(self.points, other.points)
+        return Slope(
+            self.estimate + other.estimate, self.low + other.low, self.high + other.high, points
+        )
+
 
 NO_GROWTH: Final = Slope(0.0, 0.0, 0.0, 0)
 

@@ -59,6 +59,10 @@ class _Counted:
                 samples[f"type.{name}.bytes"] = size
         return samples
 
+    def sizes(self) -> dict[str, Number]:
+        """Of the samples the bytes alone."""
+        return {name: size for name, size in self.samples().items() if name.endswith(".bytes")}
+
     def large_objects(
         self, sequence: int, limit: int = 20, floor_bytes: int = 10 << 20
     ) -> tuple[LargeObject, ...]:
@@ -69,6 +73,10 @@ class _Counted:
             for size, name, detail in largest
             if size >= floor_bytes
         )
+
+    def rows_by_type(self) -> Sequence[Row]:
+        """Name, count and bytes of every type."""
+        return self._listed()
 
     def _rows(self, top: int) -> list[Row]:
         listed = self._listed()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from leakline.probes.arrays import array_types, items_of_object_arrays
 from leakline.probes.graphs import graph_storages, while_the_engine_rests
 from leakline.probes.names import basic_bytes, is_class
+from leakline.probes.native_memory import hides_memory
 from leakline.probes.storages import overrides_off, storage_key, tensor_types
 
 # Objects looked at for one answer: about 50 ms.
@@ -35,6 +36,8 @@ _NOT_ENTERED: Final = frozenset(map(id, (
     type(None), bool,
 )))  # fmt: skip
 _SMALL_INTEGERS: Final = range(-5, 257)
+# Of an object with a handle of a C library: less than this is the size of the handle, not of what it stands for.
+_OF_A_HANDLE: Final = 64 * 1024
 
 _Key = int | tuple[str, int]
 
@@ -47,10 +50,22 @@ def marginal_bytes(
     """Bytes that one more item adds: (what some items have together - what one of them has) / the others.
 
     What most of them share (a trainer they all point back to, common weights) is neither counted nor entered. Arrays
-    and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short.
+    and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short, or when next to
+    nothing was found but a handle: the memory behind it is not visible to Python.
     """
     parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
+
+
+def own_bytes(one: Any) -> int:
+    """Return the bytes of one tensor, array or object of the language, without what it refers to."""
+    if id(type(one)) in frozenset(map(id, tensor_types())):
+        with overrides_off():
+            storage = storage_key(one)
+        return storage[1] if storage is not None else 0
+    if id(type(one)) in frozenset(map(id, array_types())):
+        return int(one.nbytes)
+    return sys.getsizeof(one) if id(type(one)) in _MEASURED else 0
 
 
 def is_on_device(tensor: Any) -> bool:
@@ -98,7 +113,8 @@ def _parts(
         for count in (_ITEMS, _FEW)[: len(items)]:
             walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device, reads_graphs)
             if walk.run():
-                return walk.marginal_parts()
+                parts = walk.marginal_parts()
+                return None if walk.has_handles and parts[0] < _OF_A_HANDLE else parts
     return None
 
 
@@ -130,6 +146,14 @@ class _Walk:
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
+        # By address of the type; and what was met of those that do.
+        self._hides: dict[int, bool] = {}
+        self._handles = set[_Key]()
+
+    @property
+    def has_handles(self) -> bool:
+        """Whether an item has a handle of a C library that is not everybody's."""
+        return any(map(self._is_own, self._handles))
 
     def run(self) -> bool:
         """Whether everything was seen."""
@@ -152,13 +176,13 @@ class _Walk:
         return True
 
     def marginal_parts(self) -> tuple[int, int]:
-        own = {
-            key: size
-            for key, size in self._sizes.items()
-            if self._reached.get(key, 0).bit_count() < self._shared_from or len(self._items) == 1
-        }
+        own = {key: size for key, size in self._sizes.items() if self._is_own(key)}
         beside = {key: size for key, size in own.items() if key in self._beside}
         return self._each(own), self._each(beside)
+
+    def _is_own(self, key: _Key) -> bool:
+        reached = self._reached.get(key, 0).bit_count()
+        return reached < self._shared_from or len(self._items) == 1
 
     def _each(self, own: dict[_Key, int]) -> int:
         count = len(self._items)
@@ -195,6 +219,10 @@ class _Walk:
             self._sizes[id(one)] = 0 if small else sys.getsizeof(one)
         else:
             self._sizes[id(one)] = basic_bytes(kind) or 0
+            if id(kind) not in self._hides:
+                self._hides[id(kind)] = hides_memory(kind)
+            if self._hides[id(kind)]:
+                self._handles.add(id(one))
         return gc.get_referents(one)
 
     def _enter_array(self, array: Any, items: int) -> list[Any]:

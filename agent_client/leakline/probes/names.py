@@ -82,7 +82,12 @@ def basic_bytes(cls: type) -> int | None:
 
 def fixed_bytes(cls: type) -> int:
     """Bytes that every instance has, also of types whose instances differ in size."""
-    return int(_basicsize_of(cls)) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
+    return basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
+
+
+def basic_size(cls: type) -> int:
+    """Return the bytes of the struct that stands for an instance."""
+    return int(_basicsize_of(cls))
 
 
 def hashes_plainly(cls: type) -> bool:

@@ -50,6 +50,11 @@ def known_to_pile_up() -> tuple[str, ...]:
     return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
 
 
+def is_known_to_pile_up(name: str) -> bool:
+    """Return True if this class is one of those."""
+    return name in _PILING
+
+
 def piling_in_census(names: Mapping[str, int]) -> dict[str, Number]:
     """``type.<name>.count`` of types known to pile up that only a census counts: open files, sockets, memory maps."""
     return {f"type.{name}.count": n for name, n in names.items() if name in _PILING_STATIC}
