@@ -154,7 +154,10 @@ class SlicedHolderSearch:
         # By name of the type, what holds graphs: of that, the size is told in the end.
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
-        samples = _known_samples(module, types, seeds or {}) if all(counts) else [[]]
+        known = seeds or {}
+        # The newest alone are what a program works on just now: of a type without seeds the whole heap is sampled.
+        is_known = all(counts) and all(known.get(cls) for cls in types)
+        samples = _known_samples(module, types, known) if is_known else [[]]
         if all(samples):
             self._begin(counts, samples, near)
         else:

@@ -213,7 +213,7 @@ class Looks:
         if outcome.result is None:
             return
         if outcome.name == "holders":
-            measured.holders += _told_of(outcome.result)
+            self._record_holders(measured, outcome.result)
         else:
             self._census_ended(outcome.result, outcome.seconds)
             self._census_seconds = outcome.wall_seconds
@@ -371,7 +371,7 @@ class Looks:
             with self._holder_guard, self._governor.measuring("holders"):
                 self._searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
-                measured.holders += _told_of(found)
+                self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
         """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
@@ -409,7 +409,7 @@ class Looks:
             )
         with self._holder_guard, self._governor.measuring("holders"):
             found = find_holders(classes, HOLDER_SECONDS)
-            measured.holders += _told_of(found)
+            self._record_holders(measured, found)
             return DONE if found else NOTHING_FOUND
         return FAILED
 
@@ -433,6 +433,12 @@ class Looks:
         beside = self.plan.only_beside or not self._governor.fits_pause(dearest)
         return native() is not None and beside
 
+    def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
+        """Record holders, without those that are ours, and have the containers among them read from now on."""
+        told = [one for one in found if not one.path.startswith("leakline.")]
+        measured.holders += tuple(one.to_holder(0) for one in told)
+        self._containers.note_holders(one.path for one in told)
+
     def _search_beside(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
         if self._beside.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
@@ -449,11 +455,6 @@ class Looks:
                 )
                 self._searched(classes)
                 self._beside.offer("holders", search)
-
-
-def _told_of(found: Iterable[FoundHolder]) -> tuple[Holder, ...]:
-    """Holders as they travel, without those that are ours."""
-    return tuple(one.to_holder(0) for one in found if not one.path.startswith("leakline."))
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
