@@ -116,12 +116,12 @@ class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
-    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, instances
-    known already (``seeds``, by class and weakly, of ``BirthCohorts.instances``) and the newest are the sample, and
-    no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all steps
-    together; when they are spent, what was found by then is the result. Between two steps neither classes nor their
-    instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples on
-    the way: those until the end.
+    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
+    each class instances known already (``seeds``, weakly, of ``BirthCohorts.instances``), those and the newest are the
+    sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
+    steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
+    their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
+    on the way: those until the end.
 
     Raises RuntimeError without the native module.
     """
