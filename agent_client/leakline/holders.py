@@ -173,12 +173,12 @@ class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
-    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, instances
-    known already (``seeds``, by class and weakly, of ``BirthCohorts.instances``) and the newest are the sample, and
-    no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all steps
-    together; when they are spent, what was found by then is the result. Between two steps neither classes nor their
-    instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples on
-    the way: those until the end.
+    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
+    each class instances known already (``seeds``, weakly, of ``BirthCohorts.instances``), those and the newest are the
+    sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
+    steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
+    their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
+    on the way: those until the end.
 
     Raises RuntimeError without the native module.
     """
@@ -211,7 +211,10 @@ class SlicedHolderSearch:
         # By name of the type, what holds graphs: of that, the size is told in the end.
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
-        samples = _known_samples(module, types, seeds or {}) if all(counts) else [[]]
+        known = seeds or {}
+        # The newest alone are what a program works on just now: of a type without seeds the whole heap is sampled.
+        is_known = all(counts) and all(known.get(cls) for cls in types)
+        samples = _known_samples(module, types, known) if is_known else [[]]
         if all(samples):
             self._begin(counts, samples, near)
         else:

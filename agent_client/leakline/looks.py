@@ -228,7 +228,7 @@ class Looks:
         if outcome.result is None:
             return
         if outcome.name == "holders":
-            measured.holders += _told_of(outcome.result)
+            self._record_holders(measured, outcome.result)
         else:
             self._census_ended(outcome.result, outcome.seconds)
             self._census_seconds = outcome.wall_seconds
@@ -395,7 +395,7 @@ class Looks:
             with self._holder_guard, self._governor.measuring("holders"):
                 self._searched(classes)
                 found = find_holders(classes, HOLDER_SECONDS)
-                measured.holders += _told_of(found)
+                self._record_holders(measured, found)
 
     def _find_largest(self, measured: Measured) -> None:
         """What holds a tensor, an array or a container that grows: there are no more of its type to sample."""
@@ -405,7 +405,7 @@ class Looks:
                 self._types.searched_largest(kind)
                 near_only = self._must_search_beside()
                 found = find_holder_of_largest(kind, HOLDER_SECONDS, near_only=near_only)
-                measured.holders += _told_of(found)
+                self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
         """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
@@ -443,7 +443,7 @@ class Looks:
             )
         with self._holder_guard, self._governor.measuring("holders"):
             found = find_holders(classes, HOLDER_SECONDS)
-            measured.holders += _told_of(found)
+            self._record_holders(measured, found)
             return DONE if found else NOTHING_FOUND
         return FAILED
 
@@ -467,6 +467,12 @@ class Looks:
         beside = self.plan.only_beside or not self._governor.fits_pause(dearest)
         return native() is not None and beside
 
+    def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
+        """Record holders, without those that are ours, and have the containers among them read from now on."""
+        told = [one for one in found if not one.path.startswith("leakline.")]
+        measured.holders += tuple(one.to_holder(0) for one in told)
+        self._containers.note_holders(one.path for one in told)
+
     def _search_beside(self, classes: list[type]) -> None:
         seconds = min(SLICED_HOLDER_SECONDS, self._governor.room("holders"))
         if self._beside.is_free and self._governor.allows("holders", expected_seconds=seconds / 2):
@@ -483,11 +489,6 @@ class Looks:
                 )
                 self._searched(classes)
                 self._beside.offer("holders", search)
-
-
-def _told_of(found: Iterable[FoundHolder]) -> tuple[Holder, ...]:
-    """Holders as they travel, without those that are ours."""
-    return tuple(one.to_holder(0) for one in found if not one.path.startswith("leakline."))
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from leakline.analysis import RunHistory, history_from_batches
 from leakline.analysis.history import ProcessHistory
 from leakline.snapshot import (
+    CYCLIC_GARBAGE,
     Batch,
     Census,
     Event,
@@ -214,10 +215,19 @@ class _Recorder:
                 tuple(events),
                 census=Census(sequence, "full", 1.0, 50_000, ()) if census else None,
                 holders=tuple(
-                    Holder(sequence, h.type, h.path, h.count, h.bytes_each) for h in holders
+                    Holder(sequence, h.type, h.path, self._held(h, generation), h.bytes_each)
+                    for h in holders
                 ),
             )
         )  # fmt: skip
+
+    def _held(self, holder: Holder, generation: int | None) -> int:
+        """What holds a leak holds more at each search, and at the last as many as given."""
+        if holder.path == CYCLIC_GARBAGE:
+            return holder.count
+        last = self.t.first_generation + self.t.generations - 1
+        share = ((generation or 0) + 1) / (last + 1)
+        return max(1, round(holder.count * share))
 
     def _declared(self) -> list[Event]:
         t = self.t

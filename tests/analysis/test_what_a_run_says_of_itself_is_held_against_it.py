@@ -240,7 +240,7 @@ def _holders(
         {COUNT: counts, COLLECTIONS: collections},
         holders=(
             Holder(3, "app.Env", CYCLIC_GARBAGE, count),
-            Holder(3, "app.Env", "app.kept[*]", 1),
+            Holder(3, "app.Env", "app.kept[*]", 40),
         ),
     )
     return Facts(history, lane_of(history)).holders
@@ -323,7 +323,7 @@ def test_without_garbage_the_path_that_holds_most_is_told() -> None:
     counts: list[Value] = [2, 100, 100, 100, 100, 100, 100, 100]
     history = ends_history(
         {COUNT: counts},
-        holders=(Holder(3, "app.Env", CYCLIC_GARBAGE, 48), Holder(3, "app.Env", "app.kept[*]", 1)),
+        holders=(Holder(3, "app.Env", CYCLIC_GARBAGE, 48), Holder(3, "app.Env", "app.kept[*]", 47)),
     )
     assert Facts(history, lane_of(history)).holders == {"app.Env": "app.kept[*]"}
     nobody = Facts(replace(history, holders=history.holders[:1]), lane_of(history))

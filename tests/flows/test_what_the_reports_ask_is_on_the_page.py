@@ -297,7 +297,7 @@ def test_what_never_ran_and_what_stayed_flat_is_ruled_out_with_the_reason(
     ruled_out = {each["phase"]: each["reason"] for each in verdict["ruled_out"]}
     assert ruled_out.keys() == {"train_population", "evolve_population"}
     assert "never ran" in ruled_out["train_population"]
-    assert "flat" in ruled_out["evolve_population"]
+    assert "stays the same" in ruled_out["evolve_population"]
     # The evidence: how often each ran, in the API and on the page.
     ran = {
         line["name"]: sum(line["executions"]) for line in server.get("/runs/blamed/books")["lines"]

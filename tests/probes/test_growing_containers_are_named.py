@@ -84,6 +84,14 @@ def test_what_never_grows_is_never_told() -> None:
     assert "steady" not in _lengths(watch.read())
 
 
+def test_a_container_named_as_a_holder_is_told_although_it_never_grows() -> None:
+    watch = _watch()
+    watch.note_holders([f"{__name__}.steady[*]", f"{__name__}.nowhere[*].more[*]"])
+    assert _lengths(watch.read()) == {"steady": 3}
+    _find(watch)
+    assert _lengths(watch.read()) == {"steady": 3}
+
+
 def test_properties_and_subclasses_are_left_alone() -> None:
     kept = [Sly(), Own([1])]
     watch = _watch()

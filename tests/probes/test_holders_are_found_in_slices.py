@@ -207,11 +207,14 @@ def test_with_seeds_and_totals_the_heap_is_not_looked_through_for_samples() -> N
     trainer.names.clear()
 
 
-def test_with_totals_alone_the_newest_are_the_sample() -> None:
-    cls = _fresh("Newest")
-    trainer.names["all"] = [cls() for _ in range(30)]
-    found, steps = _search([cls], totals={cls: 30})
-    assert (found[0].path, found[0].count, steps) == (f"{HERE}.Holder.names[*][*]", 30, 1)
+def test_without_seeds_the_sample_is_spread_over_the_age_of_all() -> None:
+    """The newest alone would be those that the program works on, which it holds for a moment."""
+    cls = _fresh("Spread")
+    trainer.names["all"] = [cls() for _ in range(60)]
+    trainer.names["now"] = [[cls() for _ in range(16)]]
+    found, _ = _search([cls], totals={cls: 76})
+    assert found[0].path == f"{HERE}.Holder.names[*][*]"
+    assert found[0].count > 50
     trainer.names.clear()
 
 

@@ -249,7 +249,7 @@ def advice_for(
     elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in told):
             lines += _for_objects(a, holder)
-        lines += _bounds(a)
+        lines += _bounds(a, lane)
     if lane is not None and cause.kind == "gpu_fragmentation":
         lines += _for_a_cache(lane, a.channel)
     from_here = from_outside and cause.kind == "native"
@@ -310,7 +310,7 @@ def _for_objects(a: Assessed, holder: str | None) -> list[str]:
     return [f"Drop the last reference to {name} once it is no longer needed."]
 
 
-def _bounds(a: Assessed) -> list[str]:
+def _bounds(a: Assessed, lane: Lane | None) -> list[str]:
     owner = a.cause.owner
     if owner is None:
         return []
@@ -324,9 +324,12 @@ def _bounds(a: Assessed) -> list[str]:
         f"Bound {path}: collections.deque(maxlen=…), or clear it each {_where(a)}."
         for path in kept[:1]
     ]
-    if owner.role == "container" and _CACHE not in owner.name and path_is_bounded_by_design(a):
+    undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
+    if undeclared and path_is_bounded_by_design(a):
+        tracked = lane is not None and owner.name in tracked_names(lane)
+        what = "its capacity" if tracked else "it"
         lines.append(
-            "If it is meant to fill up to a size, declare it: run.track(name, it, capacity=…)."
+            f"If it is meant to fill up to a size, declare {what}: run.track(name, it, capacity=…)."
         )
     return lines
 

@@ -207,8 +207,9 @@ def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
         return has_graph, max(c.growth.slope for c in loose[phase]), phase or ""
 
     most = max(loose, key=weight)
-    for phase in loose:
-        if phase != most:
+    for phase, members in loose.items():
+        # Graphs were told apart by where they are made.
+        if phase != most and not any(c.family == "graph" for c in members):
             groups[most].extend(groups.pop(phase))
 
 

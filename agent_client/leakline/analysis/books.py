@@ -29,6 +29,9 @@ LEAKLINE_LINE: Final = "leakline"
 NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
 _PREFIX: Final = "phase."
 _PHASES_KEPT: Final = 256
+_IN_USE: Final = "allocator.in_use_bytes"
+# Generations in which it was read after each phase, at least.
+_MIN_KNOWN: Final = 4
 
 
 def book_names(lane: Lane) -> list[str]:
@@ -78,6 +81,27 @@ def phase_slopes(
         changes = (sum(line[path] for path in line if path in within) for line in lines)
         slopes[top] = floor_slope(x, list(accumulate(changes)))
     return slopes
+
+
+def live_bytes_by_phase(lane: Lane, first: int, upto: int) -> dict[str, float] | None:
+    """Return the bytes per generation that were allocated in each top-level phase and are still in use.
+
+    The books charge memory to the phase in which the process grew: one that reuses freed memory is charged nothing,
+    whatever it keeps. What the C allocator has handed out rises where it is allocated. None where that was not read
+    after each phase of enough generations. Give and take between phases is settled.
+    """
+    if not lane.has(_IN_USE):
+        return None
+    lines = lane.increments(_IN_USE)[max(first, upto - _PHASES_KEPT) : upto]
+    known = [line for line in lines if line and UNKNOWN_PHASE not in line]
+    if len(known) < _MIN_KNOWN:
+        return None
+    found: dict[str, float] = {}
+    for line in known:
+        for path, change in line.items():
+            top = _line_name(top_level(path))
+            found[top] = found.get(top, 0.0) + change / len(known)
+    return without_give_and_take(found)
 
 
 def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from .books import without_give_and_take
+from .books import live_bytes_by_phase, without_give_and_take
 from .contracts import Violation
 from .counts import CountGrowth
 from .facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
-from .stores import comes_with_a_store, overshooting
+from .stores import comes_with_a_store, lies_in_a_store, overshooting
 from .trend import floor_slope
 from .wording import short_name
 
@@ -23,7 +23,8 @@ Family = Literal["object", "figure", "graph", "tensor", "array", "container", "l
 # Types that the program has not written: they say little of what it keeps.
 OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
 
-_TENSORS: Final = (TENSOR, "torch.nn.parameter.Parameter", JS_TENSOR)
+_PARAMETER: Final = "Parameter"
+_TENSORS: Final = (TENSOR, f"torch.nn.parameter.{_PARAMETER}", JS_TENSOR)
 _LIBRARIES: Final = frozenset(
     {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
      "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
@@ -49,6 +50,10 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's rise is a place of its own.
 _PART: Final = 0.25
+# A phase in which fewer of what grows were made than this share has made none.
+BORN: Final = 0.05
+# What was made between phases, as while a program loads, is no part of a growth below this share of it.
+_CHANCE: Final = 0.1
 # With this share of the new tensors holding a graph, graphs are what is kept.
 _GRAPH_SHARE: Final = 0.3
 
@@ -106,7 +111,7 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
         if any((c.name, c.role) == (name, role) for c in found):
             continue
         growth = growths.get(series)
-        if growth is not None and not _fills_a_store(facts, name, role, growth, upto):
+        if growth is not None and not _fills_a_store(facts, series, name, role, growth, upto):
             found.append(describe(facts, series, name, role, growth, upto))
     found += [
         replace(
@@ -117,14 +122,22 @@ def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
     ]
     graph = _kept_graphs(facts, found, upto)
     if graph is not None:
-        found = [graph, *_without_graphs(found, graph)]
+        graphs = _graphs_by_phase(facts, graph, found, upto)
+        found = [*graphs, *_without_graphs(found, graph)]
     return [part for candidate in found for part in _by_phase(facts, candidate, upto)]
 
 
-def _fills_a_store(facts: Facts, name: str, role: str, growth: CountGrowth, upto: int) -> bool:
-    """Classes of the program have names of their own and are not excused by a number."""
-    nameless = role == "type" and family_of(name, role) in ("plain", "array", "tensor")
-    return nameless and comes_with_a_store(facts, growth, upto)
+def _fills_a_store(
+    facts: Facts, series: str, name: str, role: str, growth: CountGrowth, upto: int
+) -> bool:
+    """Classes of the program have names of their own: only where they lie excuses them, not their number."""
+    if lies_in_a_store(facts, series, name, role, upto):
+        return True
+    if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
+        return False
+    # A count that is rarely read is compared with what the store took in until its newest reading.
+    read = facts.lane.newest_reading(series, upto)
+    return comes_with_a_store(facts, growth, upto if read is None else read + 1)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candidate | None:
@@ -194,24 +207,76 @@ def _by_phase(facts: Facts, candidate: Candidate, upto: int) -> list[Candidate]:
     """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
-    series = next(s for s, n, r in facts.count_series if (n, r) == (candidate.name, candidate.role))
-    kept, _ = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
-    total = sum(rate for rate in kept.values() if rate > 0)
-    parts = {
-        phase: rate / total
-        for phase, rate in sorted(kept.items())
-        if phase not in (BETWEEN, UNKNOWN_PHASE) and rate >= _PART * total > 0
+    series = series_of(facts, candidate.name, candidate.role)
+    return _parts(facts, candidate, series, upto, frozenset())
+
+
+def _graphs_by_phase(
+    facts: Facts, graph: Candidate, found: Sequence[Candidate], upto: int
+) -> list[Candidate]:
+    """Return the kept graphs of each phase, where nearly all new tensors hold one: then each is made where those are.
+
+    Phases in which growing objects or parameters are made have tensors of those, which no graph brings.
+    """
+    series = next((s for s, n, _ in facts.count_series if n == graph.name), None)
+    tensors = next((c for c in found if (c.name, c.role) == (graph.name, "type")), None)
+    if series is None or tensors is None or graph.growth.slope < (1 - _PART) * tensors.growth.slope:
+        return [graph]
+    owned = {
+        c.place.phase
+        for c in found
+        if (c.family == "object" and (c.deep or c.declared)) or short_name(c.name) == _PARAMETER
     }
+    whole = replace(graph, growth=tensors.growth)
+    parts = _parts(facts, whole, series, upto, frozenset(p for p in owned if p is not None))
+    return parts if len(parts) > 1 else [graph]
+
+
+def _parts(
+    facts: Facts, candidate: Candidate, series: str, upto: int, without: frozenset[str]
+) -> list[Candidate]:
+    """Return the part of a growth that each phase keeps, of those with a real share of its number or of its bytes."""
+    start = candidate.growth.start
+    kept, _ = _kept_by_phase(facts.lane, series, start, upto)
+    total = sum(rate for rate in kept.values() if rate > 0)
+    elsewhere = sum(max(0.0, kept.get(name, 0.0)) for name in (BETWEEN, UNKNOWN_PHASE))
+    if elsewhere < _CHANCE * total:
+        total -= elsewhere
+    live = live_bytes_by_phase(facts.lane, first_position(facts.lane, start), upto) or {}
+    known = sum(live.get(phase, 0.0) for phase, rate in kept.items() if rate > 0)
+    shares = {
+        phase: (rate / total, live.get(phase, 0.0) / known if known > 0 else rate / total)
+        for phase, rate in sorted(kept.items())
+        if phase not in (BETWEEN, UNKNOWN_PHASE, *without) and rate >= BORN * total > 0
+    }
+    parts = {phase: share for phase, share in shares.items() if max(share) >= _PART}
     if len(parts) < 2:
         return [candidate]
     size = candidate.bytes_rate
     return [
         replace(
-            candidate, growth=scaled(candidate.growth, share), place=Place(phase, phase, 1.0),
-            bytes_rate=None if size is None else size * share,
+            candidate, growth=scaled(candidate.growth, count), place=Place(phase, phase, 1.0),
+            bytes_rate=None if size is None else size * weight,
         )
-        for phase, share in parts.items()
+        for phase, (count, weight) in parts.items()
     ]  # fmt: skip
+
+
+def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
+    """Return the phases in which some of what a candidate counts were made that are still alive."""
+    series = series_of(facts, candidate.name, candidate.role)
+    if not facts.lane.has(series):
+        return set()
+    kept, _ = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
+    total = sum(rate for rate in kept.values() if rate > 0)
+    named = {phase: rate for phase, rate in kept.items() if phase not in (BETWEEN, UNKNOWN_PHASE)}
+    return {phase for phase, rate in named.items() if rate >= BORN * total > 0}
+
+
+def series_of(facts: Facts, name: str, role: str) -> str:
+    """Return the count series of a candidate."""
+    known = (series for series, *what in facts.count_series if what == [name, role])
+    return next(known, f"tracked.{name}.length")
 
 
 def describe(
@@ -334,7 +399,7 @@ def _by_phases(
     lane: Lane, series: str, start: float, upto: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     lines = lane.increments(series)[:upto]
-    begin = next((i for i, g in enumerate(lane.generations) if g >= start), 0)
+    begin = first_position(lane, start)
     after = lines[max(begin, upto - _PHASE_WINDOW) :]
     before = lines[max(0, begin - _PHASE_WINDOW) : begin]
     rates = _rates_by_path(after)
@@ -346,6 +411,11 @@ def _by_phases(
     for path, rate in rates.items():
         tops[top_level(path)] = tops.get(top_level(path), 0.0) + rate
     return without_give_and_take(tops), rates
+
+
+def first_position(lane: Lane, start: float) -> int:
+    """Return the position of the first generation from ``start`` on."""
+    return next((i for i, g in enumerate(lane.generations) if g >= start), 0)
 
 
 def _rates_by_path(lines: tuple[Mapping[str, float], ...]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
 
-from ..snapshot import Holder
+from ..snapshot import CYCLIC_GARBAGE, Holder
 from .bounds import Bounded, bounded_containers, tracked_names
 from .contracts import (
     COLLECTIONS,
@@ -43,8 +43,10 @@ _FROM_INSIDE: Final = (
 )  # fmt: skip
 # As what is known of a lane.
 GROWTHS: Final = "growths"
-# Of a search, a path with this share of what the best one holds may be the culprit too.
+# Of a search, a path with this share of what the best one holds, or of what a type gained, may be the culprit.
 _AS_MANY: Final = 0.3
+# Readings of the length of a container that say whether it grows.
+_MIN_LENGTHS: Final = 3
 
 
 class Facts:
@@ -65,24 +67,61 @@ class Facts:
         return [
             name
             for series, name, role in self.count_series
-            if role == "container" and series in growths
+            if role == "container" and series in growths and self.store_of(name) is None
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
         """type -> the path that held most of its objects when last looked for, or one into a container that grows.
 
         Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
-        and without what full collections have left where it was.
+        without what full collections have left where it was, and without what holds no more than before.
         """
         passing = {name for name, holder in found.garbage.items() if self._is_passing(holder)}
         growing = self._growing_containers() if found.newest else []
-        if not passing and not growing:
-            return found.best
-        lasting = (
-            (name, found.newest_kept.get(name, {}) if name in passing else paths)
-            for name, paths in found.newest.items()
-        )
-        return {name: _best_of(paths, growing) for name, paths in lasting if paths}
+        best: dict[str, str] = {}
+        for name, paths in found.newest.items():
+            lasting = found.newest_kept.get(name, {}) if name in passing else paths
+            known = [path for path in lasting if self._holds_more(found, name, path, growing)]
+            if known:
+                best[name] = _best_of({path: lasting[path] for path in known}, growing)
+        return best
+
+    def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
+        """Return True if this path holds more and more objects of the type, as far as that can be known.
+
+        The length of the container they lie in says it best. Without one, it must hold a real share of what the type
+        gained between two searches, or until the only one: of what is made anew again and again, a few are held at
+        any moment.
+        """
+        if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
+            return True
+        container, item, _ = path.rpartition("[*]")
+        series = f"container.{container}.length"
+        if item and container and series in self.lane.series:
+            lengths = [length for length in self.lane.series[series] if length is not None]
+            if len(lengths) >= _MIN_LENGTHS and self.store_of(container) is None:
+                return lengths[-1] > lengths[0]
+        looks = found.looks(name)
+        counts = [self._count_at(name, sequence) for sequence in looks]
+        first, last = counts[0], counts[-1]
+        held = [looks[sequence].get(path, 0) for sequence in looks]
+        if first is None or last is None:
+            return True
+        if len(looks) > 1 and last > first:
+            return held[-1] - held[0] >= _AS_MANY * (last - first)
+        least = self._least_count(name)
+        return held[-1] >= _AS_MANY * (last - (last if least is None else least))
+
+    def _count_at(self, name: str, sequence: int) -> float | None:
+        """Return the newest count of a type at this snapshot of the lane's process."""
+        process = next(iter(self.history.of_instance(self.lane.instance)), None)
+        counts = () if process is None else process.series.get(f"type.{name}.count", ())
+        upto = bisect_right(process.sequence, sequence) if process is not None else 0
+        return next((count for count in reversed(counts[:upto]) if count is not None), None)
+
+    def _least_count(self, name: str) -> float | None:
+        counts = self.lane.series.get(f"type.{name}.count", ())
+        return min((count for count in counts if count is not None), default=None)
 
     def _is_passing(self, holder: Holder) -> bool:
         process = next(iter(self.history.of_instance(self.lane.instance)), None)
@@ -103,6 +142,30 @@ class Facts:
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
         return bounded_containers(self.lane, self.history.capacities)
+
+    @cached_property
+    def stores(self) -> Mapping[str, Bounded]:
+        """Path of a container -> the declared store that keeps its items there: equal in every length, or in name."""
+        found: dict[str, Bounded] = {}
+        for series in self.lane.series:
+            if series.startswith("container.") and series.endswith(".length"):
+                store = next((b for b in self.bounded if self._is_store(series, b)), None)
+                if store is not None:
+                    found[series[len("container.") : -len(".length")]] = store
+        names = {store.name: store for store in self.bounded}
+        for paths in self.history.holders_by_type.newest.values() if names else ():
+            for path in paths:
+                # A container that was never seen to grow has no lengths to compare.
+                outer = path.partition("[")[0]
+                store = names.get(short_name(outer))
+                if store is not None and f"container.{outer}.length" not in self.lane.series:
+                    found[outer] = store
+        return found
+
+    def store_of(self, path: str) -> Bounded | None:
+        """Return the declared store that this path leads into."""
+        into = (store for name, store in self.stores.items() if leads_into(path, name))
+        return next(into, None)
 
     @cached_property
     def bounded_bytes(self) -> list[float]:
@@ -135,7 +198,7 @@ class Facts:
             for series in sorted(lane.series)
             if series.startswith("container.")
             and series.endswith(".length")
-            and not any(self._is_store(series, bounded) for bounded in self.bounded)
+            and series[len("container.") : -len(".length")] not in self.stores
         )
         free = tracked_names(lane) - {b.name for b in self.bounded}
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))

@@ -8,8 +8,8 @@ from typing import Final
 
 from .advice import advice_for
 from .attribution import SMALL, Cause, holds
-from .books import executions_each
-from .candidates import OF_OTHERS, Candidate, grows_larger
+from .books import NO_PHASE, executions_each, phase_slopes, without_give_and_take
+from .candidates import OF_OTHERS, Candidate, born_in, first_position, grows_larger
 from .child_processes import GrowingChildren, growing_children, growing_lines
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
@@ -17,7 +17,7 @@ from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
 from .results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
-from .series import Lane
+from .series import Lane, top_level
 from .study import Assessed, LaneStudy
 from .trend import Slope
 from .wording import (
@@ -37,6 +37,8 @@ _NAMED: Final = 0.05
 # Read at each census; two of them show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
+# A phase is charged with a growth from this share of it on.
+_CHARGED: Final = 0.5
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -189,7 +191,7 @@ def _evidence(study: LaneStudy, standing: Standing, children: GrowingChildren) -
         lines.append(a.waiting.told(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
-    lines += [*growing_lines(children, unit), *_phase_lines(a)]
+    lines += [*growing_lines(children, unit), *_phase_lines(a), *_charged_lines(study, a)]
     lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:
         lines.append(_harmless(a, unit))
@@ -350,6 +352,23 @@ def _phase_lines(a: Assessed) -> list[str]:
     if place.share is None:
         return [f"It stays in {place.phase}."]
     return [f"{place.share:.0%} of it stays in {place.phase}."]
+
+
+def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:
+    """Say why the books charge most of the growth to a phase in which none of what grows was made."""
+    owner, phase, upto = a.cause.owner, a.cause.place.phase, len(study.lane)
+    if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
+        return []
+    first = max(0, min(first_position(study.lane, owner.growth.start), upto - 2))
+    slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+    booked = without_give_and_take({name: slope.estimate for name, slope in slopes.items()})
+    charged = {name: size for name, size in booked.items() if size > 0}
+    most = max(charged, key=lambda name: (charged[name], name), default=phase)
+    mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
+    elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
+    if not (elsewhere and mostly) or most in born_in(study.facts, owner, upto):
+        return []
+    return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
 
 
 def _harmless(a: Assessed, unit: str) -> str:

@@ -153,11 +153,12 @@ def _facts(study: LaneStudy) -> tuple[Any, ...]:
     history, lane, facts = study.history, study.lane, study.facts
     readings = tuple((r.expectation, r.type) for r in facts.readings)
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)
+    stores = {path: store.name for path, store in facts.stores.items()}
     channels = tuple(
         (c.name, c.kind, c.limit_bytes, c.values[:3], c.beside[:3]) for c in study.channels
     )
     return (
         history.unit, history.total, declared_budgets(history), history.holders_by_type.garbage_types,
-        facts.holders, facts.bytes_each, facts.watched, history.expectations, readings, bounded, channels,
+        facts.holders, stores, facts.bytes_each, facts.watched, history.expectations, readings, bounded, channels,
         study.limit, study.waiting, study.resident_baseline, tuple(lane.private[:3]),
     )  # fmt: skip

@@ -66,6 +66,18 @@ class Holders:
         """type -> path -> how many objects it held when the type was last looked for."""
         return _newest(self._holders)
 
+    def looks(self, name: str) -> Mapping[int, Mapping[str, int]]:
+        """Return the searches for the holders of a type, oldest first: sequence -> path -> objects held."""
+        return self._looks.get(name, {})
+
+    @cached_property
+    def _looks(self) -> Mapping[str, Mapping[int, Mapping[str, int]]]:
+        found: dict[str, dict[int, dict[str, int]]] = {}
+        for holder in sorted(self._holders, key=lambda one: one.sequence):
+            paths = found.setdefault(holder.type, {}).setdefault(holder.sequence, {})
+            paths[holder.path] = max(paths.get(holder.path, holder.count), holder.count)
+        return found
+
     @cached_property
     def newest_kept(self) -> Mapping[str, Mapping[str, int]]:
         """The same without garbage."""

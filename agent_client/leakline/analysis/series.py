@@ -139,6 +139,11 @@ class Lane:
         ys += [float(y) for y in values if y is not None]
         return xs, ys
 
+    def newest_reading(self, name: str, upto: int) -> int | None:
+        """Return the position of the newest of the first ``upto`` generations in which the series was read."""
+        values = self.values(name)
+        return next((i for i in range(upto - 1, -1, -1) if values[i] is not None), None)
+
     @cached_property
     def _axis(self) -> list[float]:
         return [float(generation) for generation in self.generations]

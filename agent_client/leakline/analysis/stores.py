@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from .bounds import Bounded
 from .counts import CountGrowth, count_growth
 from .facts import Facts
+from .series import Lane
 
 # Objects of one type that come with each item of a store, at most, and how exactly.
 _PER_ITEM: Final = 8
 _EXACTLY: Final = 0.02
 # Different lengths that must agree before a class of the program counts as what a store keeps.
 _MIN_LENGTHS: Final = 3
+# A rise by this share of what a full store held is more than items of varying size make.
+_MUCH: Final = 0.5
 # What one object keeps may be measured by so much more than what one item of the store takes.
 _AS_LARGE: Final = 1.5
 
 
+def lies_in_a_store(facts: Facts, series: str, name: str, role: str, upto: int) -> bool:
+    """Return True if this growth lies inside a declared store within its capacity, by its path or its holder's.
+
+    What goes on growing once the store takes in no more is not explained by it.
+    """
+    path = name if role == "container" else facts.holders.get(name)
+    store = None if path is None else facts.store_of(path)
+    if store is None or store.is_over(upto):
+        return False
+    return not _grows_in_a_full_store(facts.lane, series, store, upto)
+
+
+def _grows_in_a_full_store(lane: Lane, series: str, store: Bounded, upto: int) -> bool:
+    """Return True if a count has risen since the store was last longer than before.
+
+    Items of varying size replace each other, so that the count of their parts wanders: only a rise that is as large in
+    each generation, or by a large share of the count, is not of that kind. Where each item brought the same number of
+    parts, any lasting rise counts.
+    """
+    full = next((i for i in range(upto - 1, 0, -1) if store.length[i - 1] != store.length[i]), 0)
+    x, counts = lane.points(series, upto)
+    after = [i for i, at in enumerate(x) if at >= lane.generations[full]]
+    growth = count_growth([x[i] for i in after], [counts[i] for i in after]) if after else None
+    if growth is None:
+        return False
+    steady = growth.pattern in ("constant", "periodic")
+    much = counts[-1] - counts[after[0]] >= _MUCH * counts[after[0]]
+    return steady or much or _is_exact(lane, x, counts, store)
+
+
+def _is_exact(lane: Lane, x: Sequence[float], counts: Sequence[float], store: Bounded) -> bool:
+    """Return True if each item that the store took in brought the same number with it."""
+    lengths = [store.length[lane.position[int(at)]] for at in x]
+    each = [
+        (b - a) / (longer - length)
+        for (a, length), (b, longer) in pairwise(zip(counts, lengths, strict=True))
+        if longer > length
+    ]
+    return len(each) >= _MIN_LENGTHS and max(each) - min(each) <= _EXACTLY * max(each)
+
+
 def comes_with_a_store(facts: Facts, growth: CountGrowth, upto: int) -> bool:
-    """Whether these are as many per generation as a declared store takes in, or so many for each item."""
+    """Return True if these are as many per generation as a declared store takes in, or so many for each item."""
     return any(_come_with_items(store, growth, upto) for store in facts.bounded)
 
 

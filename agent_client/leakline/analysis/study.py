@@ -8,7 +8,14 @@ from functools import cached_property
 from typing import Final
 
 from .attribution import Cause, Memory
-from .books import LEAKLINE_LINE, booked_bytes, phase_slopes, without_give_and_take
+from .books import (
+    LEAKLINE_LINE,
+    OTHER_THREADS_LINE,
+    booked_bytes,
+    live_bytes_by_phase,
+    phase_slopes,
+    without_give_and_take,
+)
 from .bounds import without_bounded
 from .channels import Channel, channels_of, last_read
 from .evidence import Rise, Scale, baseline_of, lasting_rise
@@ -25,6 +32,8 @@ from .trend import NO_GROWTH, Slope, floor_slope
 RATE_WINDOW: Final = 256
 # The channel of private memory.
 PRIVATE: Final = "private"
+# Live bytes by phase say where memory grows from this share of its growth on.
+_MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +211,11 @@ def window_since(study: LaneStudy, start: Start | None, upto: int) -> float:
 def memory_since(
     study: LaneStudy, residual: Sequence[float], start: float | None, upto: int
 ) -> Memory:
-    """Growth since the start (since early in the run without one), in all and by phase."""
+    """Growth since the start (since early in the run without one), in all and by phase.
+
+    By phase it is what was allocated there and is still in use, where that is known and most of the growth; else what
+    the books charge.
+    """
     lane = study.lane
     if len(residual) < 2:
         return Memory(NO_GROWTH)
@@ -211,7 +224,12 @@ def memory_since(
     total = floor_slope(x, residual[first:upto])
     slopes = phase_slopes(study.booked, lane.generations, first, upto)
     phases = {name: slope.estimate for name, slope in slopes.items() if name != LEAKLINE_LINE}
-    return Memory(total, without_give_and_take(phases))
+    charged = without_give_and_take(phases)
+    live = live_bytes_by_phase(lane, first, upto)
+    if live is None or charged.get(OTHER_THREADS_LINE, 0.0) > 0:
+        return Memory(total, charged)
+    known = sum(live.values()) >= _MOSTLY * total.estimate > 0
+    return Memory(total, live if known else charged)
 
 
 def position_of(lane: Lane, generation: float | None, upto: int) -> int:

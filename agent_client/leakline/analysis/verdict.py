@@ -9,8 +9,9 @@ from typing import Final
 from .advice import with_counters
 from .attempt_growth import attempt_growth
 from .attempts import Told, judged
-from .books import NO_PHASE, phase_executions, phase_slopes
+from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes
 from .budgets import check_budgets
+from .candidates import BORN, OF_OTHERS, born_in
 from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
@@ -35,11 +36,13 @@ from .summary import nothing_yet, summary_sentence
 from .thinning import PLANS, thinned
 from .trend import theil_sen
 from .units import passed
-from .wording import format_bytes, format_change, format_count
+from .wording import format_bytes, format_count
 
 _MAX_FINDINGS: Final = 20
 _MAX_HARMLESS: Final = 5
 _UNKNOWN: Final = 0.20
+_SAME: Final = "memory stays the same after it"
+_FREES: Final = "it gives back more memory than it takes"
 
 
 def examine(
@@ -285,12 +288,28 @@ def _ruled_out(
             continue
         upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
         slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
+        born = _phases_with_births(study, moment, first)
         for phase, slope in slopes.items():
-            if phase in blamed or phase in NO_PHASE:
+            if phase in blamed or phase in NO_PHASE or phase in born:
                 continue
-            if not moment.scale.is_material(
-                slope.estimate, upto * moment.scale.spacing
-            ) and phase not in {r.phase for r in found}:
-                reason = f"flat: {format_change(slope.estimate)} per {history.unit} over {upto} {history.unit}s"
-                found.append(RuledOut(phase, reason))
+            generations = upto * moment.scale.spacing
+            known = {r.phase for r in found}
+            if not moment.scale.is_material(slope.estimate, generations) and phase not in known:
+                frees = moment.scale.is_material(-slope.estimate, generations)
+                found.append(RuledOut(phase, _FREES if frees else _SAME))
     return tuple(found)
+
+
+def _phases_with_births(study: LaneStudy, moment: Moment, first: int) -> set[str]:
+    """Return the phases in which something was made that is still alive: counted objects that grow, or memory in use.
+
+    They are not ruled out, whatever the books charge to them.
+    """
+    found: set[str] = set()
+    for cause in moment.causes:
+        for member in cause.cause.members:
+            if member is cause.cause.owner or member.family not in OF_OTHERS:
+                found |= born_in(study.facts, member, moment.upto)
+    live = live_bytes_by_phase(study.lane, first, moment.upto) or {}
+    total = sum(live.values())
+    return found | {phase for phase, size in live.items() if size >= BORN * total > 0}

@@ -40,6 +40,8 @@ _INSTANCES_ASKED: Final = 4
 _FUNCTIONS_OF_A_NAME: Final = 64
 # A container no longer than this may hold the containers that grow: `history["loss"]`.
 _SHORT: Final = 64
+# Containers named as holders that are read although they do not grow.
+_HOLDERS_LIMIT: Final = 32
 # Objects looked at to size the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
@@ -70,6 +72,8 @@ class _Watched:
     inside: bool
     longest: int = 0
     has_grown: bool = False
+    # A search for holders has named it: its length says whether it holds more and more.
+    is_holder: bool = False
     bytes_each: int | None = None
     sized_at: int = 0
 
@@ -97,6 +101,19 @@ class ContainerWatch:
     def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
         self._count_of = count_of
         self._watched: dict[str, _Watched] = {}
+        # Paths that searches for holders have named, the newest last.
+        self._holders: dict[str, None] = {}
+
+    def note_holders(self, paths: Iterable[str]) -> None:
+        """Read the containers on these paths of holders from now on, whether they grow or not."""
+        for path in paths:
+            for container in _containers_on(path):
+                self._holders.pop(container, None)
+                self._holders[container] = None
+                if container in self._watched:
+                    self._watched[container].is_holder = True
+        for oldest in list(self._holders)[:-_HOLDERS_LIMIT]:
+            del self._holders[oldest]
 
     def find(
         self,
@@ -118,13 +135,18 @@ class ContainerWatch:
         if instances is None:
             # Nobody looked at instances this time: what was known of them stays.
             found = self._watched | found
-        order = sorted(found.values(), key=lambda one: (not one.has_grown, -one.longest))
+        for one in found.values():
+            one.is_holder = one.path in self._holders
+        order = sorted(
+            found.values(), key=lambda one: (not (one.has_grown or one.is_holder), -one.longest)
+        )
         self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
         for watched in self._watched.values():
             _size_items(watched, frames)
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """``container.<path>.length`` and ``.bytes`` of each container that has ever been longer than at first sight.
+        """``container.<path>.length`` and ``.bytes`` of each container that has ever been longer than at first sight,
+        and the length of those that were named as holders.
 
         Absent while the path leads nowhere, or to instances that are not all known.
         """
@@ -142,7 +164,7 @@ class ContainerWatch:
             length = sum(map(_length, containers))
             if length > watched.longest:
                 watched.longest, watched.has_grown = length, True
-            if watched.has_grown:
+            if watched.has_grown or watched.is_holder:
                 samples[f"container.{watched.path}.length"] = length
                 if watched.bytes_each is not None:
                     shallow = sum(map(sys.getsizeof, containers))
@@ -193,6 +215,12 @@ class ContainerWatch:
         for name in filter(is_plain_attribute(cls), names):
             path = f"{type_name(cls)}.{name}"
             yield _Place(path, _of_instances(weak, name), len(weak), is_complete)
+
+
+def _containers_on(path: str) -> list[str]:
+    """Return the containers that the path of a holder goes through: ``a.b`` and ``a.b[*]`` of ``a.b[*][*]``."""
+    parts = path.split("[*]")[:-1]
+    return ["[*]".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _container_names(names: Mapping[str, Any]) -> list[str]:

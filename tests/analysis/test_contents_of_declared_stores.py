@@ -1,0 +1,79 @@
+"""What lies inside a declared store is explained by it, items of varying size included; a leak next to it is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.history import Value
+from leakline.analysis.results import Verdict
+from leakline.snapshot import Holder
+
+from .builder import MIB
+from .pieces import ends_history
+
+GENERATIONS, FULL, EACH = 36, 20, 3
+ARRAYS = "type.numpy.ndarray.count"
+
+
+def episodes(
+    parts: tuple[int, int] = (2, 2), *, leak: int = 0, size: float = MIB, path: str = "app.episodes[*][*]",
+    counted: str = ARRAYS, census_every: int = 4, declared: bool = True,
+) -> RunHistory:  # fmt: skip
+    """A store of episodes, each with some parts of some size; ``leak`` more of the parts are kept elsewhere."""
+    rng = random.Random(3)
+    items: list[tuple[int, float]] = []
+    private: list[Value] = []
+    length: list[Value] = []
+    inner: list[Value] = []
+    tracked_bytes: list[Value] = []
+    counts: list[Value] = []
+    for generation in range(GENERATIONS):
+        items += [(rng.randint(*parts), size * rng.uniform(0.8, 1.2)) for _ in range(EACH)]
+        items = items[-FULL * EACH :]
+        within = sum(count for count, _ in items)
+        private.append(round(300 * MIB + sum(s for _, s in items) + leak * generation * MIB / 2))
+        length.append(len(items))
+        inner.append(within)
+        tracked_bytes.append(round(len(items) * 0.93 * size))
+        kept = within + leak * generation
+        counts.append(400 + kept if generation % census_every == 0 else None)
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": private, counted: counts,
+        "container.app.episodes.length": length, "container.app.episodes[*].length": inner,
+    }  # fmt: skip
+    if declared:
+        series |= {
+            "tracked.episodes.length": length, "tracked.episodes.bytes": tracked_bytes,
+            "tracked.episodes.capacity": [FULL * EACH] * GENERATIONS,
+        }  # fmt: skip
+    name = counted.removeprefix("type.").removesuffix(".count")
+    return ends_history(series, holders=(Holder(9, name, path, 60),))
+
+
+def named(verdict: Verdict) -> set[str]:
+    return {suspect.name for finding in verdict.findings for suspect in finding.suspects}
+
+
+@pytest.mark.parametrize("parts", [(2, 2), (1, 9), (20, 60)], ids=["dicts", "lists", "long lists"])
+@pytest.mark.parametrize("counted", [ARRAYS, "type.app.Frame.count", "type.torch.Tensor.count"])
+def test_a_declared_store_explains_its_contents(parts: tuple[int, int], counted: str) -> None:
+    verdict = examine(episodes(parts, counted=counted))
+    assert verdict.status in ("ok", "filling")
+    assert verdict.findings == ()
+
+
+def test_advice_asks_to_declare_only_what_is_not_declared() -> None:
+    verdict = examine(episodes(declared=False))
+    assert "app.episodes" in " ".join(named(verdict))
+    assert not any("declare it" in line for f in examine(episodes()).findings for line in f.advice)
+
+
+@pytest.mark.parametrize("counted", [ARRAYS, "type.app.Frame.count"])
+def test_parts_that_go_on_growing_once_the_store_is_full_are_a_leak(counted: str) -> None:
+    verdict = examine(episodes(leak=2, counted=counted, census_every=1))
+    assert verdict.status in ("suspected", "confirmed")
+    assert counted.removeprefix("type.").removesuffix(".count") in named(verdict)

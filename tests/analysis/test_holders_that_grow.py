@@ -1,0 +1,67 @@
+"""Holders are named only if they hold more and more: what is overwritten in each generation is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from leakline.analysis.facts import Facts
+from leakline.analysis.history import Value
+from leakline.snapshot import Holder
+
+from .pieces import ends_history, lane_of
+
+ENV = "type.app.Env.count"
+# Two of the type were there before, and three more come in each generation.
+COUNTS: list[Value] = [2 + 3 * g for g in range(20)]
+
+
+def named(
+    *held: tuple[int, str, int], lengths: Sequence[Value] = (), container: str = "app.last"
+) -> str | None:
+    """Return the holder named for (sequence, path, objects held), with lengths of a container where they were read."""
+    series: dict[str, Sequence[Value]] = {ENV: COUNTS}
+    if lengths:
+        series[f"container.{container}.length"] = lengths
+    holders = tuple(Holder(at, "app.Env", path, count) for at, path, count in held)
+    history = ends_history(series, holders=holders)
+    return Facts(history, lane_of(history)).holders.get("app.Env")
+
+
+@pytest.mark.parametrize("path", ["app.last[*]", "app.Trainer.last[*]", "app.last[*][*]"])
+def test_a_container_that_stays_as_long_is_no_holder(path: str) -> None:
+    container = path.rpartition("[*]")[0]
+    flat: list[Value] = [None] * 6 + [3] * 14
+    assert named((5, path, 15), lengths=flat, container=container) is None
+
+
+def test_a_container_that_grows_is_a_holder() -> None:
+    longer: list[Value] = [3 * g for g in range(20)]
+    assert named((5, "app.kept[*]", 2), lengths=longer, container="app.kept") == "app.kept[*]"
+
+
+def test_of_two_containers_the_one_that_grows_is_named() -> None:
+    flat: list[Value] = [None] * 6 + [3] * 14
+    found = named((5, "app.last[*]", 15), (5, "app.f.<defaults>[*]", 6), lengths=flat)
+    assert found == "app.f.<defaults>[*]"
+
+
+@pytest.mark.parametrize(("held", "holder"), [(5, "app.Trainer.best"), (4, None)])
+def test_after_one_search_a_holder_holds_a_real_share_of_what_was_gained(
+    held: int, holder: str | None
+) -> None:
+    """By the search at the fifth generation the type has gained 15."""
+    assert named((5, "app.Trainer.best", held)) == holder
+
+
+@pytest.mark.parametrize(("later", "holder"), [(15, "app.Trainer.best"), (13, None), (6, None)])
+def test_after_two_searches_a_holder_has_gained_with_the_type(
+    later: int, holder: str | None
+) -> None:
+    """Between the two searches the type has gained 30."""
+    assert named((5, "app.Trainer.best", 6), (15, "app.Trainer.best", later)) == holder
+
+
+def test_what_only_a_search_before_had_found_is_not_named() -> None:
+    assert named((5, "app.Trainer.best", 15), (15, "app.f.<closure>.x", 40)) == "app.f.<closure>.x"

@@ -1,0 +1,145 @@
+"""Phases of what grows: where objects that are still alive were made goes before where the books charge memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.books import live_bytes_by_phase
+from leakline.analysis.history import ProcessHistory
+from leakline.analysis.results import Verdict
+from leakline.analysis.series import lanes_of
+from leakline.snapshot import Holder
+
+from .builder import MIB
+
+GENERATIONS = 24
+SAME = "memory stays the same after it"
+
+
+def history(
+    phases: Sequence[str], charged: Mapping[str, float], made: Mapping[str, Mapping[str, float]],
+    holders: Sequence[tuple[int, str, str, int]] = (), in_use: Mapping[str, float] | None = None,
+) -> RunHistory:  # fmt: skip
+    """A run whose memory is charged to phases as given, and whose counts rise in phases as given, per generation."""
+    total = 400 * MIB
+    live = 200 * MIB
+    counts = dict.fromkeys(made, 100.0)
+    columns: dict[str, list[int | float | None]] = {
+        "process.anon_bytes": [], "allocator.in_use_bytes": [], **{name: [] for name in made},
+    }  # fmt: skip
+    rows: list[tuple[int, str | None]] = []
+    for generation in range(GENERATIONS):
+        for phase in (*phases, None):
+            # The number of pages that a process takes is never as even as its objects.
+            total += charged.get(phase or "", 0.0) * (0.5 if generation % 2 else 1.5)
+            live += (in_use or {}).get(phase or "", 0.0)
+            for name, rises in made.items():
+                counts[name] += rises.get(phase or "", 0)
+                columns[name].append(round(counts[name]))
+            columns["process.anon_bytes"].append(round(total))
+            columns["allocator.in_use_bytes"].append(round(live) if in_use is not None else None)
+            rows.append((generation, phase))
+    n = len(rows)
+    times = [10.0 * i for i in range(n)]
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), times, times, [g for g, _ in rows], [phase for _, phase in rows], [""] * n,
+        ["phase_end" if phase else "generation_end" for _, phase in rows], columns,
+    )  # fmt: skip
+    found = tuple(Holder(sequence, name, path, count) for sequence, name, path, count in holders)
+    return RunHistory("r", phases=tuple(phases), processes=(process,), holders=found)
+
+
+def ruled_out(verdict: Verdict) -> dict[str, str]:
+    return {each.phase: each.reason for each in verdict.ruled_out}
+
+
+TENSORS = "type.torch.Tensor.count"
+GRAPHS = "tensors.graph_count"
+
+
+def two_phases(train: int = 20, evaluate: int = 16, **more: float) -> Verdict:
+    """Losses kept in one phase and graphs in another, which reuses what the first has freed."""
+    both = {"train": float(train), "eval": float(evaluate)}
+    in_use = {"train": 0.15 * MIB, "eval": 1.65 * MIB} | more
+    return examine(
+        history(
+            ("train", "eval"),
+            {"train": 1.8 * MIB},
+            {TENSORS: both, GRAPHS: both, "tensors.graph_bytes": {"train": MIB}},
+            in_use=in_use,
+        )
+    )
+
+
+def test_two_phases_that_keep_tensors_of_one_type_are_two_findings() -> None:
+    verdict = two_phases()
+    found = {
+        f.phase: (f.suspects[0].count_per_generation, f.growth_bytes_per_generation.estimate)
+        for f in verdict.findings
+    }
+    assert {phase: round(count or 0) for phase, (count, _) in found.items()} == {
+        "train": 20,
+        "eval": 16,
+    }
+    assert found["eval"][1] > 5 * found["train"][1]
+    assert verdict.ruled_out == ()
+
+
+def test_a_phase_that_keeps_few_objects_and_most_of_the_memory_is_named_as_well() -> None:
+    assert {finding.phase for finding in two_phases(evaluate=2).findings} == {"train", "eval"}
+
+
+def test_a_phase_without_births_is_ruled_out_in_words_that_read_right() -> None:
+    verdict = two_phases(evaluate=0, train=20, eval=0.0)
+    assert [finding.phase for finding in verdict.findings] == ["train"]
+    assert ruled_out(verdict) == {"eval": SAME}
+
+
+def test_where_the_books_charge_another_phase_one_line_says_why() -> None:
+    environments = {"type.app.Env.count": {"evaluate": 3.0}}
+    charged = {"train": 2 * MIB, "evaluate": 0.1 * MIB}
+    verdict = examine(history(("train", "evaluate"), charged, environments))
+    finding = verdict.findings[0]
+    assert finding.phase == "evaluate"
+    line = "Created in evaluate; memory is charged to train because freed memory was reused."
+    assert line in finding.evidence
+    right = examine(history(("train", "evaluate"), {"evaluate": 2 * MIB}, environments))
+    assert not any("charged" in line for line in right.findings[0].evidence)
+
+
+def test_a_phase_that_frees_is_not_called_flat() -> None:
+    kept = {"type.app.Env.count": {"collect": 3.0}}
+    charged = {"collect": 9 * MIB, "clean": -5.19 * MIB, "report": 0.0}
+    verdict = examine(history(("collect", "clean", "report"), charged, kept))
+    assert ruled_out(verdict) == {
+        "clean": "it gives back more memory than it takes",
+        "report": SAME,
+    }
+
+
+def test_of_three_phases_the_two_that_keep_something_are_not_ruled_out() -> None:
+    made = {
+        "type.app.Frame.count": {"collect": 4.0},
+        "type.app.Report.count": {"report": 1.0},
+    }
+    charged = {"collect": 4 * MIB}
+    verdict = examine(history(("collect", "train", "report"), charged, made))
+    assert ruled_out(verdict) == {"train": SAME}
+
+
+@pytest.mark.parametrize("read", [4, 5])
+def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) -> None:
+    told = history(("a", "b"), {"a": MIB}, {}, in_use={"a": 100.0, "b": 900.0})
+    column = told.processes[0].series["allocator.in_use_bytes"]
+    assert isinstance(column, list)
+    column[3 * read :] = [None] * (len(column) - 3 * read)
+    (lane,) = lanes_of(told)
+    live = live_bytes_by_phase(lane, 1, GENERATIONS)
+    if read == 4:
+        assert live is None
+    else:
+        assert live is not None
+        assert {name: round(size) for name, size in live.items()} == {"a": 100, "b": 900, "between": 0}  # fmt: skip
