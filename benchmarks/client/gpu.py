@@ -403,10 +403,17 @@ def overhead(begin_before: float) -> Iterator[Check]:
 
 
 def _finished(program: str, folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(program, *arguments), cwd=ROOT, env=_environment(folder), capture_output=True, text=True,
-        timeout=CHILD_SECONDS, check=False,
-    )  # fmt: skip
+    command = _command(program, *arguments)
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, env=_environment(folder), capture_output=True, text=True,
+            timeout=CHILD_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        # As timeout(1) has it. The other programs still run.
+        return subprocess.CompletedProcess(
+            command, 124, "", f"{program}: not done after {CHILD_SECONDS} s"
+        )
 
 
 @contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from subprocess import CompletedProcess
 
 import pytest
+from benchmarks.client import gpu
 from benchmarks.client.gpu import (
     Check,
     check_fragmentation,
@@ -149,3 +151,20 @@ def test_the_last_line_counts_and_the_status_says_whether_all_passed(
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
     # Nothing that was checked has passed.
     assert conclude([unknown]) == conclude([]) == 1
+
+
+@pytest.mark.parametrize(("with_it", "result"), [(1.01, "ok"), (1.5, "FAIL")])
+def test_the_overhead_is_that_of_pairs(
+    with_it: float, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished(program: str, folder: str, how: str) -> CompletedProcess[str]:
+        seconds = with_it if how == "with" else 1.0
+        return CompletedProcess([program], 0, f"seconds {seconds:.6f}\n", "")
+
+    monkeypatch.setattr(gpu, "_finished", finished)
+    monkeypatch.setattr(gpu, "FIGURES", {})
+    assert results(list(gpu.overhead(float("inf")))) == {result}
+    assert gpu.FIGURES["overhead"]["ratio"]["middle"] == pytest.approx(with_it)
+    # Two pairs are measured however late it is.
+    assert results(list(gpu.overhead(0))) == {result}
+    assert len(gpu.FIGURES["overhead"]["with"]) == 2
