@@ -8,6 +8,8 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 CHECK ?=
+GPU_PYTHON ?= python3
+GPU_ARGS ?= --json gpu-results.json
 AUDIT ?= .venv-audit
 COMPARED_ARGS ?=
 MUTATION_ARGS ?=
@@ -16,7 +18,7 @@ OFFLINE ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +56,9 @@ test-native: $(VENV)/.test ## the native modules in every interpreter at hand, u
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} \
 	LEAKLINE_TEST_PYTHONS="$$LEAKLINE_TEST_PYTHONS:$$(ls -d ~/.pyenv/versions/3.1[1-4].*/bin 2>/dev/null | paste -sd:)" \
 	  $(PYTHON) -m pytest tests/native $(TEST_ARGS)
+
+test-gpu: ## check the client on a machine with one NVIDIA GPU and torch, without a network, in eight minutes (GPU_PYTHON, GPU_ARGS)
+	@PYTHONPATH="agent_client:.$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m benchmarks.client.gpu $(GPU_ARGS)
 
 test-coverage: $(VENV)/.test ## branches of the detector, spool, ingest and webhooks that their tests take; below 90 % fails
 	@.ci/coverage $(PYTHON) $(TEST_ARGS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from builder import EVOLVE, GIB, MIB, TRAIN, Training, loss_graph
+from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
 from pieces import ends_lane
 
 from leakline.analysis import examine, history_from_batches
@@ -83,6 +83,40 @@ def test_tensors_that_stay_on_the_device_are_a_leak_of_the_device() -> None:
     (finding,) = of_devices(judged(device))
     assert (finding.kind, finding.status, finding.phase) == ("gpu", "confirmed", TRAIN)
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize(("host", "kinds"), [(0, ["gpu"]), (4 * MIB, ["gpu", "native"])])
+def test_tensors_on_the_device_do_not_explain_memory_of_the_host(
+    host: float, kinds: list[str]
+) -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 80 * MIB + growing(32 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 20 * MIB, 10 * MIB)
+
+    size = 32.0 * MIB
+    counts = {
+        "torch.Tensor": 2.0,
+        "tensors.count": 2.0,
+        "tensors.bytes": size,
+        "tensors.device_bytes": size,
+    }
+    verdict = judged(device, Training(generations=40, leaks=(Leak(TRAIN, host, counts),)))
+    found = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert sorted(f.kind for f in found) == kinds
+    assert [s.name for f in found if f.kind == "gpu" for s in f.suspects] == ["torch.Tensor"]
+
+
+def test_tensors_of_host_and_device_that_stay_are_two_leaks() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 80 * MIB + growing(32 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 20 * MIB, 10 * MIB)
+
+    counts = {
+        "torch.Tensor": 3.0, "tensors.count": 3.0, "tensors.bytes": 40.0 * MIB, "tensors.device_bytes": 32.0 * MIB,
+    }  # fmt: skip
+    verdict = judged(device, Training(generations=40, leaks=(Leak(TRAIN, 8 * MIB, counts),)))
+    found = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert sorted(f.kind for f in found) == ["gpu", "tensors"]
 
 
 def test_reserved_that_grows_beside_still_tensors_is_fragmentation() -> None:

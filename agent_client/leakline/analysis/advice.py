@@ -204,7 +204,10 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu_fragmentation": (
         "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; allocated memory itself does not grow.",
     ),
-    "shared_memory": ("Unlink shared memory segments and files in /dev/shm once they are read.",),
+    # The driver maps pinned memory as shared.
+    "shared_memory": (
+        "Unlink shared memory and files in /dev/shm once they are read; drop pinned tensors.",
+    ),
     "cyclic_garbage": (
         "Break reference cycles (weakref, explicit None), or collect once a generation to lower the peaks.",
     ),

@@ -332,6 +332,10 @@ def _bytes_rate(
                 return rate, False
         return None, False
     rate = rate_of(facts.lane, bytes_series(name, family), growth.start, upto)
+    if family == "tensor" and rate is not None:
+        # What lies on a device explains nothing of the host's memory.
+        on_devices = rate_of(facts.lane, "tensors.device_bytes", growth.start, upto)
+        rate = max(0.0, rate - on_devices) if on_devices else rate
     return rate, family in ("tensor", "array") and rate is not None
 
 
