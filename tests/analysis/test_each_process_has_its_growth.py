@@ -12,7 +12,7 @@ from leakline.analysis.processes import MAX_PROCESSES, process_growth
 from leakline.analysis.results import ProcessGrowth
 from leakline.analysis.series import lanes_of
 
-from .builder import MIB, Training, history_of, kept_environments
+from .builder import EVALUATE, MIB, Leak, Training, history_of, kept_environments
 
 GENERATIONS = 24
 
@@ -79,9 +79,43 @@ def test_ranks_that_leak_alike_are_both_named_by_their_one_finding() -> None:
 
 def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
     assert examine(ranks(False, True)).summary.endswith(" (rank 1 main)")
-    assert examine(ranks(True, True)).summary.endswith(" (rank 0 main, rank 1 main)")
-    assert examine(ranks(*6 * [True])).summary.endswith("rank 3 main and 2 more)")
+    both = examine(ranks(True, True)).summary
+    assert both.endswith(" (rank 0 main and rank 1 main together)")
+    assert examine(ranks(*6 * [True])).summary.endswith("rank 3 main and 2 more together)")
     assert "rank" not in examine(ranks(True)).summary
+
+
+def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -> None:
+    (alone,) = [f for f in examine(ranks(False, True)).findings if f.status == "confirmed"]
+    (finding,) = [f for f in examine(ranks(True, True)).findings if f.status == "confirmed"]
+    assert (alone.suspects[0].count_per_generation, finding.suspects[0].count_per_generation) == (
+        16,
+        32,
+    )
+    assert finding.suspects[0].bytes_per_generation == pytest.approx(
+        finding.growth_bytes_per_generation.estimate, abs=0.1
+    )
+    assert not any("rank" in line for line in alone.evidence)
+    assert {line.split(":")[0] for line in finding.evidence} <= {"rank 0 main", "rank 1 main"}
+
+
+def test_a_rank_that_hardly_grows_is_not_named_beside_one_that_leaks() -> None:
+    small = Training(
+        leaks=(Leak(EVALUATE, 0.01 * MIB, {"trading.TradingEnvironment": 16}),),
+        generations=GENERATIONS, instance="p0", rank=0, seed=1, noise=0.0,
+    )  # fmt: skip
+    large = Training(
+        leaks=(replace(kept_environments(), holders=()),),
+        generations=GENERATIONS,
+        instance="p1",
+        rank=1,
+        seed=2,
+    )
+    verdict = examine(history_from_batches(small.header(), [*small.batches(), *large.batches()]))
+    (finding,) = [f for f in verdict.findings if f.status == "confirmed"]
+    assert finding.process == "rank 1 main"
+    assert finding.suspects[0].count_per_generation == 16
+    assert [each.findings for each in verdict.processes] == [(), (finding.fingerprint,)]
 
 
 def test_the_attempts_of_a_rank_are_told_once_with_the_newest_process() -> None:

@@ -14,7 +14,6 @@ from leakline.analysis.effects import (
     _WITHIN,
     _beside,
     _between,
-    _count_change,
     _effect,
     _outcome,
     _Subject,
@@ -217,13 +216,6 @@ def test_a_fix_is_about_its_classes_and_its_phase_else_about_the_run(
 )  # fmt: skip
 def test_fixes_of_the_same_are_named_beside_each_other(others: Sequence[Fix], said: str) -> None:
     assert _beside(fix(), OF_RUN, others) == said
-
-
-@pytest.mark.parametrize(
-    ("change", "written"), [(2.0, "+2"), (0.0, "0"), (-2.0, "-2"), (0.25, "+0.2")]
-)
-def test_a_count_that_grows_has_a_sign(change: float, written: str) -> None:
-    assert _count_change(change) == written
 
 
 def lane_study(ends: int) -> LaneStudy:

@@ -32,6 +32,7 @@ from leakline.analysis.comparison import (
 )
 from leakline.analysis.differences import change_of, percent_of
 from leakline.analysis.evidence import Scale
+from leakline.analysis.growth import type_growth
 from leakline.analysis.history import LeftOut, ProcessHistory
 from leakline.analysis.priority import DEFAULTS
 from leakline.analysis.results import Finding, Interval, Status, TypeGrowth
@@ -474,5 +475,7 @@ def with_types(counts: dict[str, int]) -> RunHistory:
 
 def test_the_twenty_types_that_grow_most_in_either_run_are_told() -> None:
     before = {f"app.T{i:02}": i for i in range(1, 25)}
-    rows = _by_type(with_types(before), with_types({**before, "app.T01": 90}), NO_CHANGES)
+    both = (with_types(before), with_types({**before, "app.T01": 90}))
+    old, new = ({row.name: row for row in type_growth(each)} for each in both)
+    rows = _by_type(old, new, NO_CHANGES)
     assert [row.type for row in rows] == ["app.T01", *(f"app.T{i:02}" for i in range(24, 5, -1))]

@@ -70,15 +70,30 @@ def read(n: int, **others: Sequence[float | None]) -> Lane:
         ("steady", 1, 9, None, "unknown"), ("steady", 1, 9, "learning", "unknown"),
         # Four readings tell a count that rose from one that grows.
         ("steady", 1, 4, "ok", "good"), ("steady", 1, 3, "ok", "unknown"), ("steady", 1, 4, "confirmed", "good"),
-        ("grows", 1, 9, "confirmed", "problem"), ("grows", 1, 9, "watch", "problem"), ("grows", 1, 9, "ok", "expected"),
-        ("grows", 1, 9, "recovered", "unknown"), ("grows", 0, 9, None, "unknown"),
-        ("grows", -1, 9, "confirmed", "problem"),
+        # What explains no bytes of a finding is no problem, however it grows.
+        ("grows", 1, 9, "confirmed", "expected"), ("grows", 1, 9, "watch", "expected"),
+        ("grows", 1, 9, "ok", "expected"), ("grows", 1, 9, "recovered", "unknown"), ("grows", 0, 9, None, "unknown"),
     ],
 )  # fmt: skip
 def test_a_change_is_rated_by_its_row_and_the_verdict(
     rating: str, difference: int, readings: int, status: str | None, change: str
 ) -> None:
-    assert change_rating(rating, difference, readings, status) == change
+    assert change_rating(rating, difference, readings, status, is_blamed=False) == change
+
+
+@pytest.mark.parametrize(
+    ("rating", "difference", "status", "change"),
+    [
+        ("grows", 1, "confirmed", "problem"), ("grows", 1, "watch", "problem"), ("grows", -1, "confirmed", "problem"),
+        # As many as before, and larger ones: a problem by its bytes.
+        ("steady", 0, "confirmed", "problem"), ("steady", 143, "suspected", "problem"),
+        ("expected", 1, "confirmed", "expected"), ("grows", 1, "recovered", "unknown"), ("grows", 1, None, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_type_that_explains_bytes_of_a_finding_is_a_problem(
+    rating: str, difference: int, status: str | None, change: str
+) -> None:
+    assert change_rating(rating, difference, 9, status, is_blamed=True) == change
 
 
 def _row(name: str = "app.A", rating: str = "steady", **others: object) -> TypeGrowth:

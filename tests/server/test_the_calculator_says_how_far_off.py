@@ -74,22 +74,23 @@ def fields(section: Any) -> list[str]:
 
 
 def test_nothing_is_asked_while_nothing_grows() -> None:
-    assert calculator(None, (), (), "epoch", {}) is None
+    assert calculator(None, (), "epoch", {}) is None
     still = {"findings": [], "growth_bytes_per_generation": {"estimate": -3.0}}
-    assert calculator(still, (), (), "epoch", {}) is None
+    assert calculator(still, (), "epoch", {}) is None
 
 
 def test_it_begins_with_the_first_suspect_and_what_one_more_costs() -> None:
     holders = [{"type": "app.Env", "bytes_each": 1024.0}]
-    assert fields(calculator(suspected(), (), holders, "epoch", {})) == ["16", "1.00 KiB"]
+    assert fields(calculator(suspected(), holders, "epoch", {})) == ["16", "1.00 KiB"]
     by_rate = suspected(bytes_per_generation=16.0 * MIB)
-    assert fields(calculator(by_rate, (), (), "epoch", {})) == ["16", "1.00 MiB"]
-    assert fields(calculator(suspected(), (), (), "epoch", {})) == ["16", ""]
+    # All of the growth over the count is no measurement: it would always add up.
+    assert fields(calculator(by_rate, (), "epoch", {})) == ["16", ""]
+    assert fields(calculator(suspected(), (), "epoch", {})) == ["16", ""]
 
 
 def test_the_numbers_of_the_address_win_and_the_rest_of_it_is_kept() -> None:
     address = {"process": "rank 0 main", "count": "3", "each": "1 KiB"}
-    section = calculator(suspected(), (), (), "epoch", address)
+    section = calculator(suspected(), (), "epoch", address)
     assert section is not None and section.ask is not None
     assert fields(section) == ["3", "1 KiB"]
     assert section.ask.kept == (("process", "rank 0 main"),)

@@ -206,7 +206,7 @@ def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised()
     )
     assert found.text.split("\n") == [
         "detach",
-        "growth per generation: before +10.00 MiB, after +1.00 MiB: helped, -9.00 MiB (-9.00 MiB to -9.00 MiB)",
+        "growth per generation: before +10.00 MiB, after +1.00 MiB: helped, -9.00 MiB",
         "promised 2.00 MiB per generation, measured +1.00 MiB: held",
     ]
 

@@ -24,13 +24,13 @@ from .compared import (
 from .differences import SAME, change_of, percent_of
 from .effects import effects_of_comparison
 from .evidence import MATERIAL, Scale
-from .growth import type_growth
+from .growth import type_growth, with_verdict
 from .history import ProcessHistory, RunHistory
 from .javascript import TENSOR_BYTES, is_page
 from .ladder import ACTIVE, GROWING
 from .priority import DEFAULTS, Priorities
 from .processes import of_how_many
-from .results import Finding, Interval, TypeGrowth, Verdict
+from .results import Finding, Interval, TypeGrowth, Verdict, to_json
 from .series import Lane, lanes_of
 from .spans import Spans, union
 from .stretch import Stretch
@@ -81,7 +81,13 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         peak_bytes=Change(a.peak, b.peak, percent_of(a.peak, b.peak)),
         seconds_per_generation=Change(a.seconds, b.seconds, percent_of(a.seconds, b.seconds)),
         by_phase=_by_phase(a, b),
-        by_type=_by_type(_upto(before, shared), _upto(after, shared), changes) if alike else (),
+        by_type=_by_type(
+            _types(_upto(before, shared), a.verdict),
+            _types(_upto(after, shared), b.verdict),
+            changes,
+        )
+        if alike
+        else (),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
         fixes=b.verdict.fixes,
@@ -295,14 +301,16 @@ def _largest(row: PhaseChange) -> float:
     return -max(abs(i.estimate) for i in (row.before, row.after) if i is not None)
 
 
+def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
+    return {row.name: row for row in with_verdict(type_growth(history), to_json(verdict))}
+
+
 def _by_type(
-    before: RunHistory, after: RunHistory, changes: FindingChanges
+    old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
 ) -> tuple[TypeChange, ...]:
     """What findings name, then the classes of the program, then what grows along with them; each by its growth."""
     found = (*changes.gone, *changes.still, *changes.new)
     named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
-    old = {row.name: row for row in type_growth(before)}
-    new = {row.name: row for row in type_growth(after)}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
     rows.sort(key=lambda row: (_rank(row, named), -_rate(row)))
     return tuple(rows[:_MAX_TYPES])

@@ -9,6 +9,7 @@ from typing import Final
 from .history import RunHistory
 from .results import Interval, RunDuration
 from .series import Lane
+from .wording import format_range, in_brackets
 
 _SECONDS: Final = "generation.seconds"
 # Readings before anything is said; and the newest that say how long the next ones take.
@@ -56,8 +57,8 @@ def _of_lane(lane: Lane, total: int) -> tuple[Interval, Interval, Interval] | No
 
 def _told(left: Interval, whole: Interval, history: RunHistory) -> str:
     return (
-        f"All {history.total:,} {history.unit}s take about {_time(whole.estimate)} "
-        f"({_time(whole.low)} to {_time(whole.high)}), {_time(left.estimate)} of them to come."
+        f"All {history.total:,} {history.unit}s take about {_time(whole.estimate)}"
+        f"{in_brackets(format_range(whole.low, whole.high, _time))}, {_time(left.estimate)} of them to come."
     )
 
 

@@ -17,7 +17,13 @@ from .promises import COUNT, Fix, declared_fixes
 from .results import EffectMeasure, EffectOutcome, FixEffect, Interval
 from .stretch import Stretch
 from .study import LaneStudy
-from .wording import format_change, format_count, short_name
+from .wording import (
+    format_change,
+    format_count_change,
+    format_range,
+    in_brackets,
+    short_name,
+)
 
 # Generations on each side of a fix from which an effect is told.
 MIN_GENERATIONS: Final = 4
@@ -175,16 +181,12 @@ _REASONS: Final[Mapping[EffectOutcome, str]] = {
 
 
 def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval, unit: str) -> str:
-    write = format_change if subject.measure != "count" else _count_change
-    low, high = write(difference.low), write(difference.high)
+    write = format_change if subject.measure != "count" else format_count_change
+    between = in_brackets(format_range(difference.low, difference.high, write))
     return (
         f"{subject.title} {_VERBS[subject.measure]} {write(old.estimate)} per {unit} before and "
-        f"{write(new.estimate)} after, difference {write(difference.estimate)} ({low} to {high})"
+        f"{write(new.estimate)} after, difference {write(difference.estimate)}{between}"
     )
-
-
-def _count_change(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{format_count(value)}"
 
 
 def _beside(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
@@ -208,13 +210,13 @@ def _row(
 
 def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
     """(before, after, difference) of an effect as in the JSON, written; empty where not measured."""
-    write = _count_change if effect["measure"] == "count" else format_change
+    write = format_count_change if effect["measure"] == "count" else format_change
     told = (effect[name] for name in ("before", "after", "difference"))
     before, after, difference = (
         write(each["estimate"]) if isinstance(each, Mapping) else "" for each in told
     )
     if isinstance(interval := effect["difference"], Mapping):
-        difference += f" ({write(interval['low'])} to {write(interval['high'])})"
+        difference += in_brackets(format_range(interval["low"], interval["high"], write))
     return before, after, difference
 
 

@@ -16,7 +16,7 @@ from .contracts import expected_text
 from .javascript import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from .ladder import ACTIVE, Standing
 from .priority import Priorities, one_worse, priority
-from .results import SEVERITY, Finding, Interval, Status, Suspect, Unknown
+from .results import SEVERITY, Finding, Interval, Role, Status, Suspect, Unknown
 from .series import Lane
 from .study import Assessed, LaneStudy
 from .trend import Slope
@@ -24,11 +24,16 @@ from .wording import (
     format_bytes,
     format_change,
     format_count,
+    format_range,
+    format_rate,
+    in_brackets,
     ordinal,
     short_name,
 )
 
 _MAX_SUSPECTS: Final = 8
+# Of the growth of the process that grows most, what another one has to grow by to be named beside it.
+_NAMED: Final = 0.05
 # Read at each census; two of them show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
@@ -223,19 +228,20 @@ def _count_lines(study: LaneStudy, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
     for member in _of_note(a.cause)[:3]:
         g = member.growth
-        what = f"{_named(member)} grows by {format_count(g.slope)} per {unit}"
+        named = _named(member, a.cause.members)
+        what = f"{named} grows by {format_rate(g.slope, unit)}"
         if g.pattern == "constant":
             each = _per_execution(study.lane, member)
             found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
         elif g.pattern == "periodic":
             beat = f"every {ordinal(g.period or 0)} {unit}, {g.rises} times"
-            found.append(f"{_named(member)} grows by {format_count(g.each)} {beat}.")
+            found.append(f"{named} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
             found.append(f"{what} on average: {g.rises} rises, never taken back.")
         elif g.pattern == "noisy":
             found.append(f"{what}, through noise.")
         elif g.rises == 1 and g.slope > 0:
-            found.append(f"{_named(member)} rose by {format_count(g.each)}.")
+            found.append(f"{named} rose by {format_count(g.each)}.")
     return found
 
 
@@ -249,10 +255,14 @@ def _per_execution(lane: Lane, member: Candidate) -> str:
     return f": {each} per execution of {path}, which ran {format_count(times)} times in each"
 
 
-def _named(member: Candidate) -> str:
+def _named(member: Candidate, members: Sequence[Candidate]) -> str:
     if member.role == "container":
         return f"The length of {member.name}"
-    graph = " with a graph" if member.family == "graph" else ""
+    graph = ""
+    if member.family == "graph":
+        graph = " with a graph"
+    elif any(m.family == "graph" and m.name == member.name for m in members):
+        graph = " without a graph"
     return f"The number of {short_name(member.name)}{graph}"
 
 
@@ -265,8 +275,9 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
         ]
     if rate.points < 2 or rate.estimate <= 0:
         return []
-    spread = f"{format_bytes(rate.low)} to {format_bytes(rate.high)}"
-    found = [f"Memory grows by {format_change(rate.estimate)} per {unit} ({spread}, 90 %)."]
+    spread = format_range(rate.low, rate.high)
+    spread = in_brackets(f"{spread}, 90 %" if spread else "")
+    found = [f"Memory grows by {format_change(rate.estimate)} per {unit}{spread}."]
     if a.rise.window:
         times = ", seen once" if in_a_row == 1 else f", seen {in_a_row} times in a row"
         # One that only just began to be watched has not been seen again.
@@ -379,24 +390,61 @@ def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
 
 
 def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
-    """Ranks that leak alike are one finding with their growth added up."""
-    merged: dict[str, Finding] = {}
+    """Return one finding for the processes that leak alike, with their numbers added up."""
+    groups: dict[str, list[Finding]] = {}
     for finding in findings:
-        known = merged.get(finding.fingerprint)
-        merged[finding.fingerprint] = finding if known is None else _merge(known, finding, limits)
-    return sorted(merged.values(), key=rank_key)
+        groups.setdefault(finding.fingerprint, []).append(finding)
+    return sorted((_merge(found, limits) for found in groups.values()), key=rank_key)
 
 
-def _merge(a: Finding, b: Finding, limits: Priorities) -> Finding:
-    worse = max(a, b, key=lambda f: SEVERITY.index(f.status))
-    x, y = a.growth_bytes_per_generation, b.growth_bytes_per_generation
-    total = Interval(x.estimate + y.estimate, x.low + y.low, x.high + y.high)
-    grade = priority(total.estimate, limits)
-    if is_deeper(a, limits) or is_deeper(b, limits):
-        grade = one_worse(grade)
-    return replace(
-        worse,
-        growth_bytes_per_generation=total,
-        priority=grade,
-        process=f"{a.process}, {b.process}",
+def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
+    """Merge the findings of several processes: all numbers are sums over the processes that are named."""
+    if len(found) == 1:
+        return found[0]
+    worst = max(found, key=lambda f: SEVERITY.index(f.status))
+    least = _NAMED * max(f.growth_bytes_per_generation.estimate for f in found)
+    growing = [f for f in found if f.growth_bytes_per_generation.estimate >= least] or list(found)
+    lead = max(
+        growing, key=lambda f: (f.status == worst.status, f.growth_bytes_per_generation.estimate)
     )
+    growths = [f.growth_bytes_per_generation for f in growing]
+    total = Interval(
+        sum(g.estimate for g in growths), sum(g.low for g in growths), sum(g.high for g in growths)
+    )
+    grade = priority(total.estimate, limits)
+    if any(is_deeper(f, limits) for f in growing):
+        grade = one_worse(grade)
+    evidence = lead.evidence
+    if len(growing) > 1:
+        evidence = tuple(f"{lead.process}: {line}" for line in evidence)
+    return replace(
+        lead,
+        status=worst.status,
+        confidence=worst.confidence,
+        suspects=_added_up(lead, growing),
+        growth_bytes_per_generation=total,
+        evidence=evidence,
+        priority=grade,
+        process=", ".join(str(f.process) for f in growing),
+    )
+
+
+def _added_up(lead: Finding, findings: Sequence[Finding]) -> tuple[Suspect, ...]:
+    """Return the suspects of all findings, those of ``lead`` first, each with the sum of its rates."""
+    counts: dict[tuple[str, Role], list[float]] = {}
+    sizes: dict[tuple[str, Role], list[float]] = {}
+    order = [s for f in (lead, *findings) for s in f.suspects]
+    for suspect in (s for f in findings for s in f.suspects):
+        key = suspect.name, suspect.role
+        if suspect.count_per_generation is not None:
+            counts.setdefault(key, []).append(suspect.count_per_generation)
+        if suspect.bytes_per_generation is not None:
+            sizes.setdefault(key, []).append(suspect.bytes_per_generation)
+    return tuple(
+        Suspect(*key, _sum(counts.get(key), 3), _sum(sizes.get(key), 1))
+        for key in dict.fromkeys((s.name, s.role) for s in order)
+    )[:_MAX_SUSPECTS]
+
+
+def _sum(rates: Sequence[float] | None, digits: int) -> float | None:
+    return None if rates is None else round(sum(rates), digits)

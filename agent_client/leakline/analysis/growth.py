@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from .attribution import SMALL
 from .bounds import capacity_of, tracked_names
-from .candidates import place_of, rate_of
+from .candidates import family_of, place_of, rate_of
 from .contracts import Readings, expected_text, find_violation, range_text, types_of
-from .counts import count_growth
+from .counts import CountGrowth, count_growth
 from .facts import Facts
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .javascript import TENSORS as JS_TENSORS
 from .ladder import GROWING
-from .results import ChangeRating, ExpectationRow, Interval, Status, StoreFill, TypeGrowth
+from .results import ChangeRating, ExpectationRow, Interval, StoreFill, TypeGrowth
 from .series import Lane, fill_gaps, lanes_of
-from .trend import theil_sen
+from .trend import floor_slope, theil_sen
 
 _WINDOW: Final = 64
 # Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
 _TELLING: Final = 4
+_FEW: Final = 3
 
 
 def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
@@ -37,31 +39,88 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
     return tuple(sorted((_added(found) for found in rows.values()), key=_order))
 
 
-def with_ratings(rows: Iterable[TypeGrowth], status: Status | None) -> tuple[TypeGrowth, ...]:
-    """Each with the rating of its change. ``status``: of the run's verdict, None before there is one."""
+def with_verdict(
+    rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
+) -> tuple[TypeGrowth, ...]:
+    """Return the rows with the rating of their change, and the rates of those that a finding names.
+
+    ``verdict``: that of the run as in the JSON, None before there is one. A type has one rate: that of its finding.
+    """
+    told = verdict or {}
+    findings = [f for f in told.get("findings", ()) if f["status"] in GROWING]
+    named = [_with_rate_of_findings(row, findings) for row in rows]
+    blamed = blamed_types(named, findings)
     return tuple(
         replace(
-            row, change_rating=change_rating(row.rating, row.difference or 0, row.readings, status)
+            row,
+            change_rating=change_rating(
+                row.rating, row.difference or 0, row.readings, told.get("status"),
+                is_blamed=row.name in blamed,
+            ),
         )
-        for row in rows
-    )
+        for row in named
+    )  # fmt: skip
 
 
-def change_rating(rating: str, difference: int, readings: int, status: str | None) -> ChangeRating:
-    """A declared count is as expected, or a problem. What grows is a problem in a run that leaks, or may, expected in
-    one of which the verdict says that it does not, or not yet, and unknown in one that has leaked. Any other count is
-    good: a rise once there is a verdict, and readings enough to tell that it does not go on.
+def blamed_types(
+    rows: Iterable[TypeGrowth], findings: Sequence[Mapping[str, Any]]
+) -> frozenset[str]:
+    """Return the types that explain bytes of a finding: those it names first, and those with a real part of it.
+
+    Of a class that is not a plain one the bytes it holds need not be known, so its name in a finding is enough.
+    """
+    own = {row.name: row.bytes_per_generation for row in rows}
+    total = sum(max(0.0, f["growth_bytes_per_generation"]["estimate"]) for f in findings)
+    blamed = {name for name, rate in own.items() if rate is not None and rate >= SMALL * total > 0}
+    for finding in findings:
+        least = SMALL * finding["growth_bytes_per_generation"]["estimate"]
+        for place, suspect in enumerate(finding["suspects"]):
+            name, rate = suspect["name"], suspect["bytes_per_generation"]
+            rate = own.get(name) if rate is None else rate
+            is_plain = family_of(name, suspect["role"]) == "plain"
+            if not place or (rate is None and not is_plain) or (rate or 0.0) >= least > 0:
+                blamed.add(name)
+    return frozenset(blamed)
+
+
+def _with_rate_of_findings(row: TypeGrowth, findings: Sequence[Mapping[str, Any]]) -> TypeGrowth:
+    named = [
+        suspect
+        for finding in findings
+        for place, suspect in enumerate(finding["suspects"])
+        # Tensors with a graph are a part of all tensors, which the row counts.
+        if suspect["name"] == row.name
+        and suspect["role"] == "type"
+        and not (finding["kind"] == "graph" and not place)
+    ]
+    counts = [s["count_per_generation"] for s in named if s["count_per_generation"] is not None]
+    sizes = [s["bytes_per_generation"] for s in named if s["bytes_per_generation"] is not None]
+    if counts:
+        rate, known = sum(counts), row.count_per_generation
+        low, high = (rate, rate) if known is None else (known.low, known.high)
+        row = replace(row, count_per_generation=Interval(rate, min(low, rate), max(high, rate)))
+    return replace(row, bytes_per_generation=sum(sizes)) if sizes else row
+
+
+def change_rating(
+    rating: str, difference: int, readings: int, status: str | None, *, is_blamed: bool
+) -> ChangeRating:
+    """Rate the change of a count.
+
+    A declared count is as expected, or a problem. In a run that leaks, or may, a type that explains bytes of a finding
+    is a problem; any other that grows is expected, and unknown in a run that has leaked or has no verdict yet. Any
+    other count is good: a rise once there is a verdict, and readings enough to tell that it does not go on.
     """
     if rating in ("expected", "problem"):
         return "expected" if rating == "expected" else "problem"
+    if is_blamed and status in GROWING:
+        return "problem"
     if rating == "steady" and difference <= 0:
         return "good"
     if status is None or status == "learning":
         return "unknown"
     if rating == "steady":
         return "good" if readings >= _TELLING else "unknown"
-    if status in GROWING:
-        return "problem"
     return "unknown" if status == "recovered" else "expected"
 
 
@@ -79,7 +138,6 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         x, counts = [0.0] * len(column), [float(v) for v in column]
     if not counts:
         return None
-    slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:]) if len(x) >= 3 else None
     growth = count_growth(x, counts, lane.generations[0] if lane.generations else None)
     rate = _bytes_rate(
         facts, name, growth.slope if growth else None, growth.start if growth else None
@@ -89,7 +147,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
         name=name,
         first_count=int(counts[0]),
         last_count=int(counts[-1]),
-        count_per_generation=Interval(slope.estimate, slope.low, slope.high) if slope else None,
+        count_per_generation=_count_rate(growth, x, counts),
         bytes=_last(lane, size),
         bytes_per_generation=rate,
         holder=facts.holders.get(name),
@@ -104,13 +162,36 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
     )
 
 
+def _count_rate(
+    growth: CountGrowth | None, x: Sequence[float], counts: Sequence[float]
+) -> Interval | None:
+    """Return the rate since the growth began, as findings do; of a count that does not grow, its newest rate."""
+    if growth is not None:
+        return Interval(growth.slope, growth.low, growth.high)
+    if len(x) < _FEW:
+        return None
+    slope = theil_sen(x[-_WINDOW:], counts[-_WINDOW:])
+    return Interval(slope.estimate, slope.low, slope.high)
+
+
 def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | None) -> float | None:
     if slope is None or start is None:
-        return None
+        return _rising_bytes(facts.lane, _series_of(name)[1])
     each = facts.bytes_each.get(name)
     if each is not None:
         return slope * each
     return rate_of(facts.lane, _series_of(name)[1], start, len(facts.lane))
+
+
+def _rising_bytes(lane: Lane, series: str) -> float | None:
+    """Return the rate of bytes that rise while their objects stay as many; None where they do not."""
+    if not lane.has(series):
+        return None
+    x, sizes = lane.points(series, newest=_WINDOW)
+    if len(x) < _TELLING:
+        return None
+    slope = floor_slope(x, sizes)
+    return slope.estimate if slope.rises else None
 
 
 def _series_of(name: str) -> tuple[str, str]:

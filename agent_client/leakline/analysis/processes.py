@@ -40,13 +40,15 @@ def process_growth(
 
     ``told``: the first of a place is what its growth is of. ``findings``: those of the verdict.
     """
-    standing = {f.fingerprint for f in findings if f.status in GROWING}
+    named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}
     named: dict[str, list[str]] = {}
     for study, moment, standings in told:
         growth.setdefault(study.lane.name, measured(moment.growth))
-        own = (s.fingerprint for s in standings if worth_telling(s))
-        named.setdefault(study.lane.name, []).extend(f for f in own if f in standing)
+        own = (s.fingerprint for s in standings if worth_telling(s) and s.fingerprint in named_by)
+        named.setdefault(study.lane.name, []).extend(
+            f for f in own if study.lane.name in (named_by[f] or study.lane.name).split(", ")
+        )
     found = [
         ProcessGrowth(
             lane.name,

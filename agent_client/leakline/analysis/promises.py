@@ -10,7 +10,15 @@ from typing import Any, Final
 from .history import RunHistory, amount_of
 from .results import Interval, PromiseCheck, PromiseOutcome
 from .since import MIN_GENERATIONS, Since, Told
-from .wording import capital, count_of, format_bytes, format_count, short_name
+from .wording import (
+    capital,
+    count_of,
+    format_bytes,
+    format_count,
+    format_range,
+    in_brackets,
+    short_name,
+)
 
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
@@ -134,8 +142,8 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
     """Refuted where even the low end is clearly above the promise, held where the high end is not."""
     # A promise of no growth at all means: none that matters.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
-    span = f"{format_bytes(measured.low)} to {format_bytes(measured.high)}"
-    said = f"{what} {format_bytes(measured.estimate)} per {seen.unit} ({span})"
+    span = in_brackets(format_range(measured.low, measured.high))
+    said = f"{what} {format_bytes(measured.estimate)} per {seen.unit}{span}"
     word = format_bytes(promised)
     if measured.low > bound:
         factor = measured.estimate / promised if promised else 0.0
@@ -254,8 +262,8 @@ def _possible(seen: Since, promised: float) -> Answer:
     # JSON has no number for an end that never comes.
     if expected is not None and high is not None:
         measured = Interval(expected, low, high)
-        span = f"{format_count(low)} to {format_count(high)}"
-        room = f"{count_of(expected, seen.unit)} in all ({span})"
+        span = in_brackets(format_range(low, high, format_count))
+        room = f"{count_of(expected, seen.unit)} in all{span}"
     said += f", which leaves room for {room}"
     if low < promised and (high is None or high >= promised):
         return measured, "undecided", f"{said}, too wide to tell from the {word} promised."

@@ -14,6 +14,9 @@ from .wording import (
     format_bytes,
     format_change,
     format_count,
+    format_range,
+    format_rate,
+    in_brackets,
     ordinal,
     processes_told,
     seen_of,
@@ -176,15 +179,13 @@ def _amount(finding: Finding, unit: str, period: int | None) -> str:
     first = finding.suspects[0]
     count = first.count_per_generation or 0.0
     if first.role == "container":
-        return f"{entries_in(count, first.name)} per {unit}"
+        return entries_in(count, first.name, unit)
     name = short_name(first.name)
     if finding.kind == "graph":
         name += " with their graphs"
     if period is not None:
         return f"{format_count(count * period)} {name} every {ordinal(period)} {unit}"
-    if 0 < count < 0.95:
-        return f"one more {name} every {1 / count:.1f} {unit}s"
-    return f"{format_count(count)} {name} per {unit}"
+    return format_rate(count, unit, f"more {name}" if count < 0.95 else name)
 
 
 def _since(finding: Finding, unit: str) -> str:
@@ -229,8 +230,8 @@ def summary_sentence(
         return f"Memory grows by {change}, too short or too unsteady to call it a leak"
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
-        between = f"{format_change(growth.low)} to {format_change(growth.high)}"
-        return f"No leak so far: memory changes by {change} ({between}) over only {seen}{note}"
+        between = in_brackets(format_range(growth.low, growth.high, format_change))
+        return f"No leak so far: memory changes by {change}{between} over only {seen}{note}"
     told = f": memory changes by {change} over {seen}" if change else ""
     return f"No leak{told}{note}"
 

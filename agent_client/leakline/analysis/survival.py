@@ -6,6 +6,7 @@ from .compared import Survival, SurvivalChange
 from .history import RunHistory
 from .results import Verdict
 from .series import lanes_of
+from .wording import format_range, in_brackets
 
 
 def survival_of(history: RunHistory, verdict: Verdict) -> Survival:
@@ -28,7 +29,5 @@ def _told(side: Survival, unit: str) -> str:
     out = side.runs_out_at_generation
     if out is None:
         return f"nothing says that memory runs out; it {stands}"
-    low, high = round(out.low), round(out.high)
-    return (
-        f"memory runs out about {unit} {round(out.estimate):,} ({low:,} to {high:,}); it {stands}"
-    )
+    span = in_brackets(format_range(out.low, out.high, lambda end: f"{round(end):,}"))
+    return f"memory runs out about {unit} {round(out.estimate):,}{span}; it {stands}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from ..sizes import format_bytes as format_bytes
 from ..sizes import worded as worded
 
 _PROCESSES_TOLD: Final = 4
+# Below this rate a count reads better as the distance between two rises.
+_ONE_EACH: Final = 0.95
 
 
 def format_change(value: float) -> str:
@@ -20,6 +23,34 @@ def format_count(value: float) -> str:
     if abs(value) >= 10 or abs(value - round(value)) < 0.05:
         return f"{round(value):,}"
     return f"{value:.1f}"
+
+
+def format_count_change(value: float) -> str:
+    """Return ``+16``, ``+3.4``, ``-2``; two decimals below one, where a rise every fifty generations is not zero."""
+    text = f"{value:.2f}" if 0.005 <= abs(value) < _ONE_EACH else format_count(value)
+    return f"+{text}" if value > 0 and text.strip("0.") else text
+
+
+def format_range(low: float, high: float, write: Callable[[float], str] = format_bytes) -> str:
+    """Return ``6.90 MiB to 7.30 MiB``; empty where both ends read the same, because that says nothing new."""
+    first, last = write(low), write(high)
+    return "" if first == last else f"{first} to {last}"
+
+
+def in_brackets(text: str) -> str:
+    """Return `` (text)``, to follow a number; empty for an empty text."""
+    return f" ({text})" if text else ""
+
+
+def format_rate(count: float, unit: str, more: str = "") -> str:
+    """Return ``16 per generation`` or, below one, ``1 about every 3 generations``.
+
+    ``more`` follows the number: ``16 more Env per generation``.
+    """
+    what = f" {more}" if more else ""
+    if 0 < count < _ONE_EACH:
+        return f"1{what} about every {count_of(1 / count, unit)}"
+    return f"{format_count(count)}{what} per {unit}"
 
 
 def count_of(number: float, unit: str) -> str:
@@ -35,16 +66,22 @@ def seen_of(number: int, passed: int | None, unit: str) -> str:
 
 
 def processes_told(named: str) -> str:
-    """``rank 1 main, rank 2 main`` as it is; of more than a line has room for, the first and how many more."""
+    """Return ``rank 1 main``, or ``rank 1 main and rank 2 main together``, because numbers are sums over them.
+
+    Of more than a line has room for, the first ones and the number of the others.
+    """
     names = named.split(", ")
+    if len(names) == 1:
+        return named
     more = len(names) - _PROCESSES_TOLD
-    return named if more <= 0 else f"{', '.join(names[:_PROCESSES_TOLD])} and {more} more"
+    *first, last = names if more <= 0 else [*names[:_PROCESSES_TOLD], f"{more} more"]
+    return f"{', '.join(first)} and {last} together"
 
 
-def entries_in(number: float, container: str) -> str:
-    """``1 more entry in Trainer.history``, ``3,000 more entries in …``."""
-    count = format_count(number)
-    return f"{count} more {'entry' if count == '1' else 'entries'} in {container}"
+def entries_in(number: float, container: str, unit: str) -> str:
+    """Return ``1 more entry in Trainer.history per generation``, ``3,000 more entries in …``."""
+    one = 0 < number < _ONE_EACH or format_count(number) == "1"
+    return format_rate(number, unit, f"more {'entry' if one else 'entries'} in {container}")
 
 
 def capital(said: str) -> str:

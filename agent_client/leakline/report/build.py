@@ -19,7 +19,7 @@ from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
 if TYPE_CHECKING:
-    from ..analysis.results import ChangeRating, Status, Verdict
+    from ..analysis.results import ChangeRating, Verdict
 
 MEMORY: Final = "process.rss_bytes"
 PEAK: Final = "process.peak_bytes"
@@ -133,7 +133,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
     who = {process.instance: process for process in recording.processes}
     verdict = examine(recording.history)
     processes = tuple(
-        _process(who[history.instance], history, recording, since, verdict.status)
+        _process(who[history.instance], history, recording, since, verdict)
         for history in recording.history.processes
     )
     return Report(
@@ -144,7 +144,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 def told(recording: Recording, origin: Origin) -> RunTold:
     """The same run for a report in Markdown."""
     from ..analysis import books, examine, type_growth
-    from ..analysis.growth import with_ratings
+    from ..analysis.growth import with_verdict
     from ..analysis.results import to_json
 
     header, history = recording.header, recording.history
@@ -160,7 +160,7 @@ def told(recording: Recording, origin: Origin) -> RunTold:
         started=started.strftime("%Y-%m-%d %H:%M UTC"),
         verdict=to_json(verdict),
         books=to_json(books(history)),
-        types=to_json(with_ratings(type_growth(history), verdict.status)),
+        types=to_json(with_verdict(type_growth(history), to_json(verdict))),
         environment=header.environment,
         origin=origin,
         snapshot=newest_label,
@@ -173,7 +173,7 @@ def _process(
     history: ProcessHistory,
     recording: Recording,
     since: str | None,
-    status: Status,
+    verdict: Verdict,
 ) -> ProcessReport:
     rows = trend(history)
     first = rows[0] if rows else None
@@ -191,7 +191,7 @@ def _process(
         trend=rows,
         first=first,
         last=rows[-1] if rows else None,
-        objects=_objects(history, recording.history, start, status),
+        objects=_objects(history, recording.history, start, verdict),
         peaks=phase_peaks(history),
         seconds_per_generation=mean_of(history.series.get(SECONDS, ())),
     )  # fmt: skip
@@ -266,12 +266,17 @@ def newest(column: Sequence[Value]) -> int | float | None:
 
 
 def _objects(
-    history: ProcessHistory, run: RunHistory, start: int, status: Status
+    history: ProcessHistory, run: RunHistory, start: int, verdict: Verdict
 ) -> tuple[ObjectChange, ...]:
     from ..analysis import type_growth
-    from ..analysis.growth import change_rating
+    from ..analysis.growth import blamed_types, change_rating
+    from ..analysis.ladder import GROWING
+    from ..analysis.results import to_json
 
     known = {growth.name: growth for growth in type_growth(run)}
+    blamed = blamed_types(
+        known.values(), [to_json(f) for f in verdict.findings if f.status in GROWING]
+    )
     rows = []
     for series, column in history.series.items():
         name = counted_type(series)
@@ -284,7 +289,8 @@ def _objects(
                 name, seen[0], seen[-1],
                 None if growth is None else growth.expected,
                 change_rating(
-                    "steady" if growth is None else growth.rating, seen[-1] - seen[0], len(seen), status
+                    "steady" if growth is None else growth.rating, seen[-1] - seen[0], len(seen),
+                    verdict.status, is_blamed=name in blamed,
                 ),
             )
         )  # fmt: skip

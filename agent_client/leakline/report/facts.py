@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ..analysis.ladder import GROWING
 from ..analysis.plan import plain_number
 from ..analysis.units import UNITS_OF_TIME
 from ..analysis.wording import (
@@ -16,6 +17,9 @@ from ..analysis.wording import (
     format_bytes,
     format_change,
     format_count,
+    format_range,
+    format_rate,
+    in_brackets,
     processes_told,
     seen_of,
 )
@@ -43,12 +47,40 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
     """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
     phase = write(finding["phase"]) if finding["phase"] else "no single phase"
     yield "where", phase + of_process(finding.get("process"), write)
-    for suspect in finding["suspects"]:
-        yield "what", f"{write(suspect['name'])} ({suspect['role']}){_per_unit(suspect, unit)}"
+    for place, suspect in enumerate(finding["suspects"]):
+        role = role_words(finding, place)
+        yield "what", f"{write(suspect['name'])} ({role}){_per_unit(suspect, unit)}"
     yield "how much", f"{interval(finding['growth_bytes_per_generation'])} per {unit}"
     start = finding["started_at_generation"]
     if start is not None:
         yield "when", f"since {unit} {format_count(start['estimate'])}"
+
+
+def role_words(finding: Json, place: int) -> str:
+    """Return the role of a suspect; of tensors with a graph, which are a part of all tensors, with these words."""
+    role = str(finding["suspects"][place]["role"])
+    return (
+        f"{role}, with a graph"
+        if finding.get("kind") == "graph" and not place and role == "type"
+        else role
+    )
+
+
+def graph_rates(verdict: Json | None) -> dict[str, float]:
+    """Return, by type, how many more tensors with a graph the findings name: a part of the rate of the type."""
+    found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
+    return {
+        first["name"]: first["count_per_generation"]
+        for first, finding in found
+        if role_words(finding, 0) != first["role"]
+        and finding["status"] in GROWING
+        and first["count_per_generation"] is not None
+    }
+
+
+def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
+    """Return ``+49, 30 with a graph``; the rate alone of a type whose graphs no finding names."""
+    return f"{rate}, {format_count(graphs[name])} with a graph" if name in graphs else rate
 
 
 def of_process(named: str | None, write: Write = str) -> str:
@@ -72,24 +104,24 @@ def compared(comparison: Json, unit: str) -> str:
 def _per_unit(suspect: Json, unit: str) -> str:
     parts = []
     if suspect["count_per_generation"] is not None:
-        parts.append(f"{format_count(suspect['count_per_generation'])} more")
+        parts.append(format_rate(suspect["count_per_generation"], unit, "more"))
     if suspect["bytes_per_generation"] is not None:
-        parts.append(format_bytes(suspect["bytes_per_generation"]))
-    return f": {', '.join(parts)} per {unit}" if parts else ""
+        parts.append(f"{format_bytes(suspect['bytes_per_generation'])} per {unit}")
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def interval(growth: Mapping[str, float]) -> str:
-    """``+7.10 GiB (6.90 GiB to 7.30 GiB)``"""
-    estimate, low, high = (growth[name] for name in ("estimate", "low", "high"))
-    return f"{format_change(estimate)} ({format_bytes(low)} to {format_bytes(high)})"
+    """Return ``+7.10 GiB (6.90 GiB to 7.30 GiB)``."""
+    span = in_brackets(format_range(growth["low"], growth["high"]))
+    return f"{format_change(growth['estimate'])}{span}"
 
 
 def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
     """``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: a difference, which has no direction of its own."""
     if growth is None:
         return "not measured"
-    middle, low, high = (format_change(growth[end]) for end in ("estimate", "low", "high"))
-    return f"{middle}{per} ({low} to {high})"
+    span = in_brackets(format_range(growth["low"], growth["high"], format_change))
+    return f"{format_change(growth['estimate'])}{per}{span}"
 
 
 def forecast(oom: Json, unit: str) -> str:
@@ -155,7 +187,7 @@ def rating_words(each: Json) -> str:
     if word == "unknown":
         return "not known yet"
     if word == "expected":
-        return f"expected: {bounds or 'it grows, and no leak is told'}"
+        return f"expected: {bounds or 'it grows, but no finding names it'}"
     if word == "problem":
         return f"problem: expected {bounds}" if each["rating"] == "problem" else "problem: grows"
     return str(word)

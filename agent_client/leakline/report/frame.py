@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.wording import count_of, format_bytes, format_change, format_count, worded
+from ..analysis.wording import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    format_count_change,
+    worded,
+)
 from ..phases import RESERVED_PHASES
-from .facts import forecast
+from .facts import forecast, graph_rates, with_graphs
 
 Json = Mapping[str, Any]
 
@@ -168,6 +175,7 @@ def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str
         s["name"] for f in verdict["findings"] for s in f["suspects"] if s["role"] == "type"
     ]
     place = {name: number for number, name in reversed(list(enumerate(suspects)))}
+    graphs = graph_rates(verdict)
     ranked = sorted(
         types,
         key=lambda row: (place.get(row["name"], len(place)), row["rating"] != "grows", -_rate(row)),
@@ -175,9 +183,9 @@ def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str
     for row in ranked[:TYPES_SHOWN]:
         rate = _rate(row)
         yield (
-            row["name"],
+            with_graphs(row["name"], row["name"], graphs),
             "" if row["last_count"] is None else format_count(row["last_count"]),
-            f"+{format_count(rate)}" if rate > 0 else format_count(rate) if rate else "",
+            format_count_change(rate) if rate else "",
         )
 
 

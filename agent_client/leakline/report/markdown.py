@@ -11,9 +11,24 @@ from typing import Any, Final
 
 from ..analysis.ladder import GROWING
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
-from ..analysis.wording import format_bytes, format_change, format_count
+from ..analysis.wording import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_count_change,
+    format_rate,
+)
 from ..markup import NOTHING, bullets, code, escape, headline, linked, table
-from .facts import finding_facts, forecast, interval, leading_finding, of_process, rating_words
+from .facts import (
+    finding_facts,
+    forecast,
+    graph_rates,
+    interval,
+    leading_finding,
+    of_process,
+    rating_words,
+    with_graphs,
+)
 
 Json = Mapping[str, Any]
 
@@ -63,7 +78,7 @@ def run_markdown(told: RunTold) -> str:
         table(("", ""), _tiles(told, unit)),
         _findings(told.verdict, unit),
         _books(told.books, unit),
-        _types(told.types, unit),
+        _types(told.types, unit, graph_rates(told.verdict)),
         _checked(told.verdict or {}, told.unit),
         _run(told),
         [made(told.origin)],
@@ -200,7 +215,7 @@ def _percent(share: float) -> str:
     return f"{round(100 * share)} %"
 
 
-def _types(types: Sequence[Json], unit: str) -> Iterator[str]:
+def _types(types: Sequence[Json], unit: str, graphs: Mapping[str, float]) -> Iterator[str]:
     """Those that grow or were declared; the analysis has put those that grow first."""
     worth = [each for each in types if each["rating"] != "steady"][:TYPES_SHOWN]
     if not worth:
@@ -216,14 +231,14 @@ def _types(types: Sequence[Json], unit: str) -> Iterator[str]:
         "held by",
         "rating",
     )
-    yield from table(heads, (_type_row(each) for each in worth))
+    yield from table(heads, (_type_row(each, graphs) for each in worth))
 
 
-def _type_row(each: Json) -> tuple[str, ...]:
+def _type_row(each: Json, graphs: Mapping[str, float]) -> tuple[str, ...]:
     size = each["bytes_per_generation"]
     return (
         code(each["name"]), f"{each['first_count']:,}", f"{each['last_count']:,}",
-        f"{each['difference']:+,}", _rate(each) or NOTHING,
+        f"{each['difference']:+,}", with_graphs(_rate(each), each["name"], graphs) or NOTHING,
         NOTHING if size is None else format_change(size), code(each["holder"] or ""),
         escape(rating_words(each)),
     )  # fmt: skip
@@ -234,7 +249,7 @@ def _rate(each: Json) -> str:
     rate = each["count_per_generation"]
     if rate is None:
         return ""
-    return f"{'+' if rate['estimate'] > 0 else ''}{format_count(rate['estimate'])}"
+    return format_count_change(rate["estimate"])
 
 
 def _checked(verdict: Json, unit: str) -> Iterator[str]:
@@ -322,7 +337,8 @@ def _what(finding: Json, types: Sequence[Json], unit: str) -> str:
     if counted is not None:
         parts[0] += f" {counted['first_count']:,} → {counted['last_count']:,}"
     if first["count_per_generation"] is not None:
-        parts.append(f"{format_count(first['count_per_generation'])} more per {unit}")
+        graph = " with a graph" if finding["kind"] == "graph" else ""
+        parts.append(format_rate(first["count_per_generation"], unit, f"more{graph}"))
     if first["bytes_per_generation"]:
         parts.append(f"{format_bytes(first['bytes_per_generation'])} per {unit}")
     named = next((each["name"] for each in others if each["role"] in ("holder", "container")), "")

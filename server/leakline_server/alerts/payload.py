@@ -15,7 +15,15 @@ from urllib.parse import quote
 
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
-from leakline.analysis.wording import capital, entries_in, format_bytes, format_count
+from leakline.analysis.wording import (
+    capital,
+    entries_in,
+    format_bytes,
+    format_range,
+    format_rate,
+    in_brackets,
+    processes_told,
+)
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
@@ -185,7 +193,7 @@ def iso(at: float) -> str:
 
 def _where(finding: Finding) -> str:
     where = finding.phase_path or finding.phase or "no single phase"
-    return f"{where} in {finding.process}" if finding.process else where
+    return f"{where} in {processes_told(finding.process)}" if finding.process else where
 
 
 def _what(finding: Finding, unit: str) -> str:
@@ -195,12 +203,14 @@ def _what(finding: Finding, unit: str) -> str:
     if not first.count_per_generation:
         return first.name
     if first.role == "container":
-        return f"{entries_in(first.count_per_generation, first.name)} per {unit}"
-    return f"{format_count(first.count_per_generation)} {first.name} per {unit}"
+        return entries_in(first.count_per_generation, first.name, unit)
+    graphs = " with their graphs" if finding.kind == "graph" else ""
+    return format_rate(first.count_per_generation, unit, f"{first.name}{graphs}")
 
 
 def _how_much(growth: Interval, unit: str) -> str:
-    return f"{format_bytes(growth.estimate)} per {unit} ({format_bytes(growth.low)} to {format_bytes(growth.high)})"
+    span = in_brackets(format_range(growth.low, growth.high))
+    return f"{format_bytes(growth.estimate)} per {unit}{span}"
 
 
 def _since(start: Interval | None, unit: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leakline.analysis.estimates import NEAR, RIGHT, rounded_factor
-from leakline.analysis.results import TypeGrowth
 from leakline.errors import BadArgument
 from leakline.sizes import size_bytes
 
@@ -23,15 +22,14 @@ EACH: Final = "each"
 
 
 def calculator(
-    verdict: Json | None, types: Sequence[TypeGrowth], holders: Sequence[Json], unit: str,
-    address: Mapping[str, str],
+    verdict: Json | None, holders: Sequence[Json], unit: str, address: Mapping[str, str],
 ) -> Section | None:  # fmt: skip
     """None while nothing grows. ``address``: what the address of the page says, the two fields among it."""
     finding = leading_finding(verdict)
     growth = (finding or verdict or {}).get("growth_bytes_per_generation")
     if growth is None or growth["estimate"] <= 0:
         return None
-    count, each = _suspected(finding, types, holders)
+    count, each = _suspected(finding, holders)
     told = address.get(COUNT, ""), address.get(EACH, "")
     shown = (told[0] or _number(count), told[1] or ("" if each is None else formats.size(each)))
     how = (
@@ -49,22 +47,17 @@ def calculator(
     )  # fmt: skip
 
 
-def _suspected(
-    finding: Json | None, types: Sequence[TypeGrowth], holders: Sequence[Json]
-) -> tuple[float | None, float | None]:
-    """Of the first suspect: how many more there are per generation, and the bytes of one with what it keeps alive."""
+def _suspected(finding: Json | None, holders: Sequence[Json]) -> tuple[float | None, float | None]:
+    """Return how many more of the first suspect there are per generation, and the measured bytes of one with what it
+    keeps alive.
+
+    The bytes that the finding gives its first suspect are all of the growth: their share of one would always add up.
+    """
     first = next(iter((finding or {}).get("suspects", ())), None)
     if first is None:
         return None, None
-    count, grown = first["count_per_generation"], first["bytes_per_generation"]
     with_all = next((h.get("bytes_each") for h in holders if h["type"] == first["name"]), None)
-    if with_all:
-        return count, with_all
-    if count and grown:
-        return count, grown / count
-    own = next((t for t in types if t.name == first["name"]), None)
-    each = own.bytes / own.last_count if own and own.bytes and own.last_count else None
-    return count, each
+    return first["count_per_generation"], with_all or None
 
 
 def result(count_text: str, each_text: str, growth: float, unit: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from leakline.analysis.wording import format_count_change, format_range, in_brackets
 from leakline.sizes import format_bytes
 
 NOT_MEASURED: Final = "not measured"
@@ -38,12 +39,10 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A count per generation with its sign, to what matters: ``+16``, ``+0.20``, ``+3,072``."""
+    """Return a count per generation with its sign, as the terminal writes it: ``+16``, ``+0.20``, ``+3,072``."""
     if value is None:
         return NOT_MEASURED
-    near = round(value)
-    text = count(near if abs(value) >= 100 or math.isclose(value, near, abs_tol=0.005) else value)
-    return text if value <= 0 else f"+{text}"
+    return format_count_change(value).replace("-", MINUS)
 
 
 def seconds(value: float | None) -> str:
@@ -81,12 +80,12 @@ def percent_change(value: float | None) -> str:
 
 
 def interval(value: Mapping[str, Any] | None, write: Any = size) -> str:
-    """``7.10 GiB (6.90 GiB to 7.30 GiB)``; without the bracket where the ends say nothing new."""
+    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``; without the brackets where both ends read the same."""
     if value is None:
         return NOT_MEASURED
-    estimate = write(value["estimate"])
-    low, high = write(value["low"]), write(value["high"])
-    return estimate if low == high == estimate else f"{estimate} ({low} to {high})"
+    return (
+        f"{write(value['estimate'])}{in_brackets(format_range(value['low'], value['high'], write))}"
+    )
 
 
 def moment(unix_seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from leakline.analysis.cleanups import freed_by
 from leakline.analysis.history import amount_of
 from leakline.analysis.results import SEVERITY
+from leakline.analysis.wording import format_range
 
 from ..store import clocks
 from . import formats
@@ -320,9 +321,9 @@ def _growth(each: Json, last: Json) -> Field:
 
 
 def _interval(growth: Json | None) -> str:
-    if growth is None or growth["low"] == growth["high"]:
+    if growth is None:
         return "–"
-    return f"{formats.change(growth['low'])} to {formats.change(growth['high'])}"
+    return format_range(growth["low"], growth["high"], formats.change) or "–"
 
 
 def _named(each: Json, status: Mapping[str, str]) -> Field:

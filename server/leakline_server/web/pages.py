@@ -11,8 +11,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
-from leakline.analysis.growth import with_ratings
+from leakline.analysis.growth import with_verdict
 from leakline.analysis.results import to_json
+from leakline.report.facts import leading_finding
 
 from ..chart_parts import JS_PRIVATE, PRIVATE, Axis, Points, join_attempts, points_of
 from ..errors import run_not_found
@@ -142,8 +143,9 @@ def _chart_data(
         raise run_not_found(run_id)
     derived = use.derived.of(run_id, at_once=run["state"] == "running")
     labels = list(dict.fromkeys(process_label(each) for each in run["processes"]))
-    chosen = viewed["process"] if viewed.get("process") in labels else first_shown(run)
     verdict = findings.current_verdict(use.engine, run_id)
+    leading = (leading_finding(verdict) or {}).get("fingerprint")
+    chosen = viewed["process"] if viewed.get("process") in labels else first_shown(run, leading)
     axis = _axis(use, run)
     return RunData(
         run=run,
@@ -151,7 +153,7 @@ def _chart_data(
         axis=axis,
         read=_reader(use, run, _instances(processes_of(use, run), chosen), axis, stretch),
         books=derived.books,
-        types=suspects_first(with_ratings(derived.types, (verdict or {}).get("status")), verdict),
+        types=suspects_first(with_verdict(derived.types, verdict), verdict),
         stores=derived.stores,
         expectations=derived.expectations,
         steady=derived.steady,

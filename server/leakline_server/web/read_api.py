@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leakline.analysis.compared import Comparison
-from leakline.analysis.growth import with_ratings
+from leakline.analysis.growth import with_verdict
 from leakline.analysis.results import Books, Verdict, to_json
 from leakline.snapshot import ProcessIdentity, RunHeader
 
@@ -241,7 +241,7 @@ def get_books(run: RunId, use: Use) -> Response:
 )
 def get_types(run: RunId, use: Use) -> Response:
     verdict = findings.current_verdict(use.engine, run) or {}
-    return _list(to_json(with_ratings(_derived(run, use).types, verdict.get("status"))))
+    return _list(to_json(with_verdict(_derived(run, use).types, verdict)))
 
 
 @router.get(

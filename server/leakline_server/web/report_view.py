@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leakline.analysis.growth import with_ratings
+from leakline.analysis.growth import with_verdict
 from leakline.analysis.results import to_json
 from leakline.report.comparison import ComparisonTold, SideTold
 from leakline.report.markdown import Origin, RunTold
@@ -31,7 +31,7 @@ def run_told(
         started=formats.clock(run["started_at"]),
         verdict=verdict,
         books=to_json(in_phase_order(run, derived.books)),
-        types=to_json(with_ratings(derived.types, (verdict or {}).get("status"))),
+        types=to_json(with_verdict(derived.types, verdict)),
         environment=run["environment"],
         origin=origin,
         snapshot=snapshot,

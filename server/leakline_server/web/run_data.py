@@ -69,9 +69,14 @@ def process_label(process: Json) -> str:
     return f"rank {process['rank']} {process['role']}"
 
 
-def first_shown(run: Json) -> str | None:
-    """Whose lines a page opens on: of the processes that findings name, the one that grows most; else the first."""
-    named = [each for each in run["processes"] if each["findings"]]
+def first_shown(run: Json, leading: str | None = None) -> str | None:
+    """Return the process whose lines a page opens on.
+
+    Of the processes that the ``leading`` finding names (its fingerprint), or else any finding, the one that grows most;
+    else the first.
+    """
+    named = [each for each in run["processes"] if leading in each["findings"]]
+    named = named or [each for each in run["processes"] if each["findings"]]
     most = max(named, key=_estimate, default=next(iter(run["processes"]), None))
     return None if most is None else process_label(most)
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.report.facts import graph_rates
 
 from ..chart_parts import PRIVATE
 from ..store.runs import LISTENING, unix
@@ -186,8 +187,9 @@ def _sections(data: RunData) -> list[Section | None]:
             unit,
             data.process if len(set(whose.values())) > 1 else None,
             next(iter(data.books.generations[-1:]), None),
+            graph_rates(data.verdict),
         ),
-        calculator(data.verdict, data.types, data.holders, unit, data.asked),
+        calculator(data.verdict, data.holders, unit, data.asked),
         _growth_since(data, whose) if by_phase else None,
         inventory.holders(data.holders, whose),
         sections.tensors(found.tensors, unit),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING
 from leakline.analysis.results import TypeGrowth, to_json
-from leakline.report.facts import rating_words
+from leakline.report.facts import rating_words, with_graphs
 
 from ..chart_parts import Chart
 from . import formats
@@ -26,13 +27,15 @@ def types(
     unit: str,
     process: str | None = None,
     newest: int | None = None,
+    graphs: Mapping[str, float] = MappingProxyType({}),
 ) -> Section:
     """``process``: the one of several whose lines are shown; the numbers are those of all. ``newest``: generation that
-    has ended, which a count may be older than."""
+    has ended, which a count may be older than. ``graphs``: how many more of a type with a graph a finding names."""
     how = (
         "Live instances by exact type. A type that gains the same number in every "
         f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
-        "the objects themselves own."
+        "the objects themselves own. Of a type that a finding names, the rates are those of the finding; first, last "
+        "and change are of the whole run."
     )
     heads = [
         "type",
@@ -50,7 +53,7 @@ def types(
     ranked = grown[:MAX_ROWS]
     lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
-    rows = [_type_row(each, lines.get(f"type.{each.name}.count", ())) for each in ranked]
+    rows = [_type_row(each, lines.get(f"type.{each.name}.count", ()), graphs) for each in ranked]
     # Behind what every run has, so that who holds it stays in sight.
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
@@ -74,14 +77,16 @@ def types(
     )
 
 
-def _type_row(each: TypeGrowth, history: Sequence[float | None]) -> list[Field]:
+def _type_row(
+    each: TypeGrowth, history: Sequence[float | None], graphs: Mapping[str, float]
+) -> list[Field]:
     rate = each.count_per_generation.estimate if each.count_per_generation else None
     line = sparkline(history, "Instances", formats.count)
     return [
         code(each.name), rated(rating_words(to_json(each)), _rating_status(each)),
         Cell("", sparkline=line) if line else Cell("–"), formats.count(each.first_count),
         formats.count(each.last_count),
-        f"{each.last_count - each.first_count:+,}", formats.rate(rate),
+        f"{each.last_count - each.first_count:+,}", with_graphs(formats.rate(rate), each.name, graphs),
         formats.size(each.bytes), formats.change(each.bytes_per_generation), code(each.holder),
         code(each.phase),
     ]  # fmt: skip

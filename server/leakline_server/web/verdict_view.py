@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.analysis.wording import format_range, format_rate, processes_told
 from leakline.report.facts import leading_finding as leading_finding
-from leakline.report.facts import seen
+from leakline.report.facts import role_words, seen
 
 from ..requests import SEARCHED
 from . import formats
@@ -167,7 +168,7 @@ def _where(finding: Json, unit: str) -> Tile:
         value = phase
         detail = f"keeps {formats.percent(share)} of this growth" if share is not None else ""
     if finding.get("process"):
-        detail = f"{detail} · {finding['process']}".lstrip(" ·")
+        detail = f"{detail} · {processes_told(finding['process'])}".lstrip(" ·")
     return Tile("WHERE", value, detail, "#books", finding["status"])
 
 
@@ -193,23 +194,31 @@ def _what(finding: Json, unit: str) -> Tile:
     if holder:
         details.append(f"held by {holder['name']}")
     href = _EVIDENCE.get(first["role"], "#types")
+    graph = " with a graph" if role_words(finding, 0) != first["role"] else ""
     return Tile(
-        "WHAT", short_name(first["name"]), " · ".join(details) or kind, href, finding["status"]
+        "WHAT",
+        f"{short_name(first['name'])}{graph}",
+        " · ".join(details) or kind,
+        href,
+        finding["status"],
     )
 
 
 def suspect_rate(suspect: Json, unit: str) -> str:
-    parts = []
-    if suspect["count_per_generation"] is not None:
-        parts.append(formats.rate(suspect["count_per_generation"]))
-    if suspect["bytes_per_generation"]:
-        parts.append(formats.change(suspect["bytes_per_generation"]))
+    count, size = suspect["count_per_generation"], suspect["bytes_per_generation"]
+    grown = formats.change(size) if size else ""
+    if count is not None and 0 < count < 1:
+        return ", ".join(
+            filter(None, (format_rate(count, unit, "more"), grown and f"{grown} per {unit}"))
+        )
+    parts = [*([] if count is None else [formats.rate(count)]), *filter(None, [grown])]
     return f"{', '.join(parts)} per {unit}" if parts else ""
 
 
 def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
     growth = finding["growth_bytes_per_generation"]
-    detail = f"per {unit}, {formats.size(growth['low'])} to {formats.size(growth['high'])}"
+    span = format_range(growth["low"], growth["high"], formats.size)
+    detail = f"per {unit}, {span}" if span else f"per {unit}"
     others = sum(each["status"] in GROWING for each in verdict["findings"]) - 1
     if others > 0 and verdict["growth_bytes_per_generation"]:
         detail += (
@@ -300,10 +309,12 @@ def _finding(finding: Json, unit: str, said: Sequence[Json]) -> FindingView:
         f"confidence {formats.percent(finding['confidence'])}",
     ]  # fmt: skip
     if finding.get("process"):
-        facts.append(str(finding["process"]))
+        facts.append(processes_told(finding["process"]))
     suspects = tuple(
-        SuspectView(s["name"], _ROLES.get(s["role"], s["role"]), suspect_rate(s, unit))
-        for s in finding["suspects"]
+        SuspectView(
+            s["name"], _ROLES.get(s["role"], role_words(finding, place)), suspect_rate(s, unit)
+        )
+        for place, s in enumerate(finding["suspects"])
     )
     return FindingView(
         status_of(finding["status"]), where, _kind(finding), priority_of(finding), suspects, tuple(facts),
