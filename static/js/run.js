@@ -21,6 +21,10 @@ let connection = "closed";
 let run = { state: page.dataset.state, reason: page.dataset.reason, presumed: page.dataset.presumed === "true", last_seen_at: page.dataset.seenAt };
 let missed = 0;
 let outdated = false;
+// The clock of the server, by which runs are heard of, in terms of the one that no viewer sets.
+const madeAt = performance.getEntriesByType("navigation")[0]?.responseStart ?? 0;
+const serverAt = Date.parse(page.dataset.seenAt) + 1000 * Number(page.dataset.quiet) - madeAt;
+const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse(run.last_seen_at)) / 1000);
 // Of a run that does not speak before its charts are drawn.
 if (quiet(run)) showState();
 
@@ -43,6 +47,10 @@ else {
 }
 mark.addEventListener("click", () => pause(!paused));
 listenForAsking(page);
+// Nothing arrives that would say that nothing arrives.
+setInterval(() => {
+  if (mark.dataset.live === "late" || mark.dataset.live !== markOf(connection, run, paused, secondsQuiet())) showState();
+}, 1000);
 onKey("l", () => pause(!paused));
 onKey("r", () => charts.zoom(null));
 page.addEventListener("click", choose);
@@ -94,7 +102,7 @@ function pause(wanted) {
 }
 
 function showState() {
-  const state = markOf(connection, run, paused);
+  const state = markOf(connection, run, paused, secondsQuiet());
   mark.dataset.live = state;
   mark.disabled = isOver(run);
   mark.setAttribute("aria-pressed", String(paused));
@@ -106,8 +114,9 @@ function showState() {
 }
 
 function words(state) {
-  const held = paused && ["paused", "silent", "killed"].includes(state) && !isOver(run);
+  const held = paused && ["paused", "silent", "killed", "late"].includes(state) && !isOver(run);
   const more = held ? `${state === "paused" ? "Paused" : ", paused"}${missed ? `, ${missed} new` : ""}` : "";
+  if (state === "late") return [`${WORDS.late} for ${secondsQuiet()} s${more}`];
   if (state !== "silent") return [`${WORDS[state] ?? ""}${more}`];
   const since = document.createElement("time");
   since.dateTime = run.last_seen_at;

@@ -2,8 +2,11 @@
 
 export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
-  terminated: "Terminated", silent: "Silent",
+  terminated: "Terminated", silent: "Silent", late: "No data",
 };
+// A client that lives sends every ten seconds at least (TOLD_EVERY_SECONDS of background.py), and what it sends takes a moment:
+// so long after the newest data the second of two heartbeats is missing.
+const LATE_SECONDS = 22;
 const ENDS = { finished: "ended", failed: "failed", silent: "silent" };
 
 /** Whether nothing more is to come: what is presumed from silence, a word of the run takes back. */
@@ -18,9 +21,12 @@ export function quiet({ state, reason }) {
 
 /**
  * What the mark shows, by a name of WORDS or "paused". A server that is away goes before what it told last of a run that may
- * speak again.
+ * speak again. `seconds`: since the run was heard of.
  */
-export function markOf(connection, run, paused) {
+export function markOf(connection, run, paused, seconds = 0) {
   if (connection === "disconnected" && !isOver(run)) return connection;
-  return quiet(run) ?? (paused && connection === "live" ? "paused" : connection);
+  const stands = quiet(run);
+  if (stands) return stands;
+  if (connection === "live" && seconds >= LATE_SECONDS) return "late";
+  return paused && connection === "live" ? "paused" : connection;
 }

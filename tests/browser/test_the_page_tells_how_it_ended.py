@@ -34,7 +34,7 @@ def test_a_run_that_speaks_again_is_not_called_silent_any_more(
     page = open_page("/runs/speaks-again")
     expect(page.locator("#end")).to_have_count(0)
     ends(training, "silent")
-    expect(page.locator("#end")).to_contain_text("Silent since", timeout=PATIENCE_MS)
+    expect(page.locator("#end")).to_contain_text("stopped sending", timeout=PATIENCE_MS)
     expect(page.locator(".facts .state")).to_contain_text("silent since")
     ends(training, "running")
     expect(page.locator("#end")).to_have_count(0, timeout=PATIENCE_MS)

@@ -40,6 +40,16 @@ test("a pause is told of a run that speaks", () => {
   assert.equal(markOf("live", run("silent"), true), "silent");
 });
 
+test("a run that missed two heartbeats has no data, as long as nothing else is known of it", () => {
+  assert.equal(markOf("live", run("running"), false, 21), "live");
+  assert.equal(markOf("live", run("running"), false, 25), "late");
+  assert.equal(markOf("live", run("running"), true, 25), "late");
+  assert.equal(markOf("disconnected", run("running"), false, 25), "disconnected");
+  assert.equal(markOf("live", run("silent"), false, 70), "silent");
+  assert.equal(markOf("live", run("finished"), false, 70), "ended");
+  assert.ok(WORDS.late);
+});
+
 test("every mark has a word, but for the paused one, which counts what is new", () => {
   const marks = ["live", "closed", "disconnected"].flatMap((connection) =>
     ["running", "finished", "failed", "killed", "silent"].map((state) => markOf(connection, run(state), false)));

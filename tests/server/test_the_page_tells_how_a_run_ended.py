@@ -99,8 +99,8 @@ def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     )
     assert section is not None
     assert section.note == (
-        "Silent since 2026-01-31 12:10 UTC. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
-        "generation 7, sample."
+        "It stopped sending without saying that it ends. Last reading of rank 0: RSS 9.70 GiB of a limit of "
+        "10.00 GiB at generation 7, sample."
     )
 
 

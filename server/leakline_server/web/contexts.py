@@ -360,6 +360,7 @@ class RunHead:
     started: str
     seen_at: str
     seen: str
+    quiet_seconds: float  # since it was heard of, when the page was made
     started_seconds: float
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]

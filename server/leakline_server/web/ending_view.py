@@ -115,7 +115,8 @@ def _told(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     """The end in sentences: what happened, and the last readings of the process that ended worst."""
     said = [_sentence(ending(run))]
     if run["state"] == "silent":
-        said = [f"Silent since {formats.clock(run['last_seen_at'])}."]
+        # Since when stands in the head of the page, to the second.
+        said = ["It stopped sending without saying that it ends."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
         said.append(_sentence(why))

@@ -98,6 +98,7 @@ def _run_data(use: Services, run_id: str, viewed: Mapping[str, str]) -> RunData:
     processes = processes_of(use, data.run)
     return replace(
         data,
+        read_at=time.time(),
         events=details.list_events(use.engine, run_id),
         effects=_effects(use, data.run, data.verdict),
         large_objects=details.newest_large_objects(use.engine, run_id),

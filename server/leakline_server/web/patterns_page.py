@@ -330,6 +330,7 @@ LIVE: Final = {
     "closed": "not connected: nobody looks, or not yet",
     "paused": "the viewer stopped it",
     "disconnected": "the server does not answer; it is tried again",
+    "late": "the run has missed two heartbeats: nothing came for 22 seconds or more",
     "silent": "the run has not spoken for a minute; it may again",
     "killed": "the run was killed, as it told or as its silence tells",
     "terminated": "the run ended on a signal",

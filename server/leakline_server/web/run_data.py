@@ -51,6 +51,8 @@ class RunData:
     effects: Sequence[Json] = ()
     # What the address of the page asks for, by parameter.
     asked: Mapping[str, str] = field(default_factory=dict)
+    # When it was read, in Unix seconds; 0 where nobody waits for more.
+    read_at: float = 0.0
     # Private memory of all processes at the end of the generation that the books are shown of as one sum.
     end_bytes: float | None = None
 

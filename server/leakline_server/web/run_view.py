@@ -124,6 +124,7 @@ def _head(data: RunData) -> RunHead:
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],
         seen=formats.clock(run["last_seen_at"]),
+        quiet_seconds=round(max(0.0, data.read_at - unix(run["last_seen_at"])), 1),
         started_seconds=unix(run["started_at"]),
         tags=tuple(run["tags"]),
         facts=tuple(facts),
