@@ -44,10 +44,15 @@ def trend_chart(
     rss: Sequence[Points],
     verdict: Mapping[str, Any] | None,
     marks: Sequence[Mark] = (),
+    named: tuple[Group, Sequence[Points]] | None = None,
 ) -> Chart:
-    """Memory after each phase, one line per phase end; the last of the chart is the end of the generation."""
+    """Memory after each phase, one line per phase end; the last of the chart is the end of the generation.
+
+    ``named``: the memory outside the process's own in which the leading finding grows. It is shown first, because the
+    start of the growth is marked and must stand on a line that rises.
+    """
     # Lines of a group are hidden until it is chosen: where there is nothing to choose, they have none.
-    names = ("private", "rss") if private and rss else (None, None)
+    names = ("private", "rss") if (private and rss) or named else (None, None)
     # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
     lines = sorted(
         [
@@ -63,10 +68,25 @@ def trend_chart(
     cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
     bands = plan_bands(verdict, axis, private, rss)
     title = "Tensors" if private and private[0].name in JS_PRIVATE else "Private memory"
-    groups = (Group("private", title), Group("rss", "RSS")) if private and rss else ()
+    groups: tuple[Group, ...] = (
+        (Group("private", title), Group("rss", "RSS")) if private and rss else ()
+    )
     if bands and all(band.group == "rss" for band in bands):
         # What was planned is seen at once.
         groups = groups[::-1]
+    starts = start_bands(verdict, axis)
+    if named:
+        # The forecast is that of private memory, which does not grow here.
+        cone = None
+        label, found = named[0].label, named[1]
+        for place, points in enumerate(found):
+            name = label if len(found) == 1 else points.name
+            kind = "generation_end" if axis.unit == "generation" else None
+            line = _named_line(points, name, 1 + place % COLOURS, kind)
+            lines.append(replace(line, group=named[0].id))
+        own = (("private", title, private), ("rss", "RSS", rss))
+        groups = (named[0], *(Group(each, word) for each, word, read in own if read))
+        starts = tuple(replace(band, group=named[0].id) for band in starts)
     return Chart(
         id="trend",
         unit="bytes",
@@ -75,7 +95,7 @@ def trend_chart(
         x_unit=axis.unit,
         x_seconds=axis.seconds,
         lines=tuple(lines),
-        bands=(*start_bands(verdict, axis), *bands),
+        bands=(*starts, *bands),
         levels=levels,
         cone=cone,
         marks=tuple(marks),

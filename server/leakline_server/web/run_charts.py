@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from leakline.analysis.books import NO_PHASE
@@ -13,12 +14,13 @@ from leakline.analysis.results import BookLine, Books
 
 from .. import charts
 from ..chart_outlook import budget_levels
-from ..chart_parts import JS_PRIVATE, PRIVATE, Chart, Line, Palette, Points
+from ..chart_parts import JS_PRIVATE, PRIVATE, Chart, Group, Line, Palette, Points
 from .annotations import fix_effects, marks
 from .inventory import Effects
 from .notes_view import notes_of
 from .run_data import RunData, own_verdict, summed
 from .types_view import type_lines
+from .verdict_view import leading_finding
 from .zoom import Stretch
 
 Json = Mapping[str, Any]
@@ -27,6 +29,23 @@ _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
     "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
 }  # fmt: skip
+# Kind of a finding whose memory is not private memory of the process -> its switch, and the series that may tell it, of
+# which the first that were read are drawn.
+_OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
+    "children": (
+        Group("children", "Child processes"),
+        (("children.uss_bytes",), ("children.pss_bytes",)),
+    ),
+    "shared_memory": (Group("shared", "Shared memory"), (("process.shared_bytes",),)),
+    "gpu": (
+        Group("gpu", "GPU memory"),
+        (
+            ("cuda.*.allocated_bytes", "gpu.*.outside_bytes", "mps.allocated_bytes"),
+            ("gpu.*.process_bytes",),
+        ),
+    ),
+    "gpu_fragmentation": (Group("gpu", "Reserved GPU memory"), (("cuda.*.reserved_bytes",),)),
+}
 _FRAMES: Final = "js.frames_per_second"
 
 
@@ -122,7 +141,23 @@ def _trend(
         data.axis, data.clock,
     )  # fmt: skip
     verdict = own_verdict(data.run, data.verdict, data.process)
-    return charts.trend_chart(data.axis, palette, private, rss, verdict, happened)
+    return charts.trend_chart(
+        data.axis, palette, private, rss, verdict, happened, _named(data, verdict)
+    )
+
+
+def _named(data: RunData, verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
+    """Return what the leading finding grows in, where that is not private memory and was read."""
+    finding = leading_finding(verdict)
+    group, series = _OUTSIDE.get(finding["kind"] if finding else "", (None, ()))
+    for names in series:
+        # The store reads names and beginnings of names.
+        read = data.read_ends(tuple(name.partition("*")[0] + "*" for name in names))
+        found = [p for p in read if any(fnmatchcase(p.name, name) for name in names)]
+        found = [p for p in found if any(y is not None for y in p.y)]
+        if group is not None and found:
+            return group, found
+    return None
 
 
 def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
