@@ -224,6 +224,22 @@ def test_what_was_planned_is_what_is_shown_first() -> None:
     )
 
 
+def test_the_memory_that_the_leading_finding_grows_in_is_shown_first() -> None:
+    private = [line("process.anon_bytes", [0, 1, 2, 3], [GIB] * 4)]
+    rss = [line("process.rss_bytes", [0, 1, 2, 3], [2 * GIB] * 4)]
+    grown = [line("children.uss_bytes", [0, 1, 2, 3], [GIB, 2 * GIB, 3 * GIB, 4 * GIB])]
+    children = (charts.Group("children", "Child processes"), grown)
+    chart = charts.trend_chart(AXIS, Palette(), private, rss, verdict(), named=children)
+    assert [group.id for group in chart.groups] == ["children", "private", "rss"]
+    (drawn,) = [each for each in chart.lines if each.group == "children"]
+    assert (drawn.name, list(drawn.y)) == ("Child processes", grown[0].y)
+    # The mark of the start stands on the line that rises, and nothing forecasts the one that does not.
+    assert [(band.label, band.group) for band in chart.bands] == [("leak starts", "children")]
+    assert chart.cone is None
+    alone = charts.trend_chart(AXIS, Palette(), private, [], verdict(), named=children)
+    assert {each.group for each in alone.lines} == {"children", "private"}
+
+
 def full_at(generation: float) -> dict[str, Any]:
     when = {"estimate": generation, "low": generation, "high": generation}
     return {"risk": "high", "limit_bytes": 32 * GIB, "limit_source": "cgroup", "generation": when}

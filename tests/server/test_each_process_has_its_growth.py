@@ -87,6 +87,8 @@ def test_a_page_opens_on_the_process_that_leaks_and_else_on_the_first() -> None:
     more = ranks(["one"], ["two"])
     more["processes"][1]["growth_bytes_per_generation"] = GROWTH | {"estimate": 9.0 * MIB}
     assert first_shown(more) == "rank 1 main"
+    # The leading finding counts before the growth of another.
+    assert first_shown(more, "one") == "rank 0 main"
 
 
 def test_beside_the_lines_of_one_rank_nothing_is_drawn_of_what_another_leaks() -> None:
