@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.cli.conftest import GENERATIONS, STARTED, made_snapshots, wait_for_verdict
 
+from leakline.cli import gates
+from leakline.cli.asking import Asker
 from leakline.cli.gates import Check, check_run
 from leakline.delivery import request_json
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, batch_to_wire, header_to_wire
@@ -109,6 +111,45 @@ def test_a_run_killed_for_memory_is_no_passed_gate(leakline: Any, server: str, k
         3,
         True,
     )
+
+
+class Answers:
+    """A server that answers with one run after the other, the last again and again."""
+
+    def __init__(self, *runs: tuple[str, str]) -> None:
+        self.runs = [{"state": state, "last_seen_at": seen} for state, seen in runs]
+        self.asked = 0
+
+    def get(self, address: str) -> dict[str, str]:
+        self.asked += 1
+        return self.runs[min(self.asked, len(self.runs)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("runs", "asked"),
+    [
+        ([("finished", "1")], 1),
+        ([("running", "1"), ("running", "1"), ("silent", "1")], 3),
+        ([("running", "1"), ("running", "2")], 2),
+        ([("running", "1")], 4),
+    ],
+    ids=["ended", "its silence tells", "it goes on", "nothing comes"],
+)
+def test_a_gate_waits_until_it_is_known_whether_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, str]], asked: int
+) -> None:
+    monkeypatch.setattr(gates, "WAIT_STEP_SECONDS", 0.0)
+    times = iter([0.0, 0.0, 0.0, 0.0, 1000.0])
+    monkeypatch.setattr(gates.time, "monotonic", lambda: next(times))
+    answers = Answers(*runs)
+    gates.wait_for_end(cast(Asker, answers), "/runs/r1", ("killed",))
+    assert answers.asked == asked
+
+
+def test_a_gate_on_a_status_does_not_wait() -> None:
+    answers = Answers(("running", "1"))
+    gates.wait_for_end(cast(Asker, answers), "/runs/r1", ("learning", "worse", "refuted"))
+    assert answers.asked == 0
 
 
 def test_a_gate_in_json_is_in_the_json(leakline: Any, server: str, killed: str) -> None:

@@ -19,7 +19,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.accounts": (),
     "leakline.errors": (),
     "leakline.analysis": ("leakline.snapshot", "leakline.sizes"),
-    "leakline.kills": ("leakline.snapshot", "leakline.sizes"),
+    "leakline.kills": ("leakline.snapshot", "leakline.sizes", "leakline.analysis"),
     "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil"),
     "leakline.holders": ("leakline.snapshot", "leakline.probes", "torch", "numpy"),
     "leakline.spool": ("leakline.snapshot", "leakline.errors", "leakline.batches", "leakline.breathing"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,8 +15,12 @@ from ..kills import death_of
 from ..markup import escape
 from ..report.facts import finding_line
 from ..report.junit import Case, junit
+from .asking import Asker
 
 GATE_STATUS: Final = 3
+# The server calls a run silent after a minute, and looks for such runs every few seconds.
+WAIT_SECONDS: Final = 90.0
+WAIT_STEP_SECONDS: Final = 1.0
 LEAKING: Final = "leaking"
 OOM: Final = "oom"
 KILLED: Final = "killed"
@@ -77,6 +83,30 @@ def check_run(
     vanished = _may_have_run_out(state, reason)
     why = out_of_memory or (f"{ended}: {vanished}" if vanished else "")
     return Check(condition, bool(why), why or f"the verdict is {verdict['status']}, and {ended}")
+
+
+def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
+    """Wait until the server knows how a run ended, or data shows that it goes on.
+
+    A program that was killed says nothing: the server concludes it from a minute of silence, and a gate that is asked
+    before would pass.
+    """
+    if not any(condition in OF_A_RUN and condition != REFUTED for condition in asked):
+        return
+    until = time.monotonic() + WAIT_SECONDS
+    first = asker.get(address)
+    run, said = first, False
+    while run["state"] == "running" and run["last_seen_at"] == first["last_seen_at"]:
+        if time.monotonic() >= until:
+            break
+        if not said:
+            said = True
+            print(
+                "the run has not ended: waiting until it sends data or its end is known",
+                file=sys.stderr,
+            )
+        time.sleep(WAIT_STEP_SECONDS)
+        run = asker.get(address)
 
 
 def _memory_ran_out(state: str, reason: str) -> str:

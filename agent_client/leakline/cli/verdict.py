@@ -38,6 +38,7 @@ from .gates import (
     asked_of,
     check_run,
     report_checks,
+    wait_for_end,
     with_gate,
     write_junit,
 )
@@ -62,8 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     asker = Asker(options.server)
     run = asker.run_id(options.run)
-    verdict = asker.get(f"/runs/{run}/verdict")
     asked = asked_of(options)
+    wait_for_end(asker, f"/runs/{run}", asked)
+    verdict = asker.get(f"/runs/{run}/verdict")
     state = {} if options.markdown and not asked else asker.get(f"/runs/{run}")
     checks = [_check(condition, verdict, state) for condition in asked]
     if options.json:
