@@ -68,7 +68,7 @@ def test_runs_by_the_minute_are_compared_by_the_minute(leakline: Any, server: st
         post_run(server, header, leak, by_the_minute)
     output = leakline("compare", "by-time/before", "by-time/after", "--server", server).output
     assert "growth per minute" in output
-    assert "difference: -20.00 MiB per minute (" in output
+    assert "difference: -20.00 MiB per minute" in output
     assert "per generation" not in output
 
 

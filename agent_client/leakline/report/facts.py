@@ -62,7 +62,7 @@ def role_words(finding: Json, place: int) -> str:
     role = str(finding["suspects"][place]["role"])
     return (
         f"{role}, with a graph"
-        if finding["kind"] == "graph" and not place and role == "type"
+        if finding.get("kind") == "graph" and not place and role == "type"
         else role
     )
 
