@@ -11,8 +11,8 @@ from leakline.analysis.units import UNITS_OF_TIME
 from .chart_parts import PRIVATE, Axis, Band, Cone, Level, Points
 
 MAX_BANDS: Final = 40
-# How much further than the run the forecast is drawn, as a share of what was seen; or to the limit, where that is no
-# further away than what was seen is long.
+# How much further than the run the forecast is drawn, as a share of what was seen; or to the limit, where that is a
+# risk or no further away than what was seen is long.
 HORIZON: Final = 0.25
 # A budget of several times the highest bar would press all bars flat.
 FAR: Final = 3.0
@@ -80,7 +80,8 @@ def forecast(
     seen = last[0] - first_x
     end = last[0] + max(2.0 * one, HORIZON * seen)
     full = verdict["oom"]["generation"]
-    if full and full["estimate"] * one - last[0] <= max(2.0 * one, seen):
+    is_near = full and full["estimate"] * one - last[0] <= max(2.0 * one, seen)
+    if full and (is_near or verdict["oom"]["risk"] != "none"):
         end = max(end, full["estimate"] * one + 0.05 * seen)
     per_x = {side: growth[side] / one for side in ("low", "estimate", "high")}
     cone = _cone(last, per_x, end, limit or 0)

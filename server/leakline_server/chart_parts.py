@@ -125,6 +125,8 @@ class Chart:
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     cone: Cone | None = None
+    # By group, where the lines of one end elsewhere than those that ``cone`` goes on from.
+    cones: Mapping[str, Cone] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     groups: tuple[Group, ...] = ()
     # Where two charts are read side by side and must share a scale.

@@ -66,6 +66,10 @@ def trend_chart(
     )
     last = _last_point(private or rss)
     cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
+    # What private memory gains RSS gains as well, from where it stands.
+    of_rss = (
+        forecast(verdict, _last_point(rss), axis, _first_x(rss))[0] if private and rss else None
+    )
     bands = plan_bands(verdict, axis, private, rss)
     title = "Tensors" if private and private[0].name in JS_PRIVATE else "Private memory"
     groups: tuple[Group, ...] = (
@@ -98,6 +102,7 @@ def trend_chart(
         bands=(*starts, *bands),
         levels=levels,
         cone=cone,
+        cones={} if of_rss is None else {"rss": of_rss},
         marks=tuple(marks),
         groups=groups,
     )

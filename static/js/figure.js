@@ -7,13 +7,15 @@ import { escapeHtml, faded, resolve } from "./paint.js";
 import { waterfall } from "./waterfall.js";
 
 /**
- * @param chart  what charts.py wrote: lines, bands, levels, cone, marks
+ * @param whole  what charts.py wrote: lines, bands, levels, cone, marks
  * @param theme  static/plotly-theme.json
  * @param colour name of a css variable -> colour
  * @param view   {range: [first, last], zoomed: whether that is less than everything, group: string | null, narrow:
  *               boolean, lines: Map of line name -> whether the viewer wants it shown, or nothing}
  */
-export function figure(chart, theme, colour, view) {
+export function figure(whole, theme, colour, view) {
+  // Each group of lines has a forecast of its own.
+  const chart = { ...whole, cone: whole.cones?.[view.group] ?? whole.cone };
   const chosen = (line) => view.lines?.get(line.name);
   // On a phone the legend would leave no room; what waits in it is in the table.
   const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);

@@ -125,6 +125,13 @@ test("what the viewer hid or brought in wins over what the server proposes, on a
   assert.deepEqual(data.map((trace) => [trace.name, trace.visible]), [["after train", "legendonly"], ["nested", undefined]]);
 });
 
+test("the forecast drawn is that of the lines shown", () => {
+  const cone = (y) => ({ label: "forecast", x: [1, 2], low: [y, y], estimate: [y, y], high: [y, y] });
+  const both = chart({ cone: cone(2 ** 30), cones: { rss: cone(2 ** 32) } });
+  const drawn = (group) => figure(both, theme, colour, { ...view, group, range: [0, 3] }).data.at(-1).y[0];
+  assert.equal(drawn("rss"), 4 * drawn("private"));
+});
+
 test("a forecast beside a zoom does not set its height", () => {
   const cone = { label: "forecast", x: [5, 9], low: [1, 1], estimate: [2, 2], high: [9, 9] };
   assert.equal(figure(chart({ cone }), theme, colour, view).data.length, 1);

@@ -245,13 +245,26 @@ def full_at(generation: float) -> dict[str, Any]:
     return {"risk": "high", "limit_bytes": 32 * GIB, "limit_source": "cgroup", "generation": when}
 
 
-def test_a_forecast_reaches_the_limit_where_that_is_not_further_than_what_was_seen() -> None:
+def test_a_forecast_reaches_the_limit_where_that_is_a_risk_or_near() -> None:
     ends: list[float | None] = [each * GIB for each in range(17)]
-    near, far = (trend(verdict(oom=full_at(at)), ends) for at in (30, 40))
-    assert near.cone is not None and far.cone is not None
+    safe = {"risk": "none"}
+    near, far = (trend(verdict(oom=full_at(at) | safe), ends) for at in (30, 40))
+    risky = trend(verdict(oom=full_at(40)), ends)
+    assert near.cone is not None and far.cone is not None and risky.cone is not None
     assert near.cone.x[-1] > 30 and near.cone.high[-1] >= 32 * GIB
     assert [level.value for level in near.levels] == [32 * GIB]
     assert far.cone.x[-1] == 20
+    assert risky.cone.x[-1] > 40 and risky.levels
+
+
+def test_the_forecast_of_rss_goes_on_from_rss() -> None:
+    x = [0.0, 1.0, 2.0]
+    private = [line("process.anon_bytes", x, [GIB, 2 * GIB, 3 * GIB])]
+    rss = [line("process.rss_bytes", x, [5 * GIB, 6 * GIB, 7 * GIB])]
+    chart = charts.trend_chart(AXIS, Palette(), private, rss, verdict())
+    assert chart.cone is not None
+    assert (chart.cone.estimate[0], chart.cones["rss"].estimate[0]) == (3 * GIB, 7 * GIB)
+    assert charts.trend_chart(AXIS, Palette(), [], rss, verdict()).cones == {}
 
 
 def test_a_forecast_that_may_be_anything_does_not_press_the_run_flat() -> None:

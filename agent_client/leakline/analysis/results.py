@@ -270,8 +270,8 @@ class LeadError:
 class ForecastScore:
     """How right earlier forecasts of this run were. ``median_error`` is a share of the memory that came.
 
-    ``past``: those for half as far ahead as had been seen. ``by_lead``: of the same moments those for a quarter as far
-    and as far, too, by how far ahead they looked; each begins at twice the one before.
+    They looked a quarter, half and just as far ahead as had been seen. ``past``: those for half as far ahead.
+    ``by_lead``: all of them by how far ahead they looked; each begins at twice the one before.
     """
 
     forecasts: int

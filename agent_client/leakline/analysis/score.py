@@ -108,9 +108,10 @@ def _filled(study: LaneStudy, upto: int, span: float) -> float:
 def _score(
     past: tuple[PastForecast, ...], every: Sequence[PastForecast], unit: str
 ) -> ForecastScore:
-    error, within = _right(past)
-    sentence = _told(past, error, within, unit)
-    return ForecastScore(len(past), error, within, past, sentence, tuple(_by_lead(every)))
+    # The same forecasts as in the table: its rows add up to the sentence.
+    error, within = _right(every)
+    sentence = _told(every, error, within, unit)
+    return ForecastScore(len(every), error, within, past, sentence, tuple(_by_lead(every)))
 
 
 def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
