@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from leakline.analysis import compare, examine
@@ -82,6 +85,49 @@ def test_an_older_run_goes_on_by_the_minute() -> None:
     assert examine(history("second", batch(range(601)))).unit == "second"
     grown = examine(history("second", batch(range(1260))))
     assert (grown.unit, grown.generations) == ("minute", 21)
+
+
+def test_a_leak_found_by_the_second_stands_while_it_goes_on_by_the_minute() -> None:
+    """As the client reads: each second for ten minutes, then each minute."""
+    for minutes, unit in (
+        (11, "second"),
+        (12, "minute"),
+        (17, "minute"),
+        (40, "minute"),
+        (62, "minute"),
+    ):
+        seconds = [*range(600), *range(600, minutes * 60, 60)]
+        read = replace_seconds(batch(range(len(seconds))), seconds, lambda at: at * 8 * MIB)
+        verdict = examine(history("second", read))
+        assert (verdict.unit, verdict.status) == (unit, "confirmed"), minutes
+        rate = 8 * MIB * (60 if unit == "minute" else 1)
+        found = verdict.findings[0].growth_bytes_per_generation.estimate
+        assert found == pytest.approx(rate, rel=0.05)
+
+
+def test_a_leak_found_by_the_second_recovers_after_flat_minutes() -> None:
+    seen = {}
+    for minutes in (12, 24):
+        seconds = [*range(600), *range(600, minutes * 60, 60)]
+        read = replace_seconds(
+            batch(range(len(seconds))), seconds, lambda at: min(at, 560) * 8 * MIB
+        )
+        seen[minutes] = examine(history("second", read)).status
+    assert (seen[12], seen[24]) == ("confirmed", "recovered")
+    healthy = replace_seconds(batch(range(620)), [*range(600), *range(600, 1800, 60)], lambda at: 0)
+    assert examine(history("second", healthy)).status == "ok"
+
+
+def replace_seconds(read: Batch, seconds: list[int], gained: Callable[[int], int]) -> Batch:
+    """The same snapshots at these seconds, with the memory that was gained by then."""
+    snapshots = tuple(
+        replace(
+            s, time=1e9 + at, monotonic=float(at),
+            samples={"process.rss_bytes": 300 * MIB + gained(at), "process.anon_bytes": 200 * MIB + gained(at)},
+        )
+        for s, at in zip(read.snapshots, seconds, strict=True)
+    )  # fmt: skip
+    return replace(read, snapshots=snapshots)
 
 
 def test_what_came_before_the_first_generation_is_not_counted() -> None:

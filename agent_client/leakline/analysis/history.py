@@ -123,6 +123,8 @@ class RunHistory:
     environment: Mapping[str, object] = field(default_factory=dict)
     limit_bytes: int | None = None
     ended: bool = False
+    # It was counted by seconds for its first minutes, and is by minutes now.
+    began_by_seconds: bool = False
     # Those that were not read, of a run of very many.
     processes_left_out: int = 0
     # Of what is said once and asked for by each process; a copy with other processes has it too.

@@ -79,12 +79,28 @@ def moments_in(lane: Lane) -> list[int]:
 
 
 def walk(
-    study: LaneStudy, moments: Sequence[int] | None = None
+    study: LaneStudy,
+    moments: Sequence[int] | None = None,
+    *,
+    carried: Sequence[Standing] = (),
+    carried_at: int = 0,
 ) -> tuple[Moment | None, list[Standing]]:
-    """The newest moment and where every cause stands after all moments."""
-    remembered: dict[str, _Memory] = {}
+    """The newest moment and where every cause stands after all moments.
+
+    ``carried``: leaks that were active at the end of generation number ``carried_at`` by readings of another unit.
+    """
+    remembered = {
+        each.fingerprint: _Memory(
+            each.assessed, each.status, each.confirmations, carried_at, each.status
+        )
+        for each in carried
+    }
     newest: Moment | None = None
-    for upto in moments if moments is not None else moments_in(study.lane):
+    if moments is None:
+        moments = moments_in(study.lane)
+        if remembered:
+            moments = [upto for upto in moments if upto > carried_at] or moments[-1:]
+    for upto in moments:
         newest = moment_of(study, upto)
         step(study, newest, remembered)
     if newest is None:

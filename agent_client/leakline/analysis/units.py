@@ -29,7 +29,10 @@ def in_its_unit(history: RunHistory) -> RunHistory:
             p.instance for p in history.processes if _place(p) in declaring and not _declares(p)
         }
         return _told(history, unit, dict.fromkeys(of_none, 0.0))
-    unit = "second" if history.unit == "second" and _is_young(history) else "minute"
+    young = history.unit == "second" and _is_young(history)
+    if history.unit == "second" and not young:
+        history = replace(history, began_by_seconds=True)
+    unit = "second" if young else "minute"
     seconds = UNITS_OF_TIME[unit]
     return _told(history, unit, dict.fromkeys((p.instance for p in history.processes), seconds))
 

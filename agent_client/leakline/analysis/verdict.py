@@ -12,6 +12,7 @@ from .attempts import Told, judged
 from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .candidates import BORN, OF_OTHERS, born_in
+from .carried_over import active_by_seconds, minutes_carried
 from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
@@ -88,7 +89,11 @@ def _is_planned(history: RunHistory) -> bool:
 def _verdict(
     history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy], priorities: Priorities,
 ) -> Verdict:  # fmt: skip
-    walks = [walk(study) for study in studies]
+    carried = active_by_seconds(history, studies)
+    walks = [
+        walk(s, carried=carried.get(s.lane.name, ()), carried_at=minutes_carried(s))
+        for s in studies
+    ]
     told = [
         (s, m, standings) for s, (m, standings) in zip(studies, walks, strict=True) if m is not None
     ]
