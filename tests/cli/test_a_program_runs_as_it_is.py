@@ -52,7 +52,7 @@ def test_the_exit_status_is_that_of_the_program(
     # Told how so short a program is judged.
     last = said.stderr.splitlines()[-1]
     assert (
-        "learning: Nothing to say yet: no minute has ended; for" in last
+        "learning: Nothing to say: the run ended before its first minute did; for" in last
         and "leakline run --per second" in last
     )
 

@@ -123,5 +123,7 @@ def test_it_says_of_which_run_it_is_and_how_that_ended(leakline: Any, server: st
     request_json(server, "POST", "/runs", header_to_wire(header))
     request_json(server, "PATCH", "/runs/died", {"state": "failed", "reason": "ValueError"})
     output = leakline("verdict", "short/died", "--server", server).output
-    assert output.startswith("learning: Nothing to say yet: no minute has ended\n")
+    assert output.startswith(
+        "learning: Nothing to say: the run ended before its first minute did\n"
+    )
     assert "\nshort/died, failed: ValueError\n" in output
