@@ -11,6 +11,7 @@ import pytest
 from leakline.analysis import RunHistory
 from leakline.analysis.compared import FindingChanges, MemoryAfter, Outcome, PhaseChange, TypeChange
 from leakline.analysis.comparison import (
+    CLEAN,
     _both_have,
     _by_phase,
     _by_type,
@@ -50,14 +51,15 @@ def around(estimate: float, reach: float = 1.0) -> Interval:
 
 def side(
     growth: Interval | None = None, *, leaks: bool = False, baseline: float = BASELINE,
-    phases: dict[str, Interval] | None = None, unit: str = "generation",
+    phases: dict[str, Interval] | None = None, unit: str = "generation", status: Status | None = None,
 ) -> _Side:  # fmt: skip
+    status = status or ("confirmed" if leaks else "ok")
     return cast(
         _Side,
         SimpleNamespace(
             growth=growth, leaks=leaks, baseline=baseline, phases=phases or {},
             history=SimpleNamespace(unit=unit), matters=Scale(baseline).is_material,
-            stretch=SimpleNamespace(spacing=1),
+            stretch=SimpleNamespace(spacing=1), verdict=SimpleNamespace(status=status), is_clean=status in CLEAN,
         ),
     )  # fmt: skip
 
@@ -161,6 +163,29 @@ def test_runs_without_a_leak_differ_where_they_end_up_apart_by_a_tenth_of_memory
 )
 def test_what_still_leaks_is_not_fixed_however_little_it_grows(leaks: bool, told: str) -> None:
     assert outcome(around(100), around(1), leaked=leaks, leaks=leaks) == told
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "why"),
+    [
+        ("ok", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
+        ("filling", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
+        ("watch", "improved", "but the second run still has growth to watch"),
+        ("recovered", "improved", "but the second run leaked too, before that stopped"),
+        ("learning", "improved", "but the second run was too short for a verdict"),
+    ],
+)  # fmt: skip
+def test_a_leak_is_fixed_only_if_the_verdict_of_the_second_run_is_clear(
+    status: Status, told: str, why: str
+) -> None:
+    a, b = side(around(100), leaks=True), side(around(1), status=status)
+    assert _outcome(a, b, NO_CHANGES, 10) == told
+    assert _summary(told, a, b, 10).endswith(why)  # type: ignore[arg-type]
+    # What did not grow measurably before has no percentage.
+    improved = _summary(
+        "improved", side(around(0), leaks=True), side(around(-1), status=status), 10
+    )
+    assert "%" not in improved
 
 
 @pytest.mark.parametrize(

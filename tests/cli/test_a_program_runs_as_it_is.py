@@ -52,7 +52,9 @@ def test_the_exit_status_is_that_of_the_program(
     # Told how so short a program is judged, and beside an end that nobody planned how that was.
     last = said.stderr.splitlines()[-1]
     summary = (
-        "Nothing to say yet: no minute has ended" if not status else "before the first minute ended"
+        "before the first minute ended"
+        if status
+        else "Nothing to say: the run ended before its first minute did"
     )
     assert f"{summary}; for a program this short: leakline run --per second" in last
 

@@ -292,7 +292,7 @@ def test_five_seconds_are_told_with_how_little_they_say(
     verdict = read(table(tmp_path, "\n".join(["CMDLINE python keeps.py", *lines])))["verdict"]
     assert verdict["status"] == "ok"
     assert re.fullmatch(
-        r"No leak so far: memory changes by \+4\.\d+ MiB per second \(\+?0 B to \+12\.00 MiB\) over only 5 seconds",
+        r"No leak seen: memory changes by \+4\.\d+ MiB per second \(\+?0 B to \+12\.00 MiB\) over only 5 seconds",
         verdict["summary"],
     ), verdict["summary"]
 

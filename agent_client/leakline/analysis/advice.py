@@ -34,6 +34,9 @@ _FROM_OUTSIDE: Final = (
 _NEXT_LOOK: Final = (
     "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
 )
+_TOO_FEW_LOOKS: Final = (
+    "The heap was scanned too seldom before the run ended: run it longer, or call run.census()."
+)
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
 # With these a program says what is to be counted.
@@ -376,7 +379,7 @@ def with_counters(finding: Finding, history: RunHistory, lane: Lane) -> Finding:
         # There are more of them, which says nothing of each.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
     if finding.unknown == "seldom":
-        known = (_NEXT_LOOK,)
+        known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])
 

@@ -110,6 +110,9 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 
 
 def _too_few(seen: Since) -> Answer:
+    if seen.ended:
+        ran = seen_of(seen.generations, seen.passed, seen.unit)
+        return "not_measured", f"The run ended after {ran}; {MIN_GENERATIONS} are needed to tell."
     if seen.unit in UNITS_OF_TIME and seen.generations < 2:
         return "not_yet", f"No {seen.unit} has ended yet."
     return (

@@ -30,7 +30,7 @@ from .javascript import TENSOR_BYTES, is_page
 from .ladder import ACTIVE, GROWING
 from .priority import DEFAULTS, Priorities
 from .processes import of_how_many
-from .results import Finding, Interval, TypeGrowth, Verdict, to_json
+from .results import Finding, Interval, Status, TypeGrowth, Verdict, to_json
 from .series import Lane, lanes_of
 from .spans import Spans, union
 from .stretch import Stretch
@@ -47,6 +47,14 @@ _WARM_UP: Final = 2
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
+# Verdicts that say that a run does not leak. Too few generations, growth to watch and a leak that stopped do not.
+CLEAN: Final[tuple[Status, ...]] = ("ok", "filling")
+# Status of the second run -> why it grows less and is not called fixed.
+_NOT_CLEAN: Final[dict[Status, str]] = {
+    "watch": "but the second run still has growth to watch",
+    "recovered": "but the second run leaked too, before that stopped",
+    "learning": "but the second run was too short for a verdict",
+}
 RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 
 
@@ -174,6 +182,11 @@ class _Side:
         return any(f.status in ACTIVE for f in self.verdict.findings)
 
     @property
+    def is_clean(self) -> bool:
+        """Return True if the verdict of the whole run is that it does not leak: only then can a leak be fixed."""
+        return self.verdict.status in CLEAN
+
+    @property
     def baseline(self) -> float:
         return sum(study.scale(1).baseline_bytes for study in self.studies if len(study.lane))
 
@@ -224,7 +237,10 @@ def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
 
 
 def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
-    """Findings decide where there are any; else the two growth intervals."""
+    """Return the outcome: by the findings where there are any, else by the two growth intervals.
+
+    "fixed" also needs a verdict of the second run that it does not leak, so that both say the same.
+    """
     old, new = a.growth, b.growth
     if old is None or new is None or generations < _MIN_GENERATIONS:
         return "undecided"
@@ -238,9 +254,9 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
         return "worse"
     if a.leaks and not b.leaks and (smaller or not grew):
         enough = new.estimate <= (1 - _FIXED) * old.estimate or not grows
-        return "fixed" if enough else "improved"
+        return "fixed" if enough and b.is_clean else "improved"
     if smaller:
-        return "fixed" if not grows and not b.leaks else "improved"
+        return "fixed" if not grows and not b.leaks and b.is_clean else "improved"
     if b.leaks and not a.leaks:
         return "worse" if any(f.status in ACTIVE for f in changes.new) else "undecided"
     decided = apart_down or apart_up or _overlap(old, new)
@@ -281,12 +297,13 @@ def _summary(
     if outcome == "fixed":
         return f"Fixed: {change}: {_less(percent)} % less growth over {seen}"
     if outcome == "improved":
-        return f"Improved: {change} ({percent:+.0f} %), but memory still grows"
+        less = "" if percent is None else f" ({percent:+.0f} %)"
+        return f"Improved: {change}{less}, {_NOT_CLEAN.get(b.verdict.status, 'but memory still grows')}"
     if outcome == "worse":
         more = "" if percent is None or was <= 0 else f" ({percent:+.0f} %)"
         return f"Worse: {change}{more}"
     if outcome == "no_effect":
-        if not a.leaks and not b.leaks:
+        if a.is_clean and b.is_clean:
             return f"No effect: neither run leaks ({change})"
         return f"No effect: {change}, within what two runs differ by"
     return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"

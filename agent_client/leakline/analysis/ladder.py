@@ -16,13 +16,15 @@ from .fingerprint import fingerprint_of
 from .results import Status
 from .series import Lane
 from .study import RATE_WINDOW, Assessed, LaneStudy, Moment
+from .summary import MIN_GENERATIONS as MIN_GENERATIONS
 
-MIN_GENERATIONS: Final = 5
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
 # Moments in a row that make sure, and are looked back at.
 CONFIRMATIONS: Final = 5
-_CONFIRM: Final = (24, CONFIRMATIONS)
+# Generations of growth that confirm a leak by memory alone.
+CONFIRMING: Final = 24
+_CONFIRM: Final = (CONFIRMING, CONFIRMATIONS)
 _CONFIRM_WITH_WITNESSES: Final = 16
 _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.

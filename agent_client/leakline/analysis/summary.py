@@ -10,6 +10,7 @@ from .plan import band_title
 from .results import Finding, Interval, Status
 from .units import UNITS_OF_TIME
 from .wording import (
+    count_of,
     entries_in,
     format_bytes,
     format_change,
@@ -23,6 +24,8 @@ from .wording import (
     short_name,
 )
 
+# Generations that a verdict needs.
+MIN_GENERATIONS: Final = 5
 # Over fewer generations than these a change says little; where it may as well be none, how far it reaches is told.
 _FEW: Final = 8
 
@@ -206,8 +209,9 @@ def summary_sentence(
     visible: bool,
     periods: dict[str, int],
     passed: int | None = None,
+    ended: bool = False,
 ) -> str:
-    """The sentence of the whole run. ``passed``: as in `Verdict`."""
+    """Return the sentence of the whole run. ``passed``: as in `Verdict`. ``ended``: nothing more is to come."""
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
         more = len(active) - 1
@@ -217,7 +221,9 @@ def summary_sentence(
     seen = seen_of(generations, passed, unit)
     # The only minute there is goes on, or was cut short by the end.
     if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
-        return nothing_yet(unit)
+        return nothing_yet(unit, ended=ended)
+    if status == "learning" and ended:
+        return f"Not judged: the run ended after {seen}, and a verdict needs {count_of(MIN_GENERATIONS, unit)}"
     if status == "learning":
         return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
@@ -233,7 +239,8 @@ def summary_sentence(
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
         between = in_brackets(format_range(growth.low, growth.high, format_change))
-        return f"No leak so far: memory changes by {change}{between} over only {seen}{note}"
+        so_far = "seen" if ended else "so far"
+        return f"No leak {so_far}: memory changes by {change}{between} over only {seen}{note}"
     told = f": memory changes by {change} over {seen}" if change else ""
     return f"No leak{told}{note}"
 
@@ -273,8 +280,10 @@ def ended_summary(
     return f"{ended}. {summary}"
 
 
-def nothing_yet(unit: str) -> str:
-    """Of a run of which there is too little for even a number."""
+def nothing_yet(unit: str, *, ended: bool = False) -> str:
+    """Return the sentence of a run of which there is too little for even a number."""
+    if ended:
+        return f"Nothing to say: the run ended before its first {unit} did"
     return f"Nothing to say yet: no {unit} has ended"
 
 

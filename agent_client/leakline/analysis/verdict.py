@@ -103,7 +103,7 @@ def _verdict(
     if not told:
         verdict = Verdict(
             history.run, history.unit, generations, "learning",
-            nothing_yet(history.unit), None, None,
+            nothing_yet(history.unit, ended=history.ended), None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
             fixes=check_promises(history, [(s, None) for s in every]),
             effects=effects_within(history, every),
@@ -126,6 +126,7 @@ def _verdict(
     summary = summary_sentence(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
         visible=any(m.rise.visible for m in moments), periods=_periods(told), passed=went_by,
+        ended=history.ended,
     )  # fmt: skip
     # Children and shared memory that may grow are memory too.
     rising = any(f.status in GROWING for f in findings)

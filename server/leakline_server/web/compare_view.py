@@ -217,7 +217,18 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
     detail = f"{write(before)} → {write(after)} {what}"
     if percent is None:
         return ChangeTile(label, formats.NOT_MEASURED if after is None else write(after), detail)
-    return ChangeTile(label, formats.percent_change(percent), detail, _better(percent))
+    return ChangeTile(label, formats.percent_change(percent), detail, _rating(found))
+
+
+def _rating(change: Json) -> str | None:
+    """Return better or worse only if the whole interval of the difference lies on one side of zero.
+
+    What has no interval, such as one peak against another, may differ by chance: it gets no colour.
+    """
+    apart = change.get("difference")
+    if apart is None or apart["low"] <= 0 <= apart["high"]:
+        return None
+    return _better(change["change_percent"])
 
 
 def _better(percent: float | None) -> str | None:
@@ -346,12 +357,9 @@ def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
 
 
 def _percent_cell(change: Json) -> Field:
-    """Better or worse only where the difference is: its whole interval lies on one side of zero."""
-    percent, apart = change["change_percent"], change["difference"]
+    percent = change["change_percent"]
     text = "–" if percent is None else formats.percent_change(percent)
-    status = _better(percent)
-    if apart is not None and apart["low"] <= 0 <= apart["high"]:
-        status = None
+    status = _rating(change)
     return rated(text, status) if status else text
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from leakline.analysis.ladder import GROWING, MIN_GENERATIONS
+from leakline.analysis.ladder import CONFIRMING, GROWING, MIN_GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.analysis.wording import capital, format_range, format_rate, processes_told
 from leakline.report.facts import (
@@ -41,11 +41,17 @@ STATUSES: Final = {
 # Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
 OUTCOMES: Final = {
     "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
-    "improved": ("recovered", "Improved", "It grows less, but still grows."),
+    "improved": ("recovered", "Improved", "It grows less, and the verdict of the second run is not clear of growth."),
     "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
     "worse": ("confirmed", "Worse", "The second run grows more."),
-    "undecided": ("watch", "Undecided", "Too few generations in common to say."),
+    "undecided": ("watch", "Undecided", "What both runs have in common does not say whether it changed."),
 }  # fmt: skip
+
+# Of a run that has ended: what it lacked, and what decides it.
+_SUSPECTED_TO_THE_END: Final = (
+    "Memory kept growing as a leak does, but not for long enough to be sure: a run with growth over "
+    f"{CONFIRMING} generations decides it."
+)
 
 KINDS: Final = {
     "objects": "objects", "tensors": "tensors", "graph": "autograd graph", "arrays": "arrays",
@@ -92,7 +98,10 @@ def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
 
 
 def _support(verdict: Json, status: Status, over: bool) -> str:
-    parts = [status.meaning.replace("generation", verdict["unit"])]
+    meaning = status.meaning
+    if over and status.status == "suspected":
+        meaning = _SUSPECTED_TO_THE_END
+    parts = [meaning.replace("generation", verdict["unit"])]
     if _is_from_outside(leading_finding(verdict)):
         parts = [_OUTSIDE]
     generations = verdict["generations"]
