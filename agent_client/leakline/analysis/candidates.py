@@ -100,7 +100,8 @@ def may_hide_memory(c: Candidate) -> bool:
 
 def grows_larger(c: Candidate) -> bool:
     """Return True for a type whose objects are no more than they were, while their bytes rise."""
-    return c.role == "type" and round(c.growth.slope, 3) <= 0 and (c.bytes_rate or 0.0) > 0
+    more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
+    return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
 
 def find_candidates(facts: Facts, upto: int) -> list[Candidate]:
