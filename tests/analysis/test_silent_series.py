@@ -123,3 +123,14 @@ def test_the_newest_generations_without_memory_are_no_level() -> None:
     history = history_of(curve(lambda i: 5.0 * i, 30))
     (lane,) = lanes_of(history)
     assert lane.private_read == list(range(30))
+
+
+@pytest.mark.parametrize(("goes_on", "expected"), [(True, "confirmed"), (False, "recovered")])
+def test_a_leak_into_memory_that_the_allocator_had_kept_goes_on(
+    goes_on: bool, expected: str
+) -> None:
+    """Private memory stays the same while freed memory is filled again; what the program keeps rises meanwhile."""
+    n, stop = 60, 30
+    in_use = rising(n, None if goes_on else stop)
+    private = curve(lambda i: 25.0 * min(i, stop), n)
+    assert status_of(history_of(private, allocator__in_use_bytes=in_use)) == expected

@@ -29,7 +29,7 @@ LEAKLINE_LINE: Final = "leakline"
 NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
 _PREFIX: Final = "phase."
 _PHASES_KEPT: Final = 256
-_IN_USE: Final = "allocator.in_use_bytes"
+IN_USE: Final = "allocator.in_use_bytes"
 # Generations in which it was read after each phase, at least.
 _MIN_KNOWN: Final = 4
 
@@ -90,9 +90,9 @@ def live_bytes_by_phase(lane: Lane, first: int, upto: int) -> dict[str, float] |
     whatever it keeps. What the C allocator has handed out rises where it is allocated. None where that was not read
     after each phase of enough generations. Give and take between phases is settled.
     """
-    if not lane.has(_IN_USE):
+    if not lane.has(IN_USE):
         return None
-    lines = lane.increments(_IN_USE)[max(first, upto - _PHASES_KEPT) : upto]
+    lines = lane.increments(IN_USE)[max(first, upto - _PHASES_KEPT) : upto]
     known = [line for line in lines if line and UNKNOWN_PHASE not in line]
     if len(known) < _MIN_KNOWN:
         return None

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from .assess import moment_of
+from .books import IN_USE
 from .fingerprint import fingerprint_of
 from .results import Status
 from .series import Lane
-from .study import RATE_WINDOW, Assessed, LaneStudy, Moment
+from .study import PRIVATE, RATE_WINDOW, Assessed, LaneStudy, Moment
 from .summary import MIN_GENERATIONS as MIN_GENERATIONS
+from .trend import floor_slope
 
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
@@ -157,9 +159,20 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
 
     Silence is not flatness: generations without a reading do not count.
     """
+    if a.channel == PRIVATE and _fills_freed_memory(study, a, active, upto):
+        return False
     memory = _read_between(study.readings(a.channel), active, upto)
     counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
     return counted or memory >= _HOLD_MEMORY
+
+
+def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
+    """Return True if what the program keeps grows into memory that the allocator had kept: memory stays the same."""
+    if not study.lane.has(IN_USE):
+        return False
+    x, in_use = study.lane.points(IN_USE, upto, newest=max(_HOLD_MEMORY, upto - active))
+    slope = floor_slope(x, in_use)
+    return slope.rises and a.scale.is_material(slope.estimate, x[-1] - x[0])
 
 
 def _read_between(read: Sequence[int], first: int, upto: int) -> int:
@@ -253,9 +266,11 @@ def _by_counts(a: Assessed) -> Status | None:
 
 
 def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
-    """Readings in a row, up to the newest, at which memory alone showed growth over at least ``window``.
+    """Return over how many generations, up to the newest reading, each reading of memory alone showed growth over at
+    least ``window``; `CONFIRMATIONS` at most.
 
-    The stricter test for saturation counts: a rise that slows down passes the looser one now and then.
+    Two readings that are far apart show as much as those between them would have. The stricter test for saturation
+    counts: a rise that slows down passes the looser one now and then.
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
@@ -266,5 +281,5 @@ def confirmations(study: LaneStudy, a: Assessed, upto: int, window: int) -> int:
         rise = study.rise(moment) if channel is None else study.channel_rise(channel, moment)
         if rise.strict < window:
             break
-        found += 1
+        found = min(CONFIRMATIONS, read[newest - 1] - position + 1)
     return found
