@@ -128,7 +128,7 @@ def _shown(**run: Any) -> Shown:
     }  # fmt: skip
     verdict = {
         "status": "learning", "summary": "Learning", "unit": "minute", "growth_bytes_per_generation": None,
-        "oom": {"generation": None, "risk": "none"}, "findings": [],
+        "oom": {"generation": None, "risk": "none", "limit_bytes": None}, "findings": [],
     }  # fmt: skip
     return Shown({**known, **run}, verdict, {"lines": []}, [])
 

@@ -182,7 +182,7 @@ class Run:
             "census": Census(
                 sequence, "full", 1.0, 1000, (("dict", 900, 64_000), ("app.Env", 18 + generation, None))
             ),
-            "holders": (Holder(sequence, "app.Env", "app.Trainer.history[*]", 18 + generation, 4096),),
+            "holders": (Holder(sequence, "app.Env", "app.Trainer.history[*]", 2 + 16 * generation, 4096),),
         }  # fmt: skip
 
     def batch(self, first: int, count: int) -> Batch:

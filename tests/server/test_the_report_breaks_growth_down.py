@@ -47,7 +47,9 @@ def batch(leaks: Leaks) -> Batch:
         samples = {"process.anon_bytes": round(private), "process.rss_bytes": round(private)}
         samples |= {f"type.{name}.count": count for name, count in counts.items()} | books
         found = tuple(
-            Holder(n, name, path, k, round(size / k)) for _, name, k, size, path in leaks if path
+            Holder(n, name, path, counts[name] - 20, round(size / k))
+            for _, name, k, size, path in leaks
+            if path
         )
         holders = found if kind == "generation_end" else ()
         at = float(n)
