@@ -88,7 +88,7 @@ def _kept(study: LaneStudy) -> _OfLane | None:
     counted = frozenset(study.facts.count_series)
     beginning = _Beginning(upto, rows, _stamp(lane, upto, rows), dict(lane.places), counted)
     moments = {m for m in moments_in(lane) if m <= upto}
-    bridged = bridged_for_good(lane, upto)
+    bridged = bridged_for_good(lane, upto, study.history.ranks_until)
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
     asked = {m for m in (*asked, *(m for m, _ in grid(len(lane)))) if m <= bridged}
 

@@ -9,7 +9,7 @@ from typing import Final
 from .advice import with_counters
 from .attempt_growth import attempt_growth
 from .attempts import Told, judged
-from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes
+from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes, unread_phases
 from .budgets import check_budgets
 from .candidates import BORN, OF_OTHERS, born_in
 from .carried_over import active_by_seconds, minutes_carried
@@ -295,8 +295,9 @@ def _ruled_out(
         upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
         slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
         born = _phases_with_births(study, moment, first)
+        unread = unread_phases(study.lane, study.booked, first, upto)
         for phase, slope in slopes.items():
-            if phase in blamed or phase in NO_PHASE or phase in born:
+            if phase in blamed or phase in NO_PHASE or phase in born or phase in unread:
                 continue
             generations = upto * moment.scale.spacing
             known = {r.phase for r in found}
