@@ -255,3 +255,18 @@ def test_no_readings_taken_away_make_a_leak_recover(data: st.DataObject) -> None
     else:
         history = history_of(curve(lambda i: 0.0, n), children__uss_bytes=only(rising(n), kept))
     assert status_of(history) not in ("ok", "recovered")
+
+
+@pytest.mark.parametrize("n", [60, 192, 200, 300])
+def test_a_short_leak_with_few_flat_readings_is_not_forgotten_in_a_long_silence(n: int) -> None:
+    last, flat_readings = 21, 6
+    values = rising(n, last)
+    read = only(values, range(last + 1 + flat_readings))
+    flat = curve(lambda i: 0.0, n)
+    kept = Kept()
+    for upto in (last + 1, n - 1, n):
+        history = history_of(flat[:upto], children__uss_bytes=read[:upto])
+        verdict = examine(history, kept)
+        assert verdict.status == "suspected"
+        assert verdict == examine(history)
+    assert status_of(history_of(flat, children__uss_bytes=values)) == "recovered"

@@ -80,6 +80,18 @@ def moments_in(lane: Lane) -> list[int]:
     return told if len(told) >= _DENSE else found[-_DENSE:]
 
 
+def moments_for(study: LaneStudy) -> list[int]:
+    """Return the moments of its lane, and those of the newest readings of memory that is no longer read.
+
+    What these readings showed is not forgotten because generations without readings follow.
+    """
+    lane = study.lane
+    read_of = [lane.private_read, *(c.read for c in study.channels if c.read is not None)]
+    found = moments_in(lane)
+    silent = (read for read in read_of if read and read[-1] < len(lane) - _DENSE)
+    return sorted({*found, *(at + 1 for read in silent for at in read[-2 * _HOLD_MEMORY :])})
+
+
 def walk(
     study: LaneStudy,
     moments: Sequence[int] | None = None,
@@ -99,7 +111,7 @@ def walk(
     }
     newest: Moment | None = None
     if moments is None:
-        moments = moments_in(study.lane)
+        moments = moments_for(study)
         if remembered:
             moments = [upto for upto in moments if upto > carried_at] or moments[-1:]
     for upto in moments:
