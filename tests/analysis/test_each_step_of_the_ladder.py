@@ -20,7 +20,7 @@ from leakline.analysis.ladder import (
     _by_memory,
     _Memory,
     _quiet,
-    _taken_over,
+    _successor,
     confirmations,
     level,
     moments_in,
@@ -398,10 +398,11 @@ def test_a_growth_goes_by_another_name_where_that_has_it_in_it(
 ) -> None:
     memory = replace(_active(), assessed=assessed(before))
     unlike = assessed(now, channel="children.uss_bytes")
-    assert _taken_over(memory, _moment(21, assessed(now))) == taken
-    assert _taken_over(memory, _moment(21, unlike)) is False
-    assert _taken_over(memory, _moment(21, unlike, assessed(now))) == taken
-    assert _taken_over(memory, _moment(21)) is False
+    assert (_successor(memory, _moment(21, assessed(now))) is not None) == taken
+    assert _successor(memory, _moment(21, unlike)) is None
+    found = _successor(memory, _moment(21, unlike, assessed(now)))
+    assert (found is not None) == taken
+    assert _successor(memory, _moment(21)) is None
 
 
 LEAK = assessed(cause_of(ENVS, rate=9.0), "explosion", "counts")

@@ -8,10 +8,15 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, Training, curve, history_of, kept_environments, loss_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.kept import Kept
 from leakline.analysis.ladder import ACTIVE
+from leakline.analysis.results import SEVERITY
 from leakline.analysis.series import lanes_of
+from leakline.analysis.thinning import WHOLE
 
 GROWING_CHANNELS = ("children__uss_bytes", "process__shared_bytes", "cuda__0__allocated_bytes")
 
@@ -134,3 +139,145 @@ def test_a_leak_into_memory_that_the_allocator_had_kept_goes_on(
     in_use = rising(n, None if goes_on else stop)
     private = curve(lambda i: 25.0 * min(i, stop), n)
     assert status_of(history_of(private, allocator__in_use_bytes=in_use)) == expected
+
+
+def memory_of(values: Sequence[float | None]) -> RunHistory:
+    filled = history_of([0.0] * len(values), python__objects=[100.0] * len(values))
+    (process,) = filled.processes
+    rounded = [None if value is None else round(value) for value in values]
+    series = {**process.series, "process.anon_bytes": rounded}
+    return replace(filled, processes=(replace(process, series=series),))
+
+
+@pytest.mark.parametrize("n", [100, 150, 770, 1000])
+def test_memory_that_was_read_in_less_than_half_of_the_snapshots_stays_as_it_was(n: int) -> None:
+    last = 400 if n > WHOLE else 40
+    leak = curve(lambda i: 12.0 * i, n)
+    assert status_of(memory_of(only(leak, range(last + 1)))) == "confirmed"
+    read = [*range(last + 1), *range(n - 12, n)]
+    flat = [leak[min(i, last)] for i in range(n)]
+    assert status_of(memory_of(only(flat, read))) == "recovered"
+
+
+def resumed(first: RunHistory, then: RunHistory) -> RunHistory:
+    """The second follows the first as its next attempt."""
+    (before,), (after,) = first.processes, then.processes
+    n, end = len(before), before.time[-1] + 60.0
+    after = replace(
+        after, instance="q", attempt=2, time=[end + t for t in after.time],
+        monotonic=[end + t for t in after.monotonic], generation=[n + i for i in range(len(after))],
+    )  # fmt: skip
+    return replace(first, processes=(before, after))
+
+
+@pytest.mark.parametrize("n", [12, 30, 60])
+def test_an_attempt_without_readings_is_no_recovery(n: int) -> None:
+    leak = curve(lambda i: 12.0 * i, 40)
+    after = memory_of([leak[-1], *[None] * (n - 1)])
+    assert status_of(resumed(memory_of(leak), after)) in ACTIVE
+    flat = memory_of([leak[0]] * n)
+    assert status_of(resumed(memory_of(leak), flat)) == "recovered"
+
+
+@pytest.mark.parametrize("read", [0, 1, 10])
+def test_children_that_the_next_attempt_does_not_read_are_no_recovery(read: int) -> None:
+    before = history_of(curve(lambda i: 0.0, 40), children__uss_bytes=rising(40))
+    flat, n = curve(lambda i: 0.0, 60), 60
+    silent = history_of(flat, children__uss_bytes=only([200.0 * MIB] * n, range(read)))
+    assert status_of(resumed(before, silent)) in ACTIVE
+    unread = history_of(flat)
+    assert status_of(resumed(before, unread)) in ACTIVE
+    level = history_of(flat, children__uss_bytes=[200.0 * MIB] * n)
+    assert status_of(resumed(before, level)) == "recovered"
+
+
+def with_rank(first: RunHistory, private: Sequence[float]) -> RunHistory:
+    (process,) = history_of(private).processes
+    return replace(first, processes=(*first.processes, replace(process, instance="rank1", rank=1)))
+
+
+@pytest.mark.parametrize("growth", [0.0, 25.0])
+def test_a_rank_whose_snapshots_arrive_late_takes_no_growth_away(growth: float) -> None:
+    n = 50
+    rank = curve(lambda i: growth * i, n)
+    first = history_of(
+        curve(lambda i: 0.0, n), children__uss_bytes=rank, children__ranks__uss_bytes=rank
+    )
+    kept = Kept()
+    wanted = "confirmed" if growth else "ok"
+    for arrived in (0, 1, 2, 5, 12, 20, 30, 49, n):
+        history = with_rank(first, rank[:arrived]) if arrived else first
+        verdict = examine(history, kept)
+        assert verdict.status == wanted, arrived
+        assert verdict == examine(history)
+
+
+def test_a_better_name_does_not_lower_a_status() -> None:
+    """Memory alone confirms it; then counts are read, and say what it is."""
+    leak = kept_environments()
+    whole = Training(leaks=(leak,), generations=44).history()
+    process = whole.processes[0]
+    for named_from in (26, 30, 34):
+        seen = 0
+        for upto in range(named_from, 44):
+            rows = [i for i, g in enumerate(process.generation) if g is None or g <= upto]
+            late = [(process.generation[i] or 0) >= named_from for i in rows]
+            counted = ("type.", "tensors.", "arrays.", "container.")
+            series = {
+                name: [
+                    column[i] if shown or not name.startswith(counted) else None
+                    for i, shown in zip(rows, late, strict=True)
+                ]
+                for name, column in process.series.items()
+            }
+            cut = process.picked(lambda column, rows=rows: [column[i] for i in rows], {})
+            history = replace(whole, processes=(replace(cut, series=series),))
+            rank = SEVERITY.index(status_of(history))
+            assert rank >= seen, (named_from, upto)
+            seen = rank
+
+
+def test_a_phase_whose_memory_is_no_longer_read_is_not_ruled_out() -> None:
+    whole = Training(leaks=(kept_environments(),), generations=24).history()
+    process = whole.processes[0]
+    assert "evolve_population" in {r.phase for r in examine(whole).ruled_out}
+    name = "phase.evolve_population.bytes"
+    for unread_from in (0, 12, 18):
+        late = [g is not None and g >= unread_from for g in process.generation]
+        column = [
+            None if silent else v for silent, v in zip(late, process.series[name], strict=True)
+        ]
+        series = {**process.series, name: column}
+        history = replace(whole, processes=(replace(process, series=series),))
+        verdict = examine(history)
+        assert verdict.status in ACTIVE
+        assert "evolve_population" not in {r.phase for r in verdict.ruled_out}
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_readings_taken_away_make_a_leak_recover(data: st.DataObject) -> None:
+    """Whatever is taken away behind the first 26 generations, memory or children: no leak is then ok or recovered."""
+    n = data.draw(st.integers(36, 64))
+    gone = data.draw(st.sets(st.integers(26, n - 1)))
+    kept = [i for i in range(n) if i not in gone]
+    if data.draw(st.booleans()):
+        history = memory_of(only(curve(lambda i: 12.0 * i, n), kept))
+    else:
+        history = history_of(curve(lambda i: 0.0, n), children__uss_bytes=only(rising(n), kept))
+    assert status_of(history) not in ("ok", "recovered")
+
+
+@pytest.mark.parametrize("n", [60, 192, 200, 300])
+def test_a_short_leak_with_few_flat_readings_is_not_forgotten_in_a_long_silence(n: int) -> None:
+    last, flat_readings = 21, 6
+    values = rising(n, last)
+    read = only(values, range(last + 1 + flat_readings))
+    flat = curve(lambda i: 0.0, n)
+    kept = Kept()
+    for upto in (last + 1, n - 1, n):
+        history = history_of(flat[:upto], children__uss_bytes=read[:upto])
+        verdict = examine(history, kept)
+        assert verdict.status == "suspected"
+        assert verdict == examine(history)
+    assert status_of(history_of(flat, children__uss_bytes=values)) == "recovered"

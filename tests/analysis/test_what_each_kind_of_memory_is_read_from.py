@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -111,11 +112,11 @@ def test_ranks_that_one_has_started_are_no_children_of_it() -> None:
     lane = ends_lane(
         {**ANON, "children.uss_bytes": [9, 9, 9, 9], "children.ranks.uss_bytes": [4, 9, 12, 0]}
     )
-    (apart,) = channels_of(lane, has_ranks=True)
+    (apart,) = channels_of(lane, ranks_until=math.inf)
     assert (apart.values, apart.own_baseline) == ((5, 0, 0, 9), False)
     assert channels_of(lane)[0].values == (9, 9, 9, 9)
     lane = ends_lane({**ANON, "children.uss_bytes": [9, 9, 9, 9]})
-    assert channels_of(lane, has_ranks=True)[0].values == (9, 9, 9, 9)
+    assert channels_of(lane, ranks_until=math.inf)[0].values == (9, 9, 9, 9)
 
 
 def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -> None:

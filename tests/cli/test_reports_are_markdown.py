@@ -41,7 +41,9 @@ def test_a_report_in_markdown_has_no_label_to_begin_at(leakline: Any, recorded: 
 def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: Path) -> None:
     said = leakline("report", str(recorded), "--markdown")
     assert said.status == 0
-    assert said.output.startswith("# erl / off\\|line\n\n**Learning.** Not judged: the run ended after 3 generations")
+    assert said.output.startswith(
+        "# erl / off\\|line\n\n**Learning.** Not judged: the run ended after 3 generations"
+    )
     assert "## The books" in said.output
     assert "| `train` |" in said.output
     assert "by Leakline 0." in said.output.splitlines()[-1]

@@ -32,7 +32,7 @@ def judged(told: Told) -> list[Told]:
     if newest is None or any(standing.status in ACTIVE for standing in now):
         return [told]
     before = [standing for standing in standings if standing.status in (*ACTIVE, "recovered")]
-    if not all(_is_gone(standing, newest, now, len(own.lane)) for standing in before):
+    if not all(_is_gone(standing, newest, now, own) for standing in before):
         return [told]
     gone = [replace(standing, status="recovered") for standing in before]
     return [(own, newest, now), (study, moment, gone)]
@@ -50,10 +50,15 @@ def _of_newest_attempt(study: LaneStudy) -> LaneStudy | None:
     return LaneStudy(history, own[0])
 
 
-def _is_gone(standing: Standing, newest: Moment, now: list[Standing], generations: int) -> bool:
+def _is_gone(standing: Standing, newest: Moment, now: list[Standing], own: LaneStudy) -> bool:
+    """Return True if enough readings of the newest attempt show that the growth has stopped."""
     same = next((each for each in now if each.fingerprint == standing.fingerprint), None)
     if same is not None and still_counted(same.assessed):
         return False
-    if standing.assessed.channel != PRIVATE:
-        return generations >= MIN_OWN_ELSEWHERE
+    channel = standing.assessed.channel
+    if channel != PRIVATE:
+        is_known = any(each.name == channel for each in own.channels)
+        return is_known and len(own.readings(channel)) >= MIN_OWN_ELSEWHERE
+    if len(own.readings(PRIVATE)) < MIN_OWN:
+        return False
     return newest.growth.high <= MUCH_LESS * standing.assessed.cause.rate.estimate

@@ -83,6 +83,27 @@ def phase_slopes(
     return slopes
 
 
+def unread_phases(
+    lane: Lane, booked: Sequence[Mapping[str, float]], first: int, upto: int
+) -> set[str]:
+    """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations."""
+    ran: dict[str, set[int]] = {}
+    for path, generation in _executions_by_generation(lane):
+        position = lane.position.get(generation)
+        if position is not None and first <= position < upto:
+            ran.setdefault(top_level(path), set()).add(position)
+    read: dict[str, set[int]] = {}
+    for position in range(first, upto):
+        for path in booked[position]:
+            read.setdefault(top_level(path), set()).add(position)
+    found = set()
+    for phase, positions in ran.items():
+        known = positions & read.get(phase, set())
+        if 2 * len(known) < len(positions) or max(positions) - max(known, default=-1) > _MIN_KNOWN:
+            found.add(phase)
+    return found
+
+
 def live_bytes_by_phase(lane: Lane, first: int, upto: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 

@@ -22,10 +22,8 @@ from .units import COUNTED_BY_SECONDS_UP_TO
 _ENOUGH_MINUTES: Final = 48
 
 
-def active_by_seconds(
-    history: RunHistory, studies: Sequence[LaneStudy]
-) -> dict[str, list[Standing]]:
-    """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute.
+def studies_by_seconds(history: RunHistory, studies: Sequence[LaneStudy]) -> list[LaneStudy]:
+    """Return the first minutes of a run that was counted by seconds when they were read.
 
     Empty for other runs, and once there are minutes enough.
     """
@@ -33,17 +31,22 @@ def active_by_seconds(
         not history.began_by_seconds
         or max((len(s.lane) for s in studies), default=0) > _ENOUGH_MINUTES
     ):
-        return {}
+        return []
     first = tuple(_first_minutes(process) for process in history.processes if len(process))
     early = replace(history, unit="second", total=None, processes=first)
+    return [LaneStudy(early, lane) for lane in lanes_of(early)]
+
+
+def active_by_seconds(early: Sequence[LaneStudy]) -> dict[str, list[Standing]]:
+    """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute."""
     found = {}
-    for lane in lanes_of(early):
-        _, standings = walk(LaneStudy(early, lane))
+    for study in early:
+        _, standings = walk(study)
         active = [
             replace(s, assessed=_by_minute(s.assessed)) for s in standings if s.status in ACTIVE
         ]
         if active:
-            found[lane.name] = active
+            found[study.lane.name] = active
     return found
 
 

@@ -94,16 +94,19 @@ class IdleCache:
     whole: bool
 
 
-def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
+def channels_of(lane: Lane, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
     """All channels this lane has readings of in every sense needed, in a fixed order.
 
-    ``has_ranks``: ranks of the run tell of themselves; one that started the others has them as children as well.
+    ``ranks_until``: up to when all ranks of the run have reported themselves (None: there is only one). A rank that
+    started the others has them as children as well; what they gained later is not yet known from themselves.
     """
     found = []
     for series in CHILDREN:
         values = _column(lane, series)
-        ranks = _column(lane, series.replace("children.", "children.ranks.")) if has_ranks else ()
+        covered = reported_by_ranks(lane, ranks_until)
+        ranks = _column(lane, _of_ranks(series)) if covered else ()
         if values and ranks:
+            ranks = (*ranks[:covered], *[ranks[covered - 1]] * (len(ranks) - covered))
             values = tuple(max(0.0, a - b) for a, b in zip(values, ranks, strict=True))
         if values:
             read = _read(lane, series)
@@ -119,6 +122,17 @@ def channels_of(lane: Lane, *, has_ranks: bool = False) -> tuple[Channel, ...]:
     if is_javascript(lane.series):
         found.extend(_beside_tensors(lane))
     return tuple(found)
+
+
+def reported_by_ranks(lane: Lane, until: float | None) -> int:
+    """Return in how many of the first generations the ranks among the children have reported themselves."""
+    if until is None or not any(lane.has(_of_ranks(series)) for series in CHILDREN):
+        return 0
+    return sum(lane.time[row] <= until for row in lane.end_rows)
+
+
+def _of_ranks(series: str) -> str:
+    return series.replace("children.", "children.ranks.")
 
 
 def _devices(lane: Lane) -> list[str]:
@@ -214,10 +228,12 @@ def last_read(read: Sequence[int], upto: int) -> int:
     return read[at - 1] + 1 if at else upto
 
 
-def bridged_for_good(lane: Lane, upto: int) -> int:
+def bridged_for_good(lane: Lane, upto: int, ranks_until: float | None = None) -> int:
     """Of the first ``upto`` generations those without an open gap: no reading to come changes what is read of them."""
     of_devices = [series for index in _devices(lane) for series in _of_device(index)]
     ends = [last_read(lane.private_read, upto)]
+    if any(lane.has(_of_ranks(series)) for series in CHILDREN):
+        ends.append(reported_by_ranks(lane, ranks_until))
     beside = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(lane.series) else ()
     for series in filter(lane.has, (*CHILDREN, SHARED, *of_devices, _METAL, *beside)):
         known = [i for i, value in enumerate(lane.values(series)[:upto]) if value is not None]

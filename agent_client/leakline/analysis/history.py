@@ -134,6 +134,12 @@ class RunHistory:
     def holders_by_type(self) -> Holders:
         return self.said.once("holders", (self.holders,), lambda: Holders(self.holders))
 
+    @property
+    def ranks_until(self) -> float | None:
+        """The time up to which every rank has reported; None for a single rank."""
+        of = self.processes
+        return self.said.once("ranks", (of,), lambda: _reported_until(of))
+
     def events_of(self, kind: str) -> Sequence[Event]:
         """In their order."""
         return self.said.once("events", (self.events,), lambda: of_kind(self.events)).get(kind, ())
@@ -141,6 +147,14 @@ class RunHistory:
     def of_instance(self, instance: str) -> Sequence[ProcessHistory]:
         of = self.processes
         return self.said.once("processes", (of,), lambda: by_instance(of)).get(instance, ())
+
+
+def _reported_until(processes: Sequence[ProcessHistory]) -> float | None:
+    newest: dict[int, float] = {}
+    for process in processes:
+        if len(process):
+            newest[process.rank] = max(newest.get(process.rank, 0.0), process.time[-1])
+    return min(newest.values()) if len(newest) > 1 else None
 
 
 def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:

@@ -12,7 +12,7 @@ from .budgets import declared_budgets
 from .channels import bridged_for_good
 from .facts import GROWTHS
 from .known import Known
-from .ladder import CONFIRMATIONS, moments_in
+from .ladder import CONFIRMATIONS, moments_for
 from .score import grid
 from .series import END, STEPS, Lane
 from .study import LaneStudy
@@ -62,11 +62,11 @@ class Kept:
     """Of one run, by process place. Small however long the run is."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _OfLane] = {}
+        self._lanes: dict[tuple[str, str], _OfLane] = {}
 
     def give(self, study: LaneStudy) -> None:
         """Tell a new study what is known already."""
-        kept = self._lanes.get(study.lane.name)
+        kept = self._lanes.get(_name(study))
         if kept is None or not kept.beginning.is_of(study):
             return
         study.lane.known.learn(kept.of_lane)
@@ -76,8 +76,13 @@ class Kept:
     def take(self, studies: Iterable[LaneStudy]) -> None:
         """Keep what later snapshots will find as it is."""
         self._lanes = {
-            study.lane.name: kept for study in studies if (kept := _kept(study)) is not None
+            _name(study): kept for study in studies if (kept := _kept(study)) is not None
         }
+
+
+def _name(study: LaneStudy) -> tuple[str, str]:
+    """Return what tells a lane from the others, and from the same one by another unit of time."""
+    return study.lane.name, study.history.unit
 
 
 def _kept(study: LaneStudy) -> _OfLane | None:
@@ -87,8 +92,8 @@ def _kept(study: LaneStudy) -> _OfLane | None:
         return None
     counted = frozenset(study.facts.count_series)
     beginning = _Beginning(upto, rows, _stamp(lane, upto, rows), dict(lane.places), counted)
-    moments = {m for m in moments_in(lane) if m <= upto}
-    bridged = bridged_for_good(lane, upto)
+    moments = {m for m in moments_for(study) if m <= upto}
+    bridged = bridged_for_good(lane, upto, study.history.ranks_until)
     asked = {m - back for m in moments for back in range(CONFIRMATIONS)}
     asked = {m for m in (*asked, *(m for m, _ in grid(len(lane)))) if m <= bridged}
 

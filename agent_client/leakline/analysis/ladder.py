@@ -14,7 +14,7 @@ from typing import Final, cast
 from .assess import moment_of
 from .books import IN_USE
 from .fingerprint import fingerprint_of
-from .results import Status
+from .results import SEVERITY, Status
 from .series import Lane
 from .study import PRIVATE, RATE_WINDOW, Assessed, LaneStudy, Moment
 from .summary import MIN_GENERATIONS as MIN_GENERATIONS
@@ -82,6 +82,18 @@ def moments_in(lane: Lane) -> list[int]:
     return told if len(told) >= _DENSE else found[-_DENSE:]
 
 
+def moments_for(study: LaneStudy) -> list[int]:
+    """Return the moments of its lane, and those of the newest readings of memory that is no longer read.
+
+    What these readings showed is not forgotten because generations without readings follow.
+    """
+    lane = study.lane
+    read_of = [lane.private_read, *(c.read for c in study.channels if c.read is not None)]
+    found = moments_in(lane)
+    silent = (read for read in read_of if read and read[-1] < len(lane) - _DENSE)
+    return sorted({*found, *(at + 1 for read in silent for at in read[-2 * _HOLD_MEMORY :])})
+
+
 def walk(
     study: LaneStudy,
     moments: Sequence[int] | None = None,
@@ -101,7 +113,7 @@ def walk(
     }
     newest: Moment | None = None
     if moments is None:
-        moments = moments_in(study.lane)
+        moments = moments_for(study)
         if remembered:
             moments = [upto for upto in moments if upto > carried_at] or moments[-1:]
     for upto in moments:
@@ -134,10 +146,13 @@ def step(study: LaneStudy, moment: Moment, remembered: dict[str, _Memory]) -> No
             _quiet(study, memory, moment, assessed, status)
     for fingerprint, memory in list(remembered.items()):
         if fingerprint not in seen:
-            if memory.peak in ACTIVE and not _taken_over(memory, moment):
+            heir = _successor(memory, moment) if memory.peak in ACTIVE else None
+            if memory.peak in ACTIVE and heir is None:
                 _quiet(study, memory, moment, memory.assessed, "ok")
-            else:
-                del remembered[fingerprint]
+                continue
+            del remembered[fingerprint]
+            if heir is not None:
+                _inherit(remembered[fingerprint_of(heir.cause)], memory)
 
 
 def _quiet(
@@ -184,8 +199,8 @@ def still_counted(a: Assessed) -> bool:
     return "counts" in a.witnesses and a.garbage is None and not a.passing
 
 
-def _taken_over(memory: _Memory, moment: Moment) -> bool:
-    """The same growth goes by another name now: better readings named another owner or another phase."""
+def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
+    """Return the cause that better readings have made of this growth: another owner or another phase."""
     owner = memory.assessed.cause.owner
     for other in moment.causes:
         if other.channel != memory.assessed.channel:
@@ -193,8 +208,21 @@ def _taken_over(memory: _Memory, moment: Moment) -> bool:
         matters = other.scale.is_material(other.cause.rate.estimate, other.window)
         names = {member.name for member in other.cause.members}
         if (matters and owner is None) or (owner is not None and owner.name in names):
-            return True
-    return False
+            return other
+    return None
+
+
+def _inherit(heir: _Memory, memory: _Memory) -> None:
+    """Give a cause the status that its growth had under another name: a better name is no sign of recovery.
+
+    Garbage that the collector frees is a better answer, not only a better name.
+    """
+    if heir.assessed.garbage is not None or heir.assessed.passing:
+        return
+    if memory.status in ACTIVE and SEVERITY.index(memory.status) > SEVERITY.index(heir.status):
+        heir.status = heir.peak = memory.status
+        heir.confirmations = max(heir.confirmations, memory.confirmations)
+        heir.last_active = max(heir.last_active or 0, memory.last_active or 0)
 
 
 def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:

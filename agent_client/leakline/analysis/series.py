@@ -156,9 +156,15 @@ class Lane:
 
     @cached_property
     def splits_memory(self) -> bool:
-        """Whether most snapshots tell anonymous memory from the rest of what is resident."""
+        """Return True if most snapshots that read memory tell anonymous memory from the rest of what is resident."""
         anonymous = self.series.get("process.anon_bytes")
-        return anonymous is not None and 2 * anonymous.count(None) <= len(anonymous)
+        if anonymous is None or 2 * anonymous.count(None) <= len(anonymous):
+            return anonymous is not None
+        # Snapshots without any reading of memory say nothing about how it is read.
+        resident = self.series.get("process.rss_bytes", [None] * len(anonymous))
+        pairs = zip(anonymous, resident, strict=True)
+        read = sum(a is not None or r is not None for a, r in pairs)
+        return 0 < read <= 2 * (len(anonymous) - anonymous.count(None))
 
     @cached_property
     def private_rows(self) -> Sequence[Value]:

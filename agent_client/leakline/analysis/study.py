@@ -88,10 +88,7 @@ class LaneStudy:
 
     @cached_property
     def channels(self) -> tuple[Channel, ...]:
-        processes = self.history.processes
-        # Up to the first other rank: each of ten thousand lanes asks.
-        has_ranks = any(process.rank != processes[0].rank for process in processes)
-        return channels_of(self.lane, has_ranks=has_ranks)
+        return channels_of(self.lane, ranks_until=self.history.ranks_until)
 
     def residual(self, upto: int) -> list[float]:
         """Private bytes per generation without what bounded containers gained."""

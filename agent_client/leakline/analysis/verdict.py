@@ -9,10 +9,10 @@ from typing import Final
 from .advice import with_counters
 from .attempt_growth import attempt_growth
 from .attempts import Told, judged
-from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes
+from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes, unread_phases
 from .budgets import check_budgets
 from .candidates import BORN, OF_OTHERS, born_in
-from .carried_over import active_by_seconds, minutes_carried
+from .carried_over import active_by_seconds, minutes_carried, studies_by_seconds
 from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
@@ -69,12 +69,13 @@ def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> 
     studies = _studies(read)
     # What is planned and promised is held against every generation there is.
     every = studies if read is history or not _is_planned(history) else _studies(history)
+    early = studies_by_seconds(read, studies)
     if kept is None:
-        return _verdict(read, studies, every, priorities)
-    for study in studies:
+        return _verdict(read, studies, every, early, priorities)
+    for study in (*studies, *early):
         kept.give(study)
-    verdict = _verdict(read, studies, every, priorities)
-    kept.take(studies)
+    verdict = _verdict(read, studies, every, early, priorities)
+    kept.take((*studies, *early))
     return verdict
 
 
@@ -87,9 +88,10 @@ def _is_planned(history: RunHistory) -> bool:
 
 
 def _verdict(
-    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy], priorities: Priorities,
+    history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy],
+    early: Sequence[LaneStudy], priorities: Priorities,
 ) -> Verdict:  # fmt: skip
-    carried = active_by_seconds(history, studies)
+    carried = active_by_seconds(early)
     walks = [
         walk(s, carried=carried.get(s.lane.name, ()), carried_at=minutes_carried(s))
         for s in studies
@@ -295,8 +297,9 @@ def _ruled_out(
         upto, first = moment.upto, max(0, min(moment.upto // 4, moment.upto - 3))
         slopes = phase_slopes(study.booked, study.lane.generations, first, upto)
         born = _phases_with_births(study, moment, first)
+        unread = unread_phases(study.lane, study.booked, first, upto)
         for phase, slope in slopes.items():
-            if phase in blamed or phase in NO_PHASE or phase in born:
+            if phase in blamed or phase in NO_PHASE or phase in born or phase in unread:
                 continue
             generations = upto * moment.scale.spacing
             known = {r.phase for r in found}
