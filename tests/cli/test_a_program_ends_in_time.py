@@ -45,9 +45,9 @@ def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
     batch = Batch(ProcessIdentity("more", rank=1), minutes)
     request_json(server, "POST", f"/runs/{run}/batches", batch_to_wire(batch))
     request_json(server, "PATCH", f"/runs/{run}", {"state": "finished"})
-    wait_for_verdict(server, run, lambda found: "Learning: " in found["summary"])
+    wait_for_verdict(server, run, lambda found: "3 minutes" in found["summary"])
     settings = Settings(run, server=server, directory=place.folder / ".leakline")
-    assert closing_words(settings).startswith("learning: 3 minutes seen")
+    assert closing_words(settings).startswith("learning: Not judged: the run ended after 3 minutes")
 
 
 def test_a_killed_program_is_told_to_the_server(place: Place, server: str) -> None:
