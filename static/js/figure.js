@@ -190,7 +190,7 @@ function annotations(chart, view, colour, scale) {
       ...text(band.label, colour(`--${band.tone}`)), xref: "x",
       ...(isPlan(band)
         ? { yref: "y", x: band.first, y: band.high / scale.factor, xanchor: "left", yanchor: "top" }
-        : { yref: "paper", x: band.last, y: 0.985, xanchor: "left", yanchor: "top" }),
+        : { yref: "paper", x: band.first, y: 0.985, xanchor: "left", yanchor: "top" }),
     })),
     ...chart.levels.map((level) => ({
       ...text(level.label, colour(`--${level.tone}`)), xref: "paper", yref: "y", x: 0.995, y: level.value / scale.factor, xanchor: "right", yanchor: "bottom",

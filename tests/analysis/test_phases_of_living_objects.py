@@ -110,6 +110,13 @@ def test_where_the_books_charge_another_phase_one_line_says_why() -> None:
     assert not any("charged" in line for line in right.findings[0].evidence)
 
 
+def test_a_phase_charged_nothing_says_why_though_the_other_makes_the_same_type() -> None:
+    of_eval, of_train = two_phases().findings
+    line = "Created in eval; memory is charged to train because freed memory was reused."
+    assert line in of_eval.evidence
+    assert not any("charged" in line for line in of_train.evidence)
+
+
 def test_a_phase_that_frees_is_not_called_flat() -> None:
     kept = {"type.app.Env.count": {"collect": 3.0}}
     charged = {"collect": 9 * MIB, "clean": -5.19 * MIB, "report": 0.0}

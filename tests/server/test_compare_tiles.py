@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leakline_server.web.compare_view import _changes
-from leakline_server.web.verdict_view import verdict_view
+from leakline_server.web.verdict_view import status_of, verdict_view
 
 
 def interval(estimate: float, reach: float = 1.0) -> dict[str, float]:
@@ -40,3 +40,11 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
     assert "a few more epochs will settle it" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
     assert "growth over 24 epochs decides it" in support and "settle" not in support
+    # The tooltip of its mark is the same in each list, of runs that go on and of those that have ended.
+    assert "settle" not in status_of("suspected").meaning
+
+
+def test_a_run_that_ended_without_a_snapshot_waits_for_none() -> None:
+    view = verdict_view(None, over=True)
+    assert "Waiting" not in view.sentence and "arrives" not in view.support
+    assert "Waiting" in verdict_view(None).sentence

@@ -39,6 +39,7 @@ _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
 # A phase is charged with a growth from this share of it on.
 _CHARGED: Final = 0.5
+_HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {
     "confirmed": 0.99, "suspected": 0.90, "recovered": 0.90, "watch": 0.60, "filling": 0.60,
     "ok": 0.90, "learning": 0.30,
@@ -366,7 +367,9 @@ def _charged_lines(study: LaneStudy, a: Assessed) -> list[str]:
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
     mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
-    if not (elsewhere and mostly) or most in born_in(study.facts, owner, upto):
+    # Where both phases make some, a phase that is charged next to nothing still has to be explained.
+    free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
+    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, upto) and not free):
         return []
     return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
 

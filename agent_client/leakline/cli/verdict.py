@@ -27,7 +27,14 @@ from urllib.parse import quote
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import worded
-from ..report.facts import finding_facts, forecast, interval, is_forecast_known, seen
+from ..report.facts import (
+    beside_finding,
+    finding_facts,
+    forecast,
+    interval,
+    is_forecast_known,
+    seen,
+)
 from ..report.frame import plain
 from ..report.markdown import RunTold, run_markdown
 from .asking import Asker, add_server
@@ -117,7 +124,7 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
     yield worded(verdict["status"], verdict["summary"])
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     if growth is not None:
-        yield f"after {seen(verdict)}: {interval(growth)} per {unit}"
+        yield f"after {seen(verdict)}: {interval(growth)} per {unit}{beside_finding(verdict)}"
     for number, finding in enumerate(verdict["findings"], 1):
         yield ""
         yield from _finding(number, finding, unit)

@@ -28,6 +28,13 @@ from ..analysis.wording import (
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
 
+# Kind of a finding whose memory is not private memory of the process -> the name of that memory.
+NOT_PRIVATE: Final[Mapping[str, str]] = {
+    "children": "Child processes",
+    "shared_memory": "Shared memory",
+    "gpu": "GPU memory",
+    "gpu_fragmentation": "Reserved GPU memory",
+}
 _ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
     ("confirmed", "suspected"),
     ("watch", "filling", "recovered"),
@@ -125,6 +132,13 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
     return f"{format_change(growth['estimate'])}{per}{span}"
 
 
+def beside_finding(verdict: Json) -> str:
+    """Say that the growth of a run is that of private memory, where the leading finding is of other memory."""
+    finding = leading_finding(verdict)
+    is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
+    return " (private memory)" if is_other else ""
+
+
 def forecast(oom: Json) -> str:
     """Return when memory runs out, in the sentence of the analysis, and the risk where there is one."""
     sentence = forecast_sentence(oom)
@@ -133,7 +147,7 @@ def forecast(oom: Json) -> str:
 
 def is_forecast_known(oom: Json) -> bool:
     """Return True if memory has a known limit, so that a line about its end says something."""
-    return oom["limit_bytes"] is not None
+    return oom.get("limit_bytes") is not None
 
 
 def forecast_sentence(oom: Json) -> str:

@@ -16,7 +16,7 @@ from ..analysis.wording import (
     worded,
 )
 from ..phases import RESERVED_PHASES
-from .facts import forecast, graph_rates, is_forecast_known, with_graphs
+from .facts import beside_finding, forecast, graph_rates, is_forecast_known, with_graphs
 
 Json = Mapping[str, Any]
 
@@ -128,10 +128,12 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
         yield f"trend   {trend}", ""
     growth = verdict["growth_bytes_per_generation"]
     if growth is not None:
-        yield f"growth  {format_change(growth['estimate'])} per {verdict['unit']}", ""
+        rate = f"{format_change(growth['estimate'])} per {verdict['unit']}"
+        yield f"growth  {rate}{beside_finding(verdict)}", ""
     oom = verdict["oom"]
     if is_forecast_known(oom):
-        yield f"forecast  {forecast(oom)}", _RED if oom["risk"] in ("high", "critical") else ""
+        style = _RED if oom["risk"] in ("high", "critical") else ""
+        yield from ((line, style) for line in _wrapped("forecast ", forecast(oom), width))
     yield from _table("phase", "newest", "in all", _phases(shown.books), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)
@@ -139,8 +141,12 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
 
 def _verdict(verdict: Json, width: int) -> Iterator[str]:
     """The sentence, in as many lines as it takes."""
-    line = f"{verdict['status']}:"
-    for word in plain(verdict["summary"]).split():
+    return _wrapped(f"{verdict['status']}:", verdict["summary"], width)
+
+
+def _wrapped(line: str, text: str, width: int) -> Iterator[str]:
+    """Break ``text`` after the words of ``line`` into as many lines as it needs."""
+    for word in plain(text).split():
         if columns(line) + 1 + columns(word) > width:
             yield line
             line = f"  {word}"

@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from leakline.analysis.results import to_json
-from leakline.analysis.wording import count_of, seen_of
+from leakline.analysis.wording import count_of, format_change, seen_of
 from leakline.endings import UNWATCHED
 from leakline.kills import said_at_end
 
@@ -131,7 +131,7 @@ def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
     heard = f"Nothing heard for {_for_seconds(seconds)}, after {_generations(run)}."
-    summary = f"{heard} {near}{run.verdict.summary}"
+    summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
     recent = [silence for silence in _silences(told) if silence.at > run.at - HOUR_SECONDS]
     quiet_until = None
@@ -141,6 +141,17 @@ def silent_alert(run: ExaminedRun, told: Told) -> Alert | None:
         often = f"fell silent {len(recent) + 1} times in {minutes}"
         facts = noted(facts, f"{often}; told again when it has not for an hour, or has ended")
     return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
+
+
+def _said_until(run: ExaminedRun) -> str:
+    """Return what is known of a run that fell silent; what a verdict still lacks is no news of it."""
+    verdict, growth = run.verdict, run.verdict.growth_bytes_per_generation
+    is_named = any(finding.status == "watch" for finding in verdict.findings)
+    if verdict.status != "learning" and (verdict.status != "watch" or is_named):
+        return verdict.summary
+    if growth is None:
+        return ""
+    return f"Until then memory changed by {format_change(growth.estimate)} per {verdict.unit}."
 
 
 def quiet_from(at: float) -> float:

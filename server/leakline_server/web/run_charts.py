@@ -11,6 +11,7 @@ from typing import Any, Final
 from leakline.analysis.books import NO_PHASE
 from leakline.analysis.child_processes import PREFIX, sizes_of_children
 from leakline.analysis.results import BookLine, Books
+from leakline.report.facts import NOT_PRIVATE
 
 from .. import charts
 from ..chart_outlook import budget_levels
@@ -33,18 +34,21 @@ _TENSORS: Final = {
 # which the first that were read are drawn.
 _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     "children": (
-        Group("children", "Child processes"),
+        Group("children", NOT_PRIVATE["children"]),
         (("children.uss_bytes",), ("children.pss_bytes",)),
     ),
-    "shared_memory": (Group("shared", "Shared memory"), (("process.shared_bytes",),)),
+    "shared_memory": (Group("shared", NOT_PRIVATE["shared_memory"]), (("process.shared_bytes",),)),
     "gpu": (
-        Group("gpu", "GPU memory"),
+        Group("gpu", NOT_PRIVATE["gpu"]),
         (
             ("cuda.*.allocated_bytes", "gpu.*.outside_bytes", "mps.allocated_bytes"),
             ("gpu.*.process_bytes",),
         ),
     ),
-    "gpu_fragmentation": (Group("gpu", "Reserved GPU memory"), (("cuda.*.reserved_bytes",),)),
+    "gpu_fragmentation": (
+        Group("gpu", NOT_PRIVATE["gpu_fragmentation"]),
+        (("cuda.*.reserved_bytes",),),
+    ),
 }
 _FRAMES: Final = "js.frames_per_second"
 

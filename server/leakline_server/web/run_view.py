@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
-from leakline.report.facts import graph_rates
+from leakline.report.facts import NOT_PRIVATE, graph_rates, leading_finding
 
 from ..chart_parts import PRIVATE
 from ..store.runs import LISTENING, unix
@@ -268,4 +268,14 @@ def trend_note(data: RunData) -> str:
             "by an unknown rate" if own is None else f"by {formats.interval(own, formats.change)}"
         )
         rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
-    return f"{rate} {course(data.verdict, unit)}".strip()
+    return f"{_of_finding(data.verdict)}{rate} {course(data.verdict, unit)}".strip()
+
+
+def _of_finding(verdict: Json | None) -> str:
+    """Return how fast the memory that is drawn first grows, where it is not private memory."""
+    finding = leading_finding(verdict)
+    memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
+    if verdict is None or finding is None or memory is None:
+        return ""
+    told = formats.interval(finding["growth_bytes_per_generation"], formats.change)
+    return f"{memory}: {told} per {verdict['unit']}. "

@@ -5,6 +5,7 @@ The thresholds and the sentences belong to leakline.analysis; here they are only
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -30,7 +31,7 @@ Json = Mapping[str, Any]
 # Status -> (word, what it means), from urgent to harmless.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected leak", "Memory keeps growing as a leak does; a few more generations will settle it."),
+    "suspected": ("Suspected leak", "Memory grows as a leak does, but not yet for long enough to be sure."),
     "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
     "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
     "ok": ("OK", "Memory is steady from generation to generation."),
@@ -47,6 +48,10 @@ OUTCOMES: Final = {
     "undecided": ("watch", "Undecided", "What both runs have in common does not say whether it changed."),
 }  # fmt: skip
 
+# Only of a run that goes on: there is nothing to wait for in one that has ended.
+_SUSPECTED_SO_FAR: Final = (
+    "Memory keeps growing as a leak does; a few more generations will settle it."
+)
 # Of a run that has ended: what it lacked, and what decides it.
 _SUSPECTED_TO_THE_END: Final = (
     "Memory kept growing as a leak does, but not for long enough to be sure: a run with growth over "
@@ -88,6 +93,10 @@ def short_name(path: str) -> str:
 
 def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
     """``over``: nothing more is to come of the run."""
+    if verdict is None and over:
+        return VerdictView(
+            status_of("learning"), "No snapshot arrived.", "The run ended before it sent one.", ()
+        )
     if verdict is None:
         return VerdictView(
             status_of("learning"), "Waiting for the first snapshot.", "The analysis runs as soon as one arrives.", ()
@@ -99,8 +108,8 @@ def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
 
 def _support(verdict: Json, status: Status, over: bool) -> str:
     meaning = status.meaning
-    if over and status.status == "suspected":
-        meaning = _SUSPECTED_TO_THE_END
+    if status.status == "suspected":
+        meaning = _SUSPECTED_TO_THE_END if over else _SUSPECTED_SO_FAR
     parts = [meaning.replace("generation", verdict["unit"])]
     if _is_from_outside(leading_finding(verdict)):
         parts = [_OUTSIDE]
@@ -262,6 +271,8 @@ def _when(finding: Json, unit: str) -> Tile:
 def _forecast_tile(verdict: Json | None) -> Tile:
     oom = (verdict or {}).get("oom") or _NO_FORECAST
     value, detail = forecast_headline(oom)
+    # On a line of its own it needs no brackets.
+    detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
     against = f"limit {formats.size(limit)} ({_source_word(oom['limit_source'])})" if limit else ""
     return Tile(

@@ -259,6 +259,18 @@ def test_silence_is_told_again_after_the_run_has_spoken() -> None:
     assert first.payload["advice"]
 
 
+@pytest.mark.parametrize(
+    ("growth", "ends"), [(None, "generations."), (2.0 * 2**20, "+2.00 MiB per generation.")]
+)
+def test_silence_before_a_verdict_says_how_memory_changed(growth: float | None, ends: str) -> None:
+    rate = None if growth is None else Interval(growth, growth, growth)
+    early = Verdict(
+        "r1", "generation", 3, "learning", "3 generations seen, too few to judge", rate, None
+    )
+    summary = silent(replace(RUN, verdict=early, state="silent")).payload["summary"]
+    assert summary.endswith(ends) and "too few" not in summary
+
+
 def test_silence_before_memory_would_run_out_says_so() -> None:
     near = at_risk("critical", state="silent", last_seen_at=NOW - 600)
     assert (
