@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from builder import history_of
 from pieces import assessed, candidate, cause_of, ends_lane, sure
 
 from leakline.analysis.attribution import Cause
@@ -30,6 +31,7 @@ from leakline.analysis.ladder import (
     walk,
 )
 from leakline.analysis.results import Status
+from leakline.analysis.series import lanes_of
 from leakline.analysis.spans import Spans
 from leakline.analysis.study import Assessed, LaneStudy, Moment
 from leakline.analysis.trend import NO_GROWTH, Slope
@@ -41,6 +43,7 @@ class _Seen:
     """A study of which nothing is asked but how long memory has risen at each moment."""
 
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
+    lane = lanes_of(history_of([0.0]))[0]
 
     def __init__(self, strict: Callable[[int], int], of_channel: int = 0) -> None:
         self._strict, self._of_channel = strict, of_channel

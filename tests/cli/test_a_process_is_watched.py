@@ -176,7 +176,7 @@ def test_growth_seen_from_outside_is_not_called_memory_outside_python(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """It keeps bytearrays: nobody outside can tell those from what a C extension keeps."""
-    process = start(GROWS, "9")
+    process = start(GROWS, "15")
     watch = watching(tmp_path, process.pid, "--per", "second")
     first_line(tmp_path, watch)
     watch.communicate(timeout=60)
