@@ -2,7 +2,8 @@
 
 No hook of Python gives it: SystemExit never reaches ``sys.excepthook``, and is gone when ``atexit`` calls us. So
 ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the program raises by hand is seen where it leaves
-one of our blocks; elsewhere only the process that started the program learns it (`leakline run`).
+one of our blocks; elsewhere only the process that started the program learns it (`leakline run`). The same applies to a
+program that has run ``from sys import exit`` before ``leakline.init``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import Any, Final
 BY_SIGNAL: Final = 128
 _REPORTED_SO: Final = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
-# The newest exit status that was asked for; empty once its SystemExit was caught.
-_requested: Final[list[int]] = []
+# The newest exit status that was asked for, and the identity of its request; empty once its SystemExit was caught.
+_requested: Final[list[tuple[int, object]]] = []
 
 
 class _Request:
     """Attached to a SystemExit: gone when that is."""
+
+    def __init__(self) -> None:
+        self.identity = object()
 
     def __del__(self) -> None:
         # Where the program catches it, one of its frames is running. The interpreter frees it without any.
@@ -32,7 +36,9 @@ class _Request:
             sys._getframe(1)
         except ValueError:
             return
-        _requested.clear()
+        # An older exception may be freed after the program has asked for another status.
+        if _requested and _requested[0][1] is self.identity:
+            _requested.clear()
 
 
 def watch() -> None:
@@ -46,16 +52,21 @@ def watch() -> None:
 
 def note(error: BaseException | None) -> None:
     """Remember the exit status of a SystemExit that the main thread raises."""
-    if not isinstance(error, SystemExit) or hasattr(error, "_leakline"):
-        return
-    if threading.current_thread() is threading.main_thread():
-        _requested[:] = [_status_of(error.code)]
-        error._leakline = _Request()  # type: ignore[attr-defined]
+    if isinstance(error, SystemExit) and _is_main_thread():
+        request = getattr(error, "_leakline", None) or _Request()
+        error._leakline = request  # type: ignore[attr-defined]
+        _requested[:] = [(_status_of(error.code), request.identity)]
+
+
+def forget_caught() -> None:
+    """Forget the request of a SystemExit that the program has caught but still refers to. Call it where it goes on."""
+    if _requested and _is_main_thread() and sys.exc_info()[0] is None:
+        _requested.clear()
 
 
 def requested() -> int:
     """Return the exit status that the program ends with, as far as it is known here; 0 without any."""
-    return _requested[0] if _requested else 0
+    return _requested[0][0] if _requested else 0
 
 
 def end_of(status: int) -> tuple[str, str]:
@@ -87,6 +98,10 @@ def _noting(leave: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapper._leakline = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _status_of(code: object) -> int:

@@ -44,8 +44,6 @@ FADES: Final = 0.2
 TAKEN_BACK: Final = 0.5
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
-
-
 # Bytes that a type must gain from census to census, and how often in a row, to be searched for what grows larger.
 GROWS_LARGER_BYTES: Final = 1 << 20
 GROWS_LARGER_TIMES: Final = 2
@@ -142,8 +140,9 @@ class TypeGrowth:
 
     def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
         """A census has counted everything: (name, count, bytes) of each type."""
+        can_grow = _can_grow()
         for name, count, size in rows:
-            if size is None or name not in _can_grow():
+            if size is None or name not in can_grow:
                 continue
             known = self._sizes.setdefault(name, Size(count, size))
             grows = size - known.bytes >= GROWS_LARGER_BYTES and count <= known.count

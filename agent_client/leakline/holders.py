@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from typing import Any, Final
 from weakref import ref
 
 from leakline.probes.census import LARGE_FLOOR_BYTES
-from leakline.probes.deep import GraphsMet, marginal_bytes, own_bytes, parts_without_graphs
+from leakline.probes.deep import GraphsMet, marginal_bytes, own_bytes_of, parts_without_graphs
 from leakline.probes.frames import locals_of_threads
 from leakline.probes.heap import HeapWalk
 from leakline.probes.listed import listed_objects
@@ -51,8 +52,9 @@ _WIDTH_NATIVE: Final = 1_024
 # Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
-# Instances of a type among which the largest is looked for.
+# Instances of a type among which the largest is looked for, and items of a container that is looked into for them.
 _MANY: Final = 4_096
+_SIZED: Final = (list, dict, tuple, set, frozenset, deque)
 _OBJECTS_SIZED: Final = 4_000
 _SIZING_SECONDS: Final = 0.01
 _GOLDEN: Final = 0.618034
@@ -113,13 +115,17 @@ def find_holder_of_largest(
     """
     started = clock()
     here = frame or sys._getframe(1)
-    samples = _largest(kind, here, near_only)
+
+    def is_late() -> bool:
+        return clock() - started > budget_seconds * _PATHS_SHARE
+
+    samples = _largest(kind, here, near_only, is_late)
     return _search(
         [kind],
         [1],
         samples,
         here,
-        lambda: clock() - started > budget_seconds * _PATHS_SHARE,
+        is_late,
         lambda _name, _ones: None,
         near_only,
     )
@@ -149,19 +155,39 @@ def _search(
     return _told([type_name(cls) for cls in types], totals, search, size_of)
 
 
-def _largest(kind: type, here: FrameType, near_only: bool) -> list[Any]:
+def _largest(
+    kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
+) -> list[Any]:
     """The largest object of a type in the first of ``SAMPLES`` places, if it is large at all."""
-    ones = [] if near_only else next(_instances([kind], _MANY))[1]
-    near = _near(here)
-    # Those near the roots come on top: of a hundred thousand strings only a part was looked at.
-    variables = [one for found in locals_of_threads(here).values() for one in found.read().values()]
-    ones += [one for one in (*variables, *gc.get_referents(*near.objects)) if type(one) is kind]
-    del variables
-    sizes = [own_bytes(one) for one in ones]
-    most = max(sizes, default=0)
-    if most < LARGE_FLOOR_BYTES:
-        return []
-    return [ones[sizes.index(most)], *[None] * (SAMPLES - 1)]
+    bytes_of = own_bytes_of(kind)
+    largest, most = None, LARGE_FLOOR_BYTES - 1
+    for ones in _candidates(kind, here, near_only, is_late):
+        for one in ones:
+            if (size := bytes_of(one)) > most:
+                largest, most = one, size
+        if is_late():
+            break
+    return [] if largest is None else [largest, *[None] * (SAMPLES - 1)]
+
+
+def _candidates(
+    kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
+) -> Iterator[list[Any]]:
+    """Some thousand objects of exactly this type at a time: near the roots first, because they are found soonest."""
+    for found in locals_of_threads(here).values():
+        yield [one for one in found.read().values() if type(one) is kind]
+    for holder in _near(here).objects:
+        if not _is_long(holder):
+            yield [one for one in gc.get_referents(holder) if type(one) is kind]
+    if not near_only:
+        _, ones = next(_instances([kind], _MANY, is_late))
+        yield ones[:: len(ones) // _MANY + 1]
+
+
+def _is_long(one: Any) -> bool:
+    """Return True for a container that takes too long to look into; of a subclass too, whatever its ``len`` says."""
+    base = next((base for base in _SIZED if issubclass(type(one), base)), None)
+    return base is not None and base.__len__(one) > _MANY
 
 
 def can_search_in_slices() -> bool:
@@ -399,7 +425,9 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
     return totals, samples
 
 
-def _instances(types: Sequence[type], each: int = SAMPLES) -> Iterator[tuple[int, list[Any]]]:
+def _instances(
+    types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[int, list[Any]]]:
     """Of each type how many there are, and some or all of them, oldest first."""
     module = native_look()
     if module is not None:
@@ -415,7 +443,7 @@ def _instances(types: Sequence[type], each: int = SAMPLES) -> Iterator[tuple[int
     for cls in types:
         ones = [one for one in everything if type(one) is cls]
         if not ones and not is_collectable(cls):
-            ones = HeapWalk({}, 1 << 62, lambda: False).run().untracked_of(cls)
+            ones = HeapWalk({}, 1 << 62, is_late).run().untracked_of(cls)
         yield len(ones), ones
 
 

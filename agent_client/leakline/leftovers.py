@@ -116,8 +116,8 @@ def settle(path: Path, known: tuple[str, str] | None = None) -> None:
     """Note how a process ended that is gone and did not say so. Raises SpoolError.
 
     ``known``: state and reason as its parent knows them; that it was killed for memory is told by its last readings.
-    A run that ended with its process as finished is as the parent knows it, because the process may not have seen its
-    exit status.
+    A run that ended with its process, by an exit status, ends as the parent knows it: the process may not have seen
+    that status, or may have caught the exception that asked for it.
     """
     with claimed(path) as fd:
         if fd is not None:
@@ -128,9 +128,10 @@ def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) 
     said = read_open_end(fd, path)
     end = _end_of(path) if said is None else said.payload()
     at_exit = end.pop(AT_EXIT, False)
-    if said is not None and not (at_exit and known and known[0] != end["state"] == "finished"):
+    is_wrong = at_exit and known is not None and known != (end["state"], end["reason"])
+    if said is not None and not is_wrong:
         return
-    if known is not None and end["state"] in ("silent", "finished"):
+    if known is not None and (is_wrong or end["state"] == "silent"):
         end = {**end, "state": known[0], "reason": known[1]}
     # Where nothing can be written, it stays as it was: without an end.
     with suppress(OSError):

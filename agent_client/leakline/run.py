@@ -152,6 +152,7 @@ class Run:
         generation, with one warning. The number of the generation that is open changes nothing.
         """
         if (loop := self._loop) is not None:
+            exit_status.forget_caught()
             with self._guard:
                 loop.start_generation(checked_number(number))
             self._call_back()
@@ -434,7 +435,11 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        self._finish(self._end or exit_status.end_of(exit_status.requested()), at_exit=True)
+        """End as the exception or the signal says; else by the exit status, which our parent may know better."""
+        if self._end is not None:
+            self._finish(self._end)
+        else:
+            self._finish(exit_status.end_of(exit_status.requested()), at_exit=True)
 
     @property
     def _is_ending(self) -> bool:

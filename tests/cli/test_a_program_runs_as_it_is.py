@@ -81,6 +81,8 @@ def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place
     [
         ("sys.exit(7)", ("failed", "exit status 7")),
         ("raise SystemExit(7)", ("failed", "exit status 7")),
+        ("try: sys.exit(4)\nexcept SystemExit as error: kept = error", ("finished", "")),
+        ("raise ValueError(3)", ("failed", "ValueError")),
         ("raise KeyboardInterrupt", ("terminated", "KeyboardInterrupt")),
         ("os._exit(5)", ("failed", "exit status 5")),
         ("os.kill(os.getpid(), signal.SIGKILL)", ("terminated", "SIGKILL")),

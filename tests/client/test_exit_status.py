@@ -20,6 +20,13 @@ run = leakline.init(mode="offline", quiet=True)
 run.generation(0)
 {code}
 """
+# A SystemExit that is caught and referred to until the end.
+KEPT = """kept = []
+try:
+    sys.exit(4)
+except SystemExit as error:
+    kept.append(error)
+"""
 
 
 @pytest.mark.parametrize(
@@ -34,6 +41,10 @@ run.generation(0)
         ("with run.phase('train'): raise SystemExit(7)", 7, ("failed", "exit status 7")),
         ("try:\n    sys.exit(7)\nexcept SystemExit:\n    pass", 0, ("finished", "")),
         ("try:\n    sys.exit(7)\nfinally:\n    run.mark('last words')", 7, ("failed", "exit status 7")),
+        (f"{KEPT}run.generation(1)", 0, ("finished", "")),
+        (f"{KEPT}try:\n    sys.exit(7)\nfinally:\n    kept.clear()", 7, ("failed", "exit status 7")),
+        ("try:\n    sys.exit(7)\nfinally:\n    run.generation(1)", 7, ("failed", "exit status 7")),
+        (f"{KEPT}run.generation(1)\nwith run.phase('a'): raise kept[0]", 4, ("failed", "exit status 4")),
         ("threading.Thread(target=sys.exit, args=(7,)).start()", 0, ("finished", "")),
         ("run.finish()\nsys.exit(7)", 7, ("finished", "")),
     ],

@@ -10,6 +10,7 @@ import re
 import sqlite3
 import threading
 import zlib
+from time import thread_time
 
 import numpy as np
 import pytest
@@ -94,6 +95,23 @@ def test_a_large_object_near_the_roots_is_named_without_a_look_through_the_heap(
     (found,) = find_holder_of_largest(bytearray, 5.0, near_only=True)
     assert found.path.endswith("test_native_memory.LOG")
     assert len(LOG) == 4 << 20
+
+
+@pytest.mark.parametrize("near_only", [True, False])
+def test_the_search_for_the_largest_keeps_to_its_budget(
+    monkeypatch: pytest.MonkeyPatch, near_only: bool
+) -> None:
+    """Beside long containers. It took seconds when it measured each of their items; generous for slow machines."""
+    texts = [f"text {i}" for i in range(300_000)]
+    monkeypatch.setitem(globals(), "TEXTS", texts)
+    monkeypatch.setitem(globals(), "TABLE", dict.fromkeys(texts[:200_000]))
+    monkeypatch.setitem(globals(), "LONG", "x" * (4 << 20))
+    budget = 0.05
+    started = thread_time()
+    found = find_holder_of_largest(str, budget, near_only=near_only)
+    assert thread_time() - started < 12 * budget
+    if near_only:
+        assert [one.path.rpartition(".")[2] for one in found] == ["LONG"]
 
 
 def test_nothing_is_named_where_no_object_is_large() -> None:

@@ -57,15 +57,19 @@ def marginal_bytes(
     return None if parts is None else parts[0]
 
 
-def own_bytes(one: Any) -> int:
-    """Return the bytes of one tensor, array or object of the language, without what it refers to."""
-    if id(type(one)) in frozenset(map(id, tensor_types())):
-        with overrides_off():
-            storage = storage_key(one)
-        return storage[1] if storage is not None else 0
-    if id(type(one)) in frozenset(map(id, array_types())):
-        return int(one.nbytes)
-    return sys.getsizeof(one) if id(type(one)) in _MEASURED else 0
+def own_bytes_of(kind: type) -> Callable[[Any], int]:
+    """Return the function that measures one tensor, array or object of the language, without what it refers to."""
+    if id(kind) in frozenset(map(id, tensor_types())):
+        return _storage_bytes
+    if id(kind) in frozenset(map(id, array_types())):
+        return lambda one: int(one.nbytes)
+    return sys.getsizeof if id(kind) in _MEASURED else lambda _: 0
+
+
+def _storage_bytes(tensor: Any) -> int:
+    with overrides_off():
+        storage = storage_key(tensor)
+    return storage[1] if storage is not None else 0
 
 
 def is_on_device(tensor: Any) -> bool:
