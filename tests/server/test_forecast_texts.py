@@ -25,7 +25,7 @@ def test_the_tile_shows_the_sentence() -> None:
 
 
 def test_the_list_shows_the_sentence() -> None:
-    assert forecast_text(JSON["oom"]) == SAID
+    assert forecast_text(JSON["oom"], "generation") == SAID
 
 
 def test_the_terminal_shows_the_sentence() -> None:

@@ -131,7 +131,8 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
         yield f"growth  {format_change(growth['estimate'])} per {verdict['unit']}", ""
     oom = verdict["oom"]
     if is_forecast_known(oom):
-        yield f"forecast  {forecast(oom)}", _RED if oom["risk"] in ("high", "critical") else ""
+        said = forecast(oom, verdict["unit"])
+        yield f"forecast  {said}", _RED if oom["risk"] in ("high", "critical") else ""
     yield from _table("phase", "newest", "in all", _phases(shown.books), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)
