@@ -39,6 +39,12 @@ def test_the_terminal_shows_the_sentence() -> None:
     assert with_forecast("leak", JSON["oom"]) == f"leak; {SAID}"
 
 
+def test_the_exit_line_has_no_forecast_without_risk_or_after_a_kill_for_memory() -> None:
+    assert with_forecast("leak", JSON["oom"] | {"risk": "none"}) == "leak"
+    killed = "confirmed: Killed for memory after 20 generations. It leaks"
+    assert with_forecast(killed, JSON["oom"]) == killed
+
+
 def test_an_alert_shows_the_sentence() -> None:
     alert = oom_alert(ExaminedRun("r1", "p", "n", VERDICT, 1_000.0), None)
     assert alert is not None
