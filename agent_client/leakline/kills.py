@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from .sizes import format_bytes
+from .sizes import KILLED_FOR_MEMORY, format_bytes
 from .snapshot import Number
 
 # Of a limit, at the last reading: what came after it, the kernel saw alone.
@@ -51,7 +51,7 @@ def death_of(state: str, reason: str) -> Death | None:
         return None
     kind, _, detail = reason.partition(":")
     if kind == MEMORY:
-        return Death("Killed for memory", detail.strip(), True)
+        return Death(KILLED_FOR_MEMORY, detail.strip(), True)
     return Death(f"Killed by {reason}" if reason else "Killed")
 
 

@@ -15,6 +15,8 @@ _UNITS: Final = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# How the sentence of a run says that the kernel killed it.
+KILLED_FOR_MEMORY: Final = "Killed for memory"
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -44,8 +46,10 @@ def format_bytes(value: float) -> str:
 
 
 def with_forecast(said: str, oom: object) -> str:
-    """Return what was said of a run with when its memory runs out, where growth leads there."""
+    """Return what was said of a run with when its memory runs out, where that is a risk and did not happen."""
     if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
+        return said
+    if oom.get("risk") == "none" or KILLED_FOR_MEMORY in said:
         return said
     return f"{said}; {oom['sentence']}"
 

@@ -81,7 +81,7 @@ def trend_chart(
     starts = start_bands(verdict, axis)
     if named:
         # The forecast is that of private memory, which does not grow here.
-        cone = None
+        cone, of_rss = None, None
         label, found = named[0].label, named[1]
         for place, points in enumerate(found):
             name = label if len(found) == 1 else points.name

@@ -133,8 +133,8 @@ def test_what_is_major_moves_with_the_settings() -> None:
 
 def test_the_headline_and_its_detail_are_the_sentence() -> None:
     oom = {"sentence": "OOM near generation 415 of 1,000 at this rate (380 to 460)"}
-    assert forecast_headline(oom) == (
+    assert forecast_headline(oom, "generation") == (
         "OOM near generation 415 of 1,000",
         "at this rate (380 to 460)",
     )
-    assert forecast_headline({"sentence": "no limit known"}) == ("no limit known", "")
+    assert forecast_headline({"sentence": "no limit known"}, "epoch") == ("no limit known", "")

@@ -68,6 +68,16 @@ def test_a_leak_and_memory_about_to_run_out_close_the_gate(
     assert [name for name in names if checked(name, status=status, risk=risk).holds] == held
 
 
+@pytest.mark.parametrize(
+    ("state", "near"),
+    [("running", "is about"), ("finished", "was forecast"), ("failed", "was forecast")],
+)
+def test_the_forecast_of_an_ended_run_is_past(state: str, near: str) -> None:
+    assert checked("oom", state=state, risk="critical").why == (
+        f"memory {near} to run out: the risk is critical"
+    )
+
+
 def test_a_check_says_why() -> None:
     assert (
         checked("leaking", status="confirmed").line == "gate leaking: held: confirmed: the sentence"

@@ -235,7 +235,7 @@ def test_the_memory_that_the_leading_finding_grows_in_is_shown_first() -> None:
     assert (drawn.name, list(drawn.y)) == ("Child processes", grown[0].y)
     # The mark of the start stands on the line that rises, and nothing forecasts the one that does not.
     assert [(band.label, band.group) for band in chart.bands] == [("leak starts", "children")]
-    assert chart.cone is None
+    assert chart.cone is None and chart.cones == {}
     alone = charts.trend_chart(AXIS, Palette(), private, [], verdict(), named=children)
     assert {each.group for each in alone.lines} == {"children", "private"}
 

@@ -25,7 +25,7 @@ def test_the_tile_shows_the_sentence() -> None:
 
 
 def test_the_list_shows_the_sentence() -> None:
-    assert forecast_text(JSON["oom"]) == SAID
+    assert forecast_text(JSON["oom"], "generation") == SAID
 
 
 def test_the_terminal_shows_the_sentence() -> None:
@@ -37,6 +37,12 @@ def test_the_terminal_shows_the_sentence() -> None:
     shown = frame(Shown(run, JSON, {"lines": []}, ()), 120)
     assert f"forecast  {SAID}, high risk" in shown
     assert with_forecast("leak", JSON["oom"]) == f"leak; {SAID}"
+
+
+def test_the_exit_line_has_no_forecast_without_risk_or_after_a_kill_for_memory() -> None:
+    assert with_forecast("leak", JSON["oom"] | {"risk": "none"}) == "leak"
+    killed = "confirmed: Killed for memory after 20 generations. It leaks"
+    assert with_forecast(killed, JSON["oom"]) == killed
 
 
 def test_an_alert_shows_the_sentence() -> None:

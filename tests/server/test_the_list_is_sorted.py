@@ -22,6 +22,7 @@ from leakline_server.store.run_order import (
     Place,
     order_of,
     read_cursor,
+    sorted_by,
     write_cursor,
 )
 from leakline_server.store.runs import RunFilter, list_runs
@@ -146,7 +147,7 @@ def test_the_verdict_says_by_what_a_run_is_sorted(
         run.create(api)
         run.send(api, 0, 60)
 
-    def sorted_by() -> list[float | None]:
+    def stored() -> list[float | None]:
         with engine_of(api).connect() as connection:
             return list(connection.scalars(select(runs.c.growth_bytes).order_by(runs.c.id)))
 
@@ -156,9 +157,16 @@ def test_the_verdict_says_by_what_a_run_is_sorted(
         return [rates[run_id] and rates[run_id]["estimate"] for run_id in sorted(rates)]
 
     eventually(lambda: None not in told())
-    assert sorted_by() == pytest.approx(told())
+    assert stored() == pytest.approx(told())
     names = re.findall(r'class="name" href="/runs/(\w+)"', api.get("/?sort=growth").text)
     assert names == ["fast", "slow"]
+
+
+@pytest.mark.parametrize(("risk", "out"), [("none", None), ("low", 1_800_000_000.0)])
+def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
+    at = {"estimate": "2027-01-15T08:00:00Z"}
+    verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}}
+    assert sorted_by(verdict)["runs_out_at"] == out
 
 
 def test_what_was_examined_before_is_sorted_too(empty_database_url: str) -> None:

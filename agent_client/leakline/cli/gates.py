@@ -72,8 +72,9 @@ def check_run(
         return Check(condition, state == "failed", ended)
     if condition == KILLED:
         return Check(condition, state in ("killed", "interrupted", "silent"), ended)
+    near = "is about" if state == "running" else "was forecast"
     out_of_memory = _memory_ran_out(state, reason) or (
-        f"memory is about to run out: the risk is {risk}" if risk == "critical" else ""
+        f"memory {near} to run out: the risk is {risk}" if risk == "critical" else ""
     )
     if condition == OOM:
         why = out_of_memory or f"the risk that memory runs out is {risk}, and {ended}"

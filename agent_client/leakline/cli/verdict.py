@@ -132,7 +132,7 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield ""
     for line in verdict["ruled_out"]:
         yield f"ruled out: {line['phase']}, {line['reason']}"
-    yield from _forecast(verdict["oom"])
+    yield from _forecast(verdict["oom"], unit)
     yield from _course(verdict, unit)
     yield from promised(verdict)
     yield from _checklist(verdict.get("checklist"))
@@ -186,7 +186,7 @@ def _finding(number: int, finding: Mapping[str, Any], unit: str) -> Iterator[str
             yield f"   {title:<9} {sentence}"
 
 
-def _forecast(oom: Mapping[str, Any]) -> Iterator[str]:
+def _forecast(oom: Mapping[str, Any], unit: str) -> Iterator[str]:
     if is_forecast_known(oom):
         yield ""
-        yield f"forecast: {forecast(oom)}"
+        yield f"forecast: {forecast(oom, unit)}"

@@ -76,14 +76,14 @@ def role_words(finding: Json, place: int) -> str:
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
     """Return, by type, how many more tensors with a graph the findings name: a part of the rate of the type."""
+    rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
-    return {
-        first["name"]: first["count_per_generation"]
-        for first, finding in found
-        if role_words(finding, 0) != first["role"]
-        and finding["status"] in GROWING
-        and first["count_per_generation"] is not None
-    }
+    for first, finding in found:
+        rate = first["count_per_generation"]
+        is_graph = role_words(finding, 0) != first["role"]
+        if is_graph and finding["status"] in GROWING and rate is not None:
+            rates[first["name"]] = rates.get(first["name"], 0.0) + rate
+    return rates
 
 
 def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
@@ -139,9 +139,9 @@ def beside_finding(verdict: Json) -> str:
     return " (private memory)" if is_other else ""
 
 
-def forecast(oom: Json) -> str:
+def forecast(oom: Json, unit: str) -> str:
     """Return when memory runs out, in the sentence of the analysis, and the risk where there is one."""
-    sentence = forecast_sentence(oom)
+    sentence = forecast_sentence(oom, unit)
     return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
 
 
@@ -150,14 +150,18 @@ def is_forecast_known(oom: Json) -> bool:
     return oom.get("limit_bytes") is not None
 
 
-def forecast_sentence(oom: Json) -> str:
-    """Return when memory runs out; a verdict of an older server has no sentence."""
-    return str(oom.get("sentence") or "not known yet")
+def forecast_sentence(oom: Json, unit: str) -> str:
+    """Return when memory runs out; a verdict of an older server has no sentence, but may have an end."""
+    if oom.get("sentence"):
+        return str(oom["sentence"])
+    if oom.get("generation"):
+        return f"OOM near {unit} {round(oom['generation']['estimate']):,}"
+    return "not in sight" if is_forecast_known(oom) and oom["risk"] == "none" else "not known"
 
 
-def forecast_headline(oom: Json) -> tuple[str, str]:
+def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
     """Split the sentence: what is forecast, and at which rate, between which ends and at what time."""
-    sentence = forecast_sentence(oom)
+    sentence = forecast_sentence(oom, unit)
     found = re.fullmatch(r"(.+?),? (at this rate.*|\(.*\))", sentence)
     return (found[1], found[2]) if found else (sentence, "")
 

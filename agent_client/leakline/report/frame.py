@@ -133,7 +133,8 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
     oom = verdict["oom"]
     if is_forecast_known(oom):
         style = _RED if oom["risk"] in ("high", "critical") else ""
-        yield from ((line, style) for line in _wrapped("forecast ", forecast(oom), width))
+        said = forecast(oom, verdict["unit"])
+        yield from ((line, style) for line in _wrapped("forecast ", said, width))
     yield from _table("phase", "newest", "in all", _phases(shown.books), width)
     unit = verdict["unit"]
     yield from _table("type", "count", f"per {unit}", _types(shown.types, verdict), width)

@@ -121,7 +121,7 @@ def _tiles(told: RunTold, unit: str) -> Iterator[tuple[str, str]]:
             yield "when", "from the first reading on"
     elif verdict["growth_bytes_per_generation"] is not None:
         yield "how much", f"{interval(verdict['growth_bytes_per_generation'])} per {unit}"
-    yield "forecast", forecast(verdict["oom"])
+    yield "forecast", forecast(verdict["oom"], unit)
 
 
 def _where(finding: Json) -> str:
@@ -315,7 +315,7 @@ def _issue_facts(told: RunTold, unit: str) -> Iterator[tuple[str, str]]:
     elif verdict is not None and verdict["growth_bytes_per_generation"] is not None:
         yield "How much", f"{interval(verdict['growth_bytes_per_generation'])} per {unit}"
     if verdict is not None and verdict["oom"]["generation"] is not None:
-        yield "Forecast", forecast(verdict["oom"])
+        yield "Forecast", forecast(verdict["oom"], unit)
     if known := versions(told.environment):
         yield "Versions", known
     if told.origin.link:

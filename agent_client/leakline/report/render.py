@@ -165,7 +165,7 @@ def _verdict(report: Report) -> Iterator[str]:
         yield from (f"      {line}" for line in (*finding.evidence, *finding.advice))
     for ruled in verdict.ruled_out:
         yield f"   ruled out: {ruled.phase}, {ruled.reason}"
-    yield f"   forecast: {forecast(to_json(verdict.oom))}"
+    yield f"   forecast: {forecast(to_json(verdict.oom), verdict.unit)}"
     yield from (f"   {line}" for line in course_lines(to_json(verdict), verdict.unit))
     if report.lost:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(report.lost.items()))

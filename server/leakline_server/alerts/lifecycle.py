@@ -23,7 +23,7 @@ from typing import Any, Final
 from leakline.analysis.results import to_json
 from leakline.analysis.wording import count_of, format_change, seen_of
 from leakline.endings import UNWATCHED
-from leakline.kills import said_at_end
+from leakline.kills import INTERRUPTED, said_at_end
 
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT
@@ -94,7 +94,8 @@ def end_alert(run: ExaminedRun) -> Alert | None:
     said = said_at_end(to_json(run.verdict), run.state, run.reason)
     # It tells how the run ended itself, unless what it says is the same without.
     summary = said if said != run.verdict.summary else f"{how}. {said}"
-    facts = run_facts(event, run, summary, [_AFTER] if run.state != "finished" else [], title)
+    advice = [] if run.state == "finished" or _is_interrupted(run) else [_AFTER]
+    facts = run_facts(event, run, summary, advice, title)
     return _alert(event, run, RUN, _attempt(run), facts)
 
 
@@ -103,8 +104,15 @@ def _told_end(run: ExaminedRun) -> tuple[str, str]:
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
         return f"Run watched no longer: {name}", f"{after.capitalize()} {run.reason}"
+    if _is_interrupted(run):
+        return f"Run interrupted: {name}", f"Interrupted by Ctrl-C {after}"
     why = f" ({run.reason})" if run.reason else ""
     return f"Run {run.state}: {name}", f"{run.state.capitalize()}{why} {after}"
+
+
+def _is_interrupted(run: ExaminedRun) -> bool:
+    """Return True if somebody stopped the run with Ctrl-C."""
+    return run.state == "interrupted" or (run.state == "killed" and run.reason in INTERRUPTED)
 
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:

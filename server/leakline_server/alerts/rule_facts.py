@@ -126,7 +126,7 @@ def amount(rule: Terms, value: float) -> str:
 def _read(rule: Terms, at: Crossing, unit: str) -> str:
     if rule.measure == "forecast":
         if at.value is None:
-            return "the end of memory is not in sight"
+            return "no risk that memory runs out"
         return f"memory has {amount(rule, at.value)} {unit}s left"
     value = amount(rule, at.value or 0.0)
     if rule.measure == "value":

@@ -88,7 +88,8 @@ def order_of(text: str) -> Order | None:
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
     """Of a verdict in its JSON form, what runs are sorted by: columns of ``runs``."""
-    growth, at = verdict["growth_bytes_per_generation"], verdict["oom"]["at"]
+    growth, oom = verdict["growth_bytes_per_generation"], verdict["oom"]
+    at = None if oom["risk"] == "none" else oom["at"]
     return {
         "growth_bytes": None if growth is None else float(growth["estimate"]),
         "runs_out_at": None if at is None else datetime.fromisoformat(at["estimate"]).timestamp(),

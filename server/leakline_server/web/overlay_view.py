@@ -257,7 +257,7 @@ def _row(each: OverlayRun) -> list[Field]:
         _progress(run),
         formats.interval(run["growth_bytes_per_generation"], formats.change),
         f"{run['unit']} {place(round(start['estimate']))}" if start else "–",
-        forecast_text(run["oom"]),
+        forecast_text(run["oom"], run["unit"]),
         formats.seconds(_middle(each.seconds)),
         at_iso(run["started_at"]),
     ]

@@ -56,7 +56,12 @@ def _rank(order: Sequence[str], value: str) -> float | None:
 
 def _oom_at(run: Summary) -> float | None:
     expected = run["oom"].get("at")
-    return None if expected is None else runs.unix(expected["estimate"])
+    # An end behind the planned end is no alarm.
+    return (
+        None
+        if expected is None or run["oom"]["risk"] == "none"
+        else runs.unix(expected["estimate"])
+    )
 
 
 # Name behind leakline_run_, what it says, where it is in a summary.

@@ -213,7 +213,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         growth=formats.change(growth["estimate"]) if growth else "–",
         # Child processes and devices are not in it; what grows there is in the sentence.
         per=f"private, per {run['unit']}" if growth else "",
-        forecast=forecast_text(run["oom"]),
+        forecast=forecast_text(run["oom"], run["unit"]),
         started_at=run["started_at"],
         started=formats.clock(run["started_at"]),
         seen_at=run["last_seen_at"],

@@ -72,7 +72,9 @@ _OUTSIDE: Final = (
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 # Role of the first suspect -> the section that shows it; all others are types.
 _EVIDENCE: Final = {"container": "#containers", "process": "#children"}
-_NO_FORECAST: Final[Json] = {"risk": "none", "limit_bytes": None, "limit_source": None}
+_NO_FORECAST: Final[Json] = {
+    "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
+}  # fmt: skip
 _RISK_STATUS: Final = {"critical": "confirmed", "high": "suspected", "low": "watch"}
 
 
@@ -145,13 +147,13 @@ def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile,
     """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict),
+        _forecast_tile(verdict, unit),
     )
 
 
@@ -268,9 +270,9 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None) -> Tile:
+def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
     oom = (verdict or {}).get("oom") or _NO_FORECAST
-    value, detail = forecast_headline(oom)
+    value, detail = forecast_headline(oom, unit)
     # On a line of its own it needs no brackets.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
@@ -284,9 +286,9 @@ def _forecast_tile(verdict: Json | None) -> Tile:
     )
 
 
-def forecast_text(oom: Json | None) -> str:
+def forecast_text(oom: Json | None, unit: str) -> str:
     """Return the sentence of the analysis, for the list of runs."""
-    return forecast_sentence(oom or _NO_FORECAST)
+    return forecast_sentence(oom or _NO_FORECAST, unit)
 
 
 def _source_word(source: str | None) -> str:

@@ -162,6 +162,21 @@ def test_an_end_is_told_with_its_reason(state: str, event: str, urgent: bool) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "event"), [("interrupted", "run.finished"), ("killed", "run.killed")]
+)
+def test_ctrl_c_is_told_as_such_and_without_advice(state: str, event: str) -> None:
+    alert = end_alert(ended(state, reason="KeyboardInterrupt"))
+    assert alert is not None
+    assert (alert.event, alert.payload["title"]) == (
+        event, "Run interrupted: erl-trading/before-fix",
+    )  # fmt: skip
+    assert alert.payload["summary"].startswith("Interrupted by Ctrl-C after 25 generations. ")
+    assert "last checkpoint" not in str(alert.payload)
+    failed = end_alert(ended("failed", reason="ValueError"))
+    assert failed is not None and "last checkpoint" in str(failed.payload)
+
+
 def test_a_program_that_is_watched_no_longer_is_not_told_as_finished_nor_as_killed() -> None:
     alert = end_alert(ended("finished", reason=UNWATCHED))
     assert alert is not None
