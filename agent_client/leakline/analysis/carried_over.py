@@ -13,6 +13,7 @@ from typing import Final
 
 from .candidates import Candidate
 from .history import MINUTE_SECONDS, ProcessHistory, RunHistory
+from .kept import Kept
 from .ladder import ACTIVE, Standing, walk
 from .series import lanes_of
 from .study import Assessed, LaneStudy
@@ -23,11 +24,12 @@ _ENOUGH_MINUTES: Final = 48
 
 
 def active_by_seconds(
-    history: RunHistory, studies: Sequence[LaneStudy]
+    history: RunHistory, studies: Sequence[LaneStudy], kept: Kept | None = None
 ) -> dict[str, list[Standing]]:
     """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute.
 
-    Empty for other runs, and once there are minutes enough.
+    Empty for other runs, and once there are minutes enough. ``kept``: what an earlier examination of the same seconds
+    has left.
     """
     if (
         not history.began_by_seconds
@@ -36,14 +38,20 @@ def active_by_seconds(
         return {}
     first = tuple(_first_minutes(process) for process in history.processes if len(process))
     early = replace(history, unit="second", total=None, processes=first)
+    by_second = [LaneStudy(early, lane) for lane in lanes_of(early)]
+    if kept is not None:
+        for study in by_second:
+            kept.of_seconds.give(study)
     found = {}
-    for lane in lanes_of(early):
-        _, standings = walk(LaneStudy(early, lane))
+    for study in by_second:
+        _, standings = walk(study)
         active = [
             replace(s, assessed=_by_minute(s.assessed)) for s in standings if s.status in ACTIVE
         ]
         if active:
-            found[lane.name] = active
+            found[study.lane.name] = active
+    if kept is not None:
+        kept.of_seconds.take(by_second)
     return found
 
 

@@ -63,6 +63,14 @@ class Kept:
 
     def __init__(self) -> None:
         self._lanes: dict[str, _OfLane] = {}
+        self._of_seconds: Kept | None = None
+
+    @property
+    def of_seconds(self) -> Kept:
+        """The same of the first minutes, counted by seconds, of a run that goes on by the minute."""
+        if self._of_seconds is None:
+            self._of_seconds = Kept()
+        return self._of_seconds
 
     def give(self, study: LaneStudy) -> None:
         """Tell a new study what is known already."""

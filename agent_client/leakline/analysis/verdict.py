@@ -73,7 +73,7 @@ def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> 
         return _verdict(read, studies, every, priorities)
     for study in studies:
         kept.give(study)
-    verdict = _verdict(read, studies, every, priorities)
+    verdict = _verdict(read, studies, every, priorities, kept)
     kept.take(studies)
     return verdict
 
@@ -88,8 +88,9 @@ def _is_planned(history: RunHistory) -> bool:
 
 def _verdict(
     history: RunHistory, studies: Sequence[LaneStudy], every: Sequence[LaneStudy], priorities: Priorities,
+    kept: Kept | None = None,
 ) -> Verdict:  # fmt: skip
-    carried = active_by_seconds(history, studies)
+    carried = active_by_seconds(history, studies, kept)
     walks = [
         walk(s, carried=carried.get(s.lane.name, ()), carried_at=minutes_carried(s))
         for s in studies
