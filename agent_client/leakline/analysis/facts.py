@@ -220,6 +220,11 @@ class Facts:
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
         return tuple(found)
 
+    def series_of(self, name: str, role: str) -> str | None:
+        """Return the series in which a type or a container is counted."""
+        wanted = name, role
+        return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
+
     def growths(self, upto: int) -> Mapping[str, CountGrowth]:
         """By series, of every count that grows at the end of generation number ``upto``."""
         return self.lane.known.once(upto, GROWTHS, lambda: self._growths(upto))

@@ -103,9 +103,7 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
 def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
     """Return True if memory rises in the generations in which the count does; of children nobody counts that often."""
     lane = study.lane
-    series = next(
-        (s for s, name, role in study.facts.count_series if (name, role) == (c.name, c.role)), None
-    )
+    series = study.facts.series_of(c.name, c.role)
     if a.cause.kind in _LENT or series is None or not lane.private:
         return True
     first = max(0, upto - WINDOW, bisect_left(lane.generations, c.growth.start, 0, upto) - 1)
