@@ -2,6 +2,9 @@
 
 A run that is counted by seconds goes on by the minute after ten of them. Ten minutes are too few to judge by, so what
 was suspected or confirmed by seconds stands until minutes show that it has stopped.
+
+A program that loads in a straight line for all of the first minutes cannot be told from a leak by then: it is
+recovered once minutes are flat, and ok once there are enough of them to judge without the seconds.
 """
 
 from __future__ import annotations
