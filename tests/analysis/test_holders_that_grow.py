@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from leakline.analysis.facts import Facts
 from leakline.analysis.history import Value
+from leakline.analysis.series import lanes_of
 from leakline.snapshot import Holder
 
 from .pieces import ends_history, lane_of
@@ -65,3 +67,23 @@ def test_after_two_searches_a_holder_has_gained_with_the_type(
 
 def test_what_only_a_search_before_had_found_is_not_named() -> None:
     assert named((5, "app.Trainer.best", 15), (15, "app.f.<closure>.x", 40)) == "app.f.<closure>.x"
+
+
+def test_searches_of_several_processes_are_not_compared() -> None:
+    """A search does not say whose it is: one that found constant objects says nothing of a process that leaks."""
+    holders = (
+        Holder(5, "app.Env", "app.kept", 15), Holder(15, "app.Env", "app.kept", 45),
+        Holder(16, "app.Env", "app.kept", 2),
+    )  # fmt: skip
+    history = ends_history({ENV: COUNTS}, holders=holders)
+    (process,) = history.processes
+    constant = replace(process, instance="q", rank=1, series={ENV: [2] * 20})
+    both = replace(history, processes=(process, constant))
+    assert Facts(history, lanes_of(history)[0]).holders == {}
+    assert Facts(both, lanes_of(both)[0]).holders == {"app.Env": "app.kept"}
+
+
+def test_counts_are_those_of_the_newest_reading_before_each_search() -> None:
+    history = ends_history({ENV: [None, 4, None, None, 7, None]})
+    found = Facts(history, lane_of(history))._counts_at("app.Env", [0, 1, 2, 3, 4, 9])
+    assert found == [None, 4, 4, 4, 7, 7]

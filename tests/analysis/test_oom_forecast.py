@@ -138,3 +138,14 @@ def test_the_headline_and_its_detail_are_the_sentence() -> None:
         "at this rate (380 to 460)",
     )
     assert forecast_headline({"sentence": "no limit known"}, "epoch") == ("no limit known", "")
+
+
+def test_an_ended_run_without_readings_of_memory_says_so() -> None:
+    n = 12
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), range(n), range(n), range(n), [None] * n, [""] * n, ["generation_end"] * n,
+        {"type.app.Env.count": [3] * n},
+    )  # fmt: skip
+    run = RunHistory("r", processes=(process,))
+    assert examine(run).oom.sentence == "not known yet"
+    assert examine(replace(run, ended=True)).oom.sentence == "not known: memory was not read"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import corpus
 import pytest
-from builder import MIB, Training, kept_environments, loss_graph
+from builder import MIB, TRAIN, Leak, Training, kept_environments, loss_graph
 
 from leakline.analysis import examine
 from leakline.analysis.comparison import compare
@@ -136,3 +136,17 @@ def test_a_line_that_goes_on_as_before_is_not_flat_from_somewhere(
     levels = [base * (1 + share * i) + rng.gauss(0, 0.2 * MIB) for i in range(readings)]
     found = settling_of([float(i) for i in range(readings)], levels, Scale(base))
     assert found is None or found.estimate == 0
+
+
+@pytest.mark.parametrize("spacing", [1, 10, 100])
+def test_memory_that_rises_in_other_readings_than_a_handle_is_not_its_growth(spacing: int) -> None:
+    training = Training(
+        generations=36, noise=0.2 * MIB, census_every=1,
+        leaks=(
+            Leak(TRAIN, 18 * MIB, times=lambda g: float(g % 3 == 0)),
+            Leak(TRAIN, 0.0, {"threading.Thread": 1.0}, times=lambda g: float(g % 3 == 1)),
+        ),
+    )  # fmt: skip
+    training.counts["threading.Thread"] = 0.0
+    finding = examine(renumbered(training.history(), lambda g: spacing * g)).findings[0]
+    assert (finding.kind, finding.suspects) == ("native", ())

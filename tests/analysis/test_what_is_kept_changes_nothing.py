@@ -23,7 +23,7 @@ from builder import (
     old_population,
 )
 
-from leakline.analysis import RunHistory, examine, history_from_batches
+from leakline.analysis import RunHistory, assess, examine, history_from_batches
 from leakline.analysis.assess import moment_of
 from leakline.analysis.history import ProcessHistory
 from leakline.analysis.kept import Kept
@@ -32,6 +32,7 @@ from leakline.analysis.outlook import outlook_of
 from leakline.analysis.score import grid
 from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
+from leakline.analysis.units import in_its_unit
 from leakline.snapshot import Event
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -168,6 +169,60 @@ def test_children_read_now_and_then_and_programs_without_generations() -> None:
         process, generation=[None] * n, kind=["sample"] * n, monotonic=[20.0 * i for i in range(n)]
     )
     assert_the_same(growing(replace(minutes, processes=(told,)), rng, most=4))
+
+
+def counted_by_seconds(minutes: int) -> RunHistory:
+    """Two processes that grow, read each second for ten minutes and each minute from then on."""
+    at = [float(second) for second in (*range(600), *range(600, 60 * minutes, 60))]
+    n = len(at)
+    rng = random.Random(minutes)
+    processes = tuple(
+        ProcessHistory(
+            f"p{rank}", rank, "main", 1, range(n), at, at, [None] * n, [None] * n, [""] * n, ["sample"] * n,
+            {
+                "process.anon_bytes": [
+                    300 * MIB + round(t * (rank + 1) * MIB + rng.uniform(0, 9 * MIB)) for t in at
+                ],
+                "type.app.Env.count": [int(t) for t in at],
+            },
+        )
+        for rank in range(2)
+    )  # fmt: skip
+    return in_its_unit(RunHistory("r", unit="second", processes=processes))
+
+
+def until(history: RunHistory, seconds: float) -> RunHistory:
+    shown = (begun(p, sum(t <= seconds for t in p.monotonic)) for p in history.processes)
+    return in_its_unit(
+        replace(history, unit="second", began_by_seconds=False, processes=tuple(shown))
+    )
+
+
+def test_minutes_after_seconds_have_the_same_verdict() -> None:
+    whole = counted_by_seconds(52)
+    kept = Kept()
+    for minute in (9, 11, 12, 30, 47, 48, 49, 51):
+        history = until(whole, 60.0 * minute)
+        assert history.unit == ("second" if minute < 10 else "minute")
+        assert examine(history, kept) == examine(history)
+
+
+def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = counted_by_seconds(22)
+    assessed: list[int] = []
+    real = assess.assess
+
+    def count(study: LaneStudy, upto: int) -> object:
+        assessed.append(upto)
+        return real(study, upto)
+
+    monkeypatch.setattr(assess, "assess", count)
+    kept = Kept()
+    examine(until(whole, 1200.0), kept)
+    assert sum(upto > 60 for upto in assessed) > 40
+    assessed.clear()
+    examine(until(whole, 1260.0), kept)
+    assert sum(upto > 60 for upto in assessed) <= 2 * len(whole.processes)
 
 
 def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:

@@ -277,6 +277,10 @@ def merged(found: Sequence[Assessed], candidates: Sequence[Candidate]) -> list[A
 def test_of_several_handles_the_one_that_owns_the_others_is_named() -> None:
     file, socket = candidate(), candidate("socket.socket", grown=growth(9))
     assert names_of(merged([assessed()], [socket, file])) == [["io.FileIO"]]
+    # Of those alike, an owner has several of the others: fewer of it come in each generation.
+    for grown, named in ((3, "io.FileIO"), (1, "socket.socket"), (2, "io.FileIO")):
+        other = candidate("socket.socket", grown=growth(grown))
+        assert names_of(merged([assessed()], [other, file])) == [[named]]
     session = replace(
         candidate("app.Session", grown=growth(2)), family="object", holder="app.all[*]"
     )

@@ -276,8 +276,7 @@ def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
 
 def series_of(facts: Facts, name: str, role: str) -> str:
     """Return the count series of a candidate."""
-    known = (series for series, *what in facts.count_series if what == [name, role])
-    return next(known, f"tracked.{name}.length")
+    return facts.series_of(name, role) or f"tracked.{name}.length"
 
 
 def describe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal
@@ -55,6 +56,7 @@ class Facts:
     def __init__(self, history: RunHistory, lane: Lane) -> None:
         self.history = history
         self.lane = lane
+        self._counts_of_looks: dict[str, list[float | None]] = {}
         self.holders = self._holders(history.holders_by_type)
         self.bytes_each = history.holders_by_type.bytes_each
         self.watched: frozenset[str] = history.said.once(
@@ -91,7 +93,7 @@ class Facts:
 
         The length of the container they lie in says it best. Without one, it must hold a real share of what the type
         gained between two searches, or until the only one: of what is made anew again and again, a few are held at
-        any moment.
+        any moment. Searches of several processes that count the type are mixed: they say nothing of each.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True
@@ -101,8 +103,12 @@ class Facts:
             lengths = [length for length in self.lane.series[series] if length is not None]
             if len(lengths) >= _MIN_LENGTHS and self.store_of(container) is None:
                 return lengths[-1] > lengths[0]
+        if name in _counted_by_several(self.history):
+            return True
         looks = found.looks(name)
-        counts = [self._count_at(name, sequence) for sequence in looks]
+        if name not in self._counts_of_looks:
+            self._counts_of_looks[name] = self._counts_at(name, list(looks))
+        counts = self._counts_of_looks[name]
         first, last = counts[0], counts[-1]
         held = [looks[sequence].get(path, 0) for sequence in looks]
         if first is None or last is None:
@@ -112,12 +118,22 @@ class Facts:
         least = self._least_count(name)
         return held[-1] >= _AS_MANY * (last - (last if least is None else least))
 
-    def _count_at(self, name: str, sequence: int) -> float | None:
-        """Return the newest count of a type at this snapshot of the lane's process."""
+    def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
+        """Return the newest count of a type at each of these snapshots of the lane's process, oldest first."""
         process = next(iter(self.history.of_instance(self.lane.instance)), None)
-        counts = () if process is None else process.series.get(f"type.{name}.count", ())
-        upto = bisect_right(process.sequence, sequence) if process is not None else 0
-        return next((count for count in reversed(counts[:upto]) if count is not None), None)
+        if process is None:
+            return [None] * len(sequences)
+        counts = process.series.get(f"type.{name}.count", ())
+        found: list[float | None] = []
+        newest: float | None = None
+        seen = 0
+        for sequence in sequences:
+            upto = min(bisect_right(process.sequence, sequence), len(counts))
+            rows = range(upto - 1, seen - 1, -1)
+            newest = next((counts[row] for row in rows if counts[row] is not None), newest)
+            seen = max(seen, upto)
+            found.append(newest)
+        return found
 
     def _least_count(self, name: str) -> float | None:
         counts = self.lane.series.get(f"type.{name}.count", ())
@@ -204,6 +220,11 @@ class Facts:
         found.extend((f"tracked.{name}.length", name, "container") for name in sorted(free))
         return tuple(found)
 
+    def series_of(self, name: str, role: str) -> str | None:
+        """Return the series in which a type or a container is counted."""
+        wanted = name, role
+        return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
+
     def growths(self, upto: int) -> Mapping[str, CountGrowth]:
         """By series, of every count that grows at the end of generation number ``upto``."""
         return self.lane.known.once(upto, GROWTHS, lambda: self._growths(upto))
@@ -233,6 +254,20 @@ class Facts:
             if known is None or (violation.proven and not known.proven):
                 found[violation.type] = violation
         return found
+
+
+def _counted_by_several(history: RunHistory) -> frozenset[str]:
+    """Return the types that more than one process counts."""
+
+    def types() -> frozenset[str]:
+        series = Counter(name for process in history.processes for name in process.series)
+        return frozenset(
+            name[len("type.") : -len(".count")]
+            for name, processes in series.items()
+            if processes > 1 and name.startswith("type.") and name.endswith(".count")
+        )
+
+    return history.said.once("counted by several", (history.processes,), types)
 
 
 def _risen(values: Sequence[int | float | None]) -> float:

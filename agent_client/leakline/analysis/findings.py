@@ -460,7 +460,7 @@ def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
         growth_bytes_per_generation=total,
         evidence=evidence,
         priority=grade,
-        process=", ".join(str(f.process) for f in growing),
+        process=", ".join(f.process for f in growing if f.process) or None,
     )
 
 

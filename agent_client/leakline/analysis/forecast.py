@@ -62,7 +62,8 @@ def forecast(told: Sequence[Told]) -> OomForecast:
     """
     known = [(study, moment) for study, moment, _ in told if study.lane.private]
     if not known:
-        return OomForecast()
+        ended = any(study.history.ended for study, _, _ in told)
+        return OomForecast(sentence="not known: memory was not read") if ended else OomForecast()
     history, limit = known[0][0].history, known[0][0].limit
     if limit is None:
         return OomForecast(planned=history.total, sentence="no limit known")

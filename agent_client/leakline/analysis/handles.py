@@ -97,15 +97,13 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
         return False
     least, share = _NEAR
-    return abs(c.growth.start - a.start[0]) <= max(least, share * a.window)
+    return abs(c.growth.start - a.start[0]) <= max(least * a.scale.spacing, share * a.window)
 
 
 def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
     """Return True if memory rises in the generations in which the count does; of children nobody counts that often."""
     lane = study.lane
-    series = next(
-        (s for s, name, role in study.facts.count_series if (name, role) == (c.name, c.role)), None
-    )
+    series = study.facts.series_of(c.name, c.role)
     if a.cause.kind in _LENT or series is None or not lane.private:
         return True
     first = max(0, upto - WINDOW, bisect_left(lane.generations, c.growth.start, 0, upto) - 1)
@@ -116,7 +114,8 @@ def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
         return True
     if any(counts[b] == counts[b - 1] for b in read[1:]):
         # Generations without a new one are there to compare with, if each was read.
-        gaps = any(b - a > 1 for a, b in pairwise(at[i] for i in read))
+        spacing = lane.spacing(upto)
+        gaps = any(b - a > spacing for a, b in pairwise(at[i] for i in read))
         return gaps or come_together(x, memory, at, counts)
     least = _SOME * max(0.0, memory[-1] - memory[0]) / max(1, len(memory) - 1)
     # Two together: the heap grows in steps.

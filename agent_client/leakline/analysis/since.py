@@ -20,11 +20,11 @@ from .results import Interval
 from .series import Lane, lies_within, top_level
 from .spans import NO_SPANS, Spans, union
 from .study import LaneStudy, Moment
+from .summary import MIN_GENERATIONS as MIN_GENERATIONS
 from .trend import Z_90, Slope, floor_slope, robust_spread
 from .units import passed
 
-# Generations before growth or a maximum is judged, readings a growth rests on, and times a phase must have run.
-MIN_GENERATIONS: Final = 5
+# Readings a growth rests on, and times a phase must have run.
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256

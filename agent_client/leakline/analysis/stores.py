@@ -44,7 +44,11 @@ def _grows_in_a_full_store(lane: Lane, series: str, store: Bounded, upto: int) -
     full = next((i for i in range(upto - 1, 0, -1) if store.length[i - 1] != store.length[i]), 0)
     x, counts = lane.points(series, upto)
     after = [i for i, at in enumerate(x) if at >= lane.generations[full]]
-    growth = count_growth([x[i] for i in after], [counts[i] for i in after]) if after else None
+    growth = (
+        count_growth([x[i] for i in after], [counts[i] for i in after], spacing=lane.spacing(upto))
+        if after
+        else None
+    )
     if growth is None:
         return False
     steady = growth.pattern in ("constant", "periodic")

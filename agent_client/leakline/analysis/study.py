@@ -111,13 +111,8 @@ class LaneStudy:
 
     def counted_in(self, cause: Cause) -> str | None:
         """Return the series in which the owner of a cause is counted."""
-        if cause.owner is None:
-            return None
-        wanted = cause.owner.name, cause.owner.role
-        known = (
-            (name, role) == wanted and series for series, name, role in self.facts.count_series
-        )
-        return next((series for series in known if series), None)
+        owner = cause.owner
+        return None if owner is None else self.facts.series_of(owner.name, owner.role)
 
     def times_counted(self, cause: Cause, first: int, upto: int) -> int:
         """Return how often the owner of a cause was counted in the generations between two positions."""
