@@ -32,7 +32,9 @@ def checked_number(number: object) -> Given:
         if given.is_integer():
             given = int(given)
     if abs(given) > LARGEST_INTEGER:
-        raise OverflowError(f"generation number {given} is beyond 2**53")
+        # Python refuses to write very many digits.
+        bits = int(given).bit_length()
+        raise OverflowError(f"generation number of {bits} bits is beyond 2**53")
     return given
 
 
@@ -50,17 +52,16 @@ class GenerationNumbers:
         A number above all before it moves the axis by the difference, so that gaps stay visible.
         """
         if self.axis is None or self.given is None or self.highest is None:
-            self.axis, why = math.floor(given), ""
+            axis, why = math.floor(given), ""
         elif given <= self.given:
-            self.axis += 1
+            axis = self.axis + 1
             why = "began again" if given == self.given else f"came after {self.given}"
         else:
             before = self.highest if given > self.highest else self.given
-            self.axis += max(1, math.floor(given - before))
-            why = ""
-        if self.axis > LARGEST_INTEGER:
-            raise OverflowError(f"generation number {self.axis} is beyond 2**53")
-        self.given = given
+            axis, why = self.axis + max(1, math.floor(given - before)), ""
+        if axis > LARGEST_INTEGER:
+            raise OverflowError(f"generation number of {axis.bit_length()} bits is beyond 2**53")
+        self.axis, self.given = axis, given
         self.highest = given if self.highest is None else max(self.highest, given)
         if not why and not isinstance(given, int):
             why = "is not a whole number"

@@ -21,7 +21,8 @@ MIB = 2**20
     [
         (16.0, "16 per generation"), (1.0, "1 per generation"), (3.4, "3.4 per generation"),
         (0.0, "0 per generation"), (0.333, "1 about every 3 generations"),
-        (0.5, "1 about every 2 generations"), (0.7, "1 about every 1.4 generations"),
+        (0.5, "1 about every 2 generations"), (0.66, "1 about every 1.5 generations"),
+        (0.67, "0.7 per generation"), (0.94, "0.9 per generation"),
         (0.96, "1 per generation"), (0.001, "1 about every 1,000 generations"), (-0.3, "-0.3 per generation"),
     ],
 )  # fmt: skip
@@ -31,6 +32,7 @@ def test_a_rate_below_one_is_the_distance_between_two_rises(count: float, writte
 
 def test_entries_of_a_container_are_one_or_many() -> None:
     assert entries_in(0.3, "seen", "epoch") == "1 more entry in seen about every 3.3 epochs"
+    assert entries_in(0.8, "seen", "epoch") == "0.8 more entries in seen per epoch"
     assert entries_in(1.0, "seen", "epoch") == "1 more entry in seen per epoch"
     assert entries_in(20.0, "seen", "epoch") == "20 more entries in seen per epoch"
 

@@ -42,6 +42,14 @@ def test_the_axis_only_goes_forward(given: list[float], axis: list[int]) -> None
     assert axis_of(given) == axis
 
 
+def test_a_number_beyond_what_is_exact_leaves_the_axis_as_it_was() -> None:
+    counted = GenerationNumbers()
+    counted.advance(2**53)
+    with pytest.raises(OverflowError):
+        counted.advance(0)
+    assert (counted.axis, counted.given) == (2**53, 2**53)
+
+
 def test_whole_numbers_of_other_types_are_numbers() -> None:
     numbers = [checked_number(each) for each in (np.int64(3), np.float32(4.0), 5.0, True)]
     assert numbers == [3, 4, 5, 1]
@@ -54,7 +62,7 @@ def test_what_is_not_a_number_is_refused(number: object) -> None:
         checked_number(number)
 
 
-@pytest.mark.parametrize("number", [2**53 + 1, -1e300])
+@pytest.mark.parametrize("number", [2**53 + 1, -1e300, 10**5_000], ids=["one", "float", "digits"])
 def test_a_number_beyond_what_is_exact_is_refused(number: float) -> None:
     with pytest.raises(OverflowError):
         checked_number(number)

@@ -9,8 +9,10 @@ from ..sizes import format_bytes as format_bytes
 from ..sizes import worded as worded
 
 _PROCESSES_TOLD: Final = 4
-# Below this rate a count reads better as the distance between two rises.
+# Below this rate a change needs two decimals.
 _ONE_EACH: Final = 0.95
+# Below this rate a count reads better as the distance between two rises.
+_RATE_WRITTEN_FROM: Final = 0.67
 
 
 def format_change(value: float) -> str:
@@ -43,12 +45,12 @@ def in_brackets(text: str) -> str:
 
 
 def format_rate(count: float, unit: str, more: str = "") -> str:
-    """Return ``16 per generation`` or, below one, ``1 about every 3 generations``.
+    """Return ``16 per generation`` or, for a low rate, ``1 about every 3 generations``.
 
     ``more`` follows the number: ``16 more Env per generation``.
     """
     what = f" {more}" if more else ""
-    if 0 < count < _ONE_EACH:
+    if 0 < count < _RATE_WRITTEN_FROM:
         return f"1{what} about every {count_of(1 / count, unit)}"
     return f"{format_count(count)}{what} per {unit}"
 
@@ -80,7 +82,7 @@ def processes_told(named: str) -> str:
 
 def entries_in(number: float, container: str, unit: str) -> str:
     """Return ``1 more entry in Trainer.history per generation``, ``3,000 more entries in …``."""
-    one = 0 < number < _ONE_EACH or format_count(number) == "1"
+    one = 0 < number < _RATE_WRITTEN_FROM or format_count(number) == "1"
     return format_rate(number, unit, f"more {'entry' if one else 'entries'} in {container}")
 
 

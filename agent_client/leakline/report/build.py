@@ -21,7 +21,7 @@ from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
 if TYPE_CHECKING:
-    from ..analysis.results import ChangeRating, Verdict
+    from ..analysis.results import ChangeRating
 
 MEMORY: Final = "process.rss_bytes"
 PEAK: Final = "process.peak_bytes"
@@ -162,7 +162,6 @@ def told(recording: Recording, origin: Origin) -> RunTold:
     """The same run for a report in Markdown."""
     from ..analysis import books, type_growth
     from ..analysis.growth import with_verdict
-    from ..analysis.results import to_json
 
     header, history = recording.header, recording.history
     verdict = examined(recording)
@@ -288,7 +287,6 @@ def _objects(
     from ..analysis import type_growth
     from ..analysis.growth import blamed_types, change_rating
     from ..analysis.ladder import GROWING
-    from ..analysis.results import to_json
 
     known = {growth.name: growth for growth in type_growth(run)}
     blamed = blamed_types(
