@@ -157,7 +157,7 @@ def run_program(name: str) -> None:
 
 
 def grow() -> None:
-    """Take 64 MiB of the device twice a second, until the standard input ends or a minute is over."""
+    """Take 64 MiB of the device twice a second, up to 2 GiB; end after a minute."""
     import torch
 
     kept = [tensor(torch, 64 * MIB)]

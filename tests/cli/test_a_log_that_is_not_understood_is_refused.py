@@ -33,7 +33,7 @@ Leakline = Callable[..., Said]
         ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "no size that a process has"),
         ("epoch,rss_mb\n1,2\n2,3,4\n", None, "is none of the forms known"),
         ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, the rows before it 2"),
-        ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is no whole number"),
+        ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a number"),
         ("time,rss_mb\n20,2\n10,3\n", 3, "time goes back, from 20 to 10"),
         ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is no time"),
         ("1,2\n2,3\n", 1, "has no heads; name its columns"),

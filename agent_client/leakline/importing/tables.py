@@ -430,7 +430,7 @@ class _Reader:
         number = self._number(cells[column.at])
         if number is None or not number.is_integer() or abs(number) > 2**52:
             raise ImportRefused(
-                self._path, f"{cells[column.at][:40]!r} in column {column.name!r} is no whole number", line
+                self._path, f"{cells[column.at][:40]!r} in column {column.name!r} is not a number", line
             )  # fmt: skip
         return int(number)
 
