@@ -2,22 +2,18 @@
 
 export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
-  terminated: "Terminated", interrupted: "Interrupted", silent: "Silent", late: "No data",
+  interrupted: "Interrupted", silent: "Silent", late: "No data",
 };
 // A client that lives sends every ten seconds at least (TOLD_EVERY_SECONDS of background.py), and what it sends takes a moment:
 // so long after the newest data the second of two heartbeats is missing.
 const LATE_SECONDS = 22;
-const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", silent: "silent" };
+const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", killed: "killed", silent: "silent" };
 
 /** Whether nothing more is to come: what is presumed from silence, a word of the run takes back. */
 export const isOver = ({ state, presumed }) => ["finished", "failed", "interrupted"].includes(state) || (state === "killed" && !presumed);
 
-/** What a run is that does not speak, by a name of WORDS; null of one that runs. `reason`: as it was told. */
-export function quiet({ state, reason }) {
-  if (state !== "killed") return ENDS[state] ?? null;
-  // Of a signal that it could answer, Ctrl-C for one, a process tells itself.
-  return !reason || reason.split(":")[0] === "memory" ? "killed" : "terminated";
-}
+/** What a run is that does not speak, by a name of WORDS; null of one that runs. */
+export const quiet = ({ state }) => ENDS[state] ?? null;
 
 /**
  * What the mark shows, by a name of WORDS or "paused". A server that is away goes before what it told last of a run that may

@@ -57,6 +57,8 @@ def test_the_exit_status_is_that_of_the_program(
         else "Nothing to say: the run ended before its first minute did"
     )
     assert f"{summary}; for a program this short: leakline run --per second" in last
+    if status:
+        assert f"Failed ({how[1]})" in last if status > 0 else f"Killed by {how[1]}" in last
 
 
 def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place) -> None:

@@ -51,7 +51,7 @@ def section(text: str) -> list[str]:
     ("code", "how"),
     [
         ("raise ValueError('planned')", "failed: ValueError"),
-        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", "terminated by SIGTERM"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", "killed by SIGTERM"),
         ("raise MemoryError", "failed: MemoryError"),
     ],
 )

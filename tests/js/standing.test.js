@@ -24,7 +24,7 @@ test("a run is told as what it is", () => {
   assert.equal(markOf("live", run("silent"), false), "silent");
   assert.equal(markOf("closed", run("finished"), false), "ended");
   assert.equal(markOf("closed", run("failed"), false), "failed");
-  assert.equal(quiet(run("killed", { reason: "SIGTERM" })), "terminated");
+  assert.equal(quiet(run("killed", { reason: "SIGTERM" })), "killed");
   assert.equal(quiet(run("interrupted", { reason: "KeyboardInterrupt" })), "interrupted");
   assert.equal(quiet(run("running")), null);
 });

@@ -58,7 +58,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
         ("killed", "", "killed"),
         ("killed", "memory: 9.7 GiB of 10 GiB", "killed by memory"),
         ("killed", "memory", "killed by memory"),
-        ("killed", "SIGTERM", "terminated by SIGTERM"),
+        ("killed", "SIGTERM", "killed by SIGTERM"),
         ("killed", "KeyboardInterrupt", "interrupted by Ctrl-C"),
         ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
     ],
@@ -302,4 +302,4 @@ def test_a_run_without_processes_has_a_page(api: TestClient, make_run: Any) -> N
     assert api.patch("/api/v1/runs/r1", json=told).status_code == 200
     page = api.get("/runs/r1")
     assert page.status_code == 200
-    assert "terminated by SIGTERM" in page.text
+    assert "killed by SIGTERM" in page.text

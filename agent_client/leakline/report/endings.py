@@ -45,7 +45,8 @@ class Ending:
             return "without a word"
         if self.state == "terminated" and self.reason in INTERRUPTED:
             return "interrupted by Ctrl-C"
-        return f"{self.state} by {self.reason}" if self.reason else self.state
+        state = "killed" if self.state == "terminated" else self.state
+        return f"{state} by {self.reason}" if self.reason else state
 
 
 def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> Ending | None:

@@ -51,7 +51,7 @@ _REASONS: Final = {
 
 
 def ending(run: Json) -> str:
-    """``killed by memory``, ``failed: ValueError``, ``terminated by SIGTERM``; the state where there is no more to say.
+    """``killed by memory``, ``failed: ValueError``, ``killed by SIGTERM``; the state where there is no more to say.
 
     Of a run, or of a process with its ``end_state`` and ``end_reason`` under these names.
     """
@@ -62,7 +62,7 @@ def ending(run: Json) -> str:
     if state == "interrupted" or (state == "killed" and reason in INTERRUPTED):
         return "interrupted by Ctrl-C"
     if state == "killed" and reason:
-        return f"terminated by {reason}"
+        return f"killed by {reason}"
     if state == "finished" and reason == UNWATCHED:
         return str(reason)
     return f"failed: {reason}" if state == "failed" and reason else str(state)
