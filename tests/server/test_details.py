@@ -69,6 +69,6 @@ def test_large_objects_are_those_of_the_newest_look_largest_first(api: TestClien
 def test_a_holder_is_told_once_with_its_newest_count(api: TestClient) -> None:
     (holder,) = get(api, "holders")["items"]
     assert holder == {
-        "process": "p1", "sequence": 92, "type": "app.Env", "path": "app.Trainer.history[*]", "count": 48,
+        "process": "p1", "sequence": 92, "type": "app.Env", "path": "app.Trainer.history[*]", "count": 482,
         "bytes_each": 4096,
     }  # fmt: skip
