@@ -57,7 +57,7 @@ def test_the_promises_of_the_run_after_are_told(leakline: Any, server: str) -> N
     assert "refuted" not in output
 
 
-def test_the_difference_of_growth_is_told_with_its_interval(leakline: Any, server: str) -> None:
+def test_the_difference_of_growth_is_printed(leakline: Any, server: str) -> None:
     output = leakline("compare", "run1", "run2", "--server", server).output
     assert "difference: -20.00 MiB per generation" in output
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leakline.report.facts import forecast, graph_rates, with_graphs
+from leakline.report.facts import change_interval, forecast, graph_rates, with_graphs
 
 
 def graphs_of(name: str, rate: float | None, status: str = "confirmed") -> dict[str, Any]:
@@ -39,3 +39,13 @@ def test_a_forecast_of_an_older_server_has_its_known_end(
 ) -> None:
     oom = {"risk": risk, "limit_bytes": limit, "generation": generation}
     assert forecast(oom, "epoch") == said
+
+
+def test_a_difference_shows_its_interval_where_the_ends_differ() -> None:
+    mib = 2**20
+    wide = {"estimate": -20.0 * mib, "low": -24.0 * mib, "high": -16.0 * mib}
+    said = "-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)"
+    assert change_interval(wide, " per generation") == said
+    narrow = dict.fromkeys(("estimate", "low", "high"), -20.0 * mib)
+    assert change_interval(narrow, " per generation") == "-20.00 MiB per generation"
+    assert change_interval(None) == "not measured"
