@@ -54,6 +54,11 @@ class _Growth:
     confirmed: bool = False
 
 
+def unread(*, ended: bool) -> OomForecast:
+    """Return the forecast of a run whose memory was not read."""
+    return OomForecast(sentence="not known: memory was not read") if ended else OomForecast()
+
+
 def forecast(told: Sequence[Told]) -> OomForecast:
     """Return the forecast of a run; processes under one limit are added up.
 
@@ -62,8 +67,7 @@ def forecast(told: Sequence[Told]) -> OomForecast:
     """
     known = [(study, moment) for study, moment, _ in told if study.lane.private]
     if not known:
-        ended = any(study.history.ended for study, _, _ in told)
-        return OomForecast(sentence="not known: memory was not read") if ended else OomForecast()
+        return unread(ended=any(study.history.ended for study, _, _ in told))
     history, limit = known[0][0].history, known[0][0].limit
     if limit is None:
         return OomForecast(planned=history.total, sentence="no limit known")

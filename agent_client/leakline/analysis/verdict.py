@@ -17,7 +17,7 @@ from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
-from .forecast import ahead, forecast
+from .forecast import ahead, forecast, unread
 from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
@@ -112,9 +112,10 @@ def _verdict(
             bands=check_bands(history, [s.lane for s in every]),
             budgets=check_budgets(history, every),
             processes=process_growth([s.lane for s in studies], (), ()), generations_passed=went_by,
+            oom=unread(ended=history.ended),
         )  # fmt: skip
-        unread = [(s, None) for s in studies]
-        return replace(verdict, checklist=check_list(history, verdict, unread))
+        unjudged = [(s, None) for s in studies]
+        return replace(verdict, checklist=check_list(history, verdict, unjudged))
     judgements = [judged(each) for each in told]
     told = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]

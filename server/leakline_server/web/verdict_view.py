@@ -147,13 +147,13 @@ def tiles(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile,
     """WHERE, WHAT, HOW MUCH, WHEN and the forecast; each points to its evidence. ``over``: nothing more is to come."""
     finding = leading_finding(verdict)
     if verdict is None or finding is None:
-        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit))
+        return (*_quiet_tiles(verdict, unit, over), _forecast_tile(verdict, unit, over))
     return (
         _where(finding, unit),
         _what(finding, unit),
         _how_much(finding, verdict, unit),
         _when(finding, unit),
-        _forecast_tile(verdict, unit),
+        _forecast_tile(verdict, unit, over),
     )
 
 
@@ -270,8 +270,11 @@ def _when(finding: Json, unit: str) -> Tile:
     )
 
 
-def _forecast_tile(verdict: Json | None, unit: str) -> Tile:
+def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     oom = (verdict or {}).get("oom") or _NO_FORECAST
+    if over and oom.get("sentence") == _NO_FORECAST["sentence"]:
+        # The verdict was worked out before the run ended.
+        oom = {**oom, "sentence": "not known"}
     value, detail = forecast_headline(oom, unit)
     # On a line of its own it needs no brackets.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
