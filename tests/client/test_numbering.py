@@ -120,7 +120,7 @@ def test_a_second_loop_is_judged_with_the_first(offline: leakline.Run, recorded:
     for _ in range(2):
         for epoch in range(7):
             with offline.generation(epoch), offline.phase("train"):
-                kept.append(bytearray(4 * 2**20))
+                kept.append(bytearray(b"x") * (4 * 2**20))
     offline.finish()
     header = RunHeader("r", "p", "n", "generation", None, 0.0)
     batch = Batch(ProcessIdentity("one"), tuple(recorded()))
