@@ -8,6 +8,7 @@ slices, the pure census cannot.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -27,6 +28,31 @@ LONGEST_GAP: Final = 16
 LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
+# The lows of so many generation ends are compared with those of as many before: what swings comes down within them.
+_ENDS: Final = 4
+# A rise of the low by less than this, or than this share of it, is what heaps do while they settle.
+_LEAST_BYTES: Final = 2 * 2**20
+_LEAST_SHARE: Final = 0.01
+
+
+class RisingMemory:
+    """Detect a lasting rise of private memory from one reading at each generation end.
+
+    That is a reason to scan the heap, whatever the counts between two scans say: arrays, bytes and strings are only
+    counted by a heap scan, and a queue of them that grows shows in memory alone.
+    """
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque(maxlen=2 * _ENDS)
+
+    def note(self, private_bytes: float) -> bool:
+        """Return True if the lowest of the newest readings lies above the lowest before by an amount that matters."""
+        self._newest.append(private_bytes)
+        if len(self._newest) < 2 * _ENDS:
+            return False
+        readings = list(self._newest)
+        before, now = min(readings[:_ENDS]), min(readings[_ENDS:])
+        return now - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
 
 
 class CensusPlan:

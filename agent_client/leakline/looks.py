@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .budget import Governor
-from .census_plan import DEADLINE_SECONDS, CensusPlan
+from .census_plan import DEADLINE_SECONDS, CensusPlan, RisingMemory
 from .following import Following
 from .growth import TypeGrowth
 from .guard import Guard
@@ -36,7 +36,6 @@ from .probes.sampled import take_sample
 from .probes.storages import tensor_types
 from .requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .rhythm import Rhythm
-from .rising_memory import RisingMemory
 from .sampled_growth import SampledGrowth
 from .slices import SliceThread
 from .snapshot import (

@@ -143,9 +143,13 @@ def test_what_is_suspected_stands_first_and_a_program_without_phases_has_none() 
         {**row, "name": name, "count_per_generation": {"estimate": rate}}
         for name, rate in (("int", 40.0), ("Episode", 2.0))
     ]
-    suspects = [{"name": "Episode", "role": "type"}, {"name": "kept", "role": "holder"}]
+    suspects = [
+        {"name": "Episode", "role": "type", "count_per_generation": 2.0},
+        {"name": "kept", "role": "holder", "count_per_generation": None},
+    ]
     empty = _shown()
-    verdict = {**empty.verdict, "findings": [{"suspects": suspects}]}
+    finding = {"status": "suspected", "kind": "objects", "phase": None, "suspects": suspects}
+    verdict = {**empty.verdict, "findings": [finding]}
     books = {"lines": [{"name": "between", "bytes": [5.0]}]}
     lines = frame(Shown(empty.run, verdict, books, types))
     assert [line.split()[0] for line in lines[-3:]] == ["type", "Episode", "int"]

@@ -23,11 +23,10 @@ from leakline.budget import (
     SURPRISE_SECONDS,
     Governor,
 )
-from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan
+from leakline.census_plan import LONGEST_GAP, PAUSE_LIMIT_OBJECTS, CensusPlan, RisingMemory
 from leakline.growth import LIBRARY_RISE_BEFORE_HOLDERS, TypeGrowth
 from leakline.news import FASTER, NEWS_FOR, News
 from leakline.probes.census import take_census
-from leakline.rising_memory import RisingMemory
 from leakline.sampler import Sampler
 from leakline.snapshot import Snapshot
 
