@@ -35,7 +35,7 @@ _NEXT_LOOK: Final = (
     "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
 )
 _TOO_FEW_LOOKS: Final = (
-    "The heap was scanned too seldom before the run ended: run it longer, or call run.census()."
+    "The heap was scanned too rarely before the run ended: run it longer, or call run.census()."
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
@@ -264,7 +264,7 @@ def advice_for(
 
 
 def _freed(cause: Cause) -> Kind:
-    """The kind by which advice is given: of freed memory around what is kept, that of freed memory."""
+    """Return the kind to give advice for: freed memory where objects only keep freed memory from going back."""
     return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
 

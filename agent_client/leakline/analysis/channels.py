@@ -213,7 +213,7 @@ def _column(lane: Lane, series: str) -> tuple[float, ...]:
 
 
 def _read(lane: Lane, *series: str) -> tuple[int, ...]:
-    """Positions of the generations in which all of these were read."""
+    """Return the positions of the generations in which all of these were read."""
     columns = [lane.values(name) for name in series]
     return tuple(
         i

@@ -147,7 +147,7 @@ def _growth_of(told: Sequence[Told]) -> _Growth:
 
 
 def _rate_under_limit(active: Sequence[Standing]) -> float:
-    """Bytes per generation that these findings show, of private memory and of children."""
+    """Return the bytes per generation of these findings, in private memory and in children."""
     return sum(
         _rate(each)
         for each in active
@@ -160,7 +160,7 @@ def _rate(standing: Standing) -> float:
 
 
 def _carried_on(outlook: Outlook, found: float) -> Slope:
-    """The rate of the findings, within what different windows say of it; where it speeds up, the rate by now."""
+    """Return the rate of the findings with an interval over several windows; where it speeds up, the current rate."""
     rate = outlook.rate
     if outlook.gains > 0:
         return rate
@@ -260,7 +260,7 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
 
 
 def oom_sentence(oom: OomForecast, unit: str, ended: bool) -> str:
-    """``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``"""
+    """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``."""
     if oom.generation is None:
         return oom.sentence
     estimate, low, high = (
@@ -277,7 +277,7 @@ def oom_sentence(oom: OomForecast, unit: str, ended: bool) -> str:
 
 
 def _minute(iso: str) -> str:
-    """``2026-11-26 15:04 UTC``"""
+    """Return ``2026-11-26 15:04 UTC``."""
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
@@ -288,13 +288,13 @@ def _safe(used: float, limit: Limit) -> str:
 
 
 def _not_known(history: RunHistory, why: str = "") -> str:
-    """What is not known yet of a run that goes on; of one that has ended, with the reason."""
+    """Return that the end is not known yet; for a run that has ended, with the reason."""
     reason = why or f"too few {history.unit}s"
     return f"not known: {reason}" if history.ended else "not known yet"
 
 
 def _left_after(known: Sequence[Known], limit: Limit, growth: _Growth, generations: float) -> float:
-    """Bytes that are still free after so many generations at the expected rate."""
+    """Return the bytes that are still free after so many generations at the expected rate."""
     outlooks = [outlook_of(s, m.upto) for s, m in known]
     headroom = _headroom(known, limit, growth.shared_bytes) - sum(o.over for o in outlooks)
     filled = sum(
@@ -358,7 +358,7 @@ def _peak_over_floor(study: LaneStudy, moment: Moment) -> float:
 
 
 def _seconds_each(study: LaneStudy) -> float | None:
-    """Seconds that one of the newest generations takes; None where time was not read."""
+    """Return the seconds that one of the newest generations takes; None where time was not read."""
     lane = study.lane
     ends = list(zip(lane.generations, (lane.time[row] for row in lane.end_rows), strict=False))[-9:]
     each = [(b - a) / (after - before) for (before, a), (after, b) in pairwise(ends)]
@@ -369,7 +369,7 @@ def _seconds_each(study: LaneStudy) -> float | None:
 def _moments(
     study: LaneStudy, seconds: float, left: float, soonest: float, latest: float
 ) -> When | None:
-    """The times of the expected, the soonest and the latest end; None where they are too far away for a date."""
+    """Return the times of the expected, the soonest and the latest end; None where they are too far away for a date."""
     lane = study.lane
     last = lane.time[lane.end_rows[-1]]
     if seconds * left > _YEAR_SECONDS:

@@ -131,7 +131,7 @@ def _merged(
     found: Sequence[Assessed],
     upto: int,
 ) -> Assessed:
-    """The unexplained growth as that of its owner, with what is known of the same objects already."""
+    """Return the unexplained growth as that of its owner, with what is already known of the same objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
     members = _members(study, a, owner, candidates, known, upto)
     first = members[0]
@@ -169,7 +169,7 @@ def _members(
     known: Assessed | None,
     upto: int,
 ) -> tuple[Candidate, ...]:
-    """The owner and what belongs to it; the objects in a container come before the container."""
+    """Return the owner and what belongs to it; the objects in a container come before the container."""
     if known is not None and known.cause.owner is not None:
         first = known.cause.owner
         inside = owner.holder is not None and leads_into(owner.holder, first.name)
@@ -182,7 +182,7 @@ def _members(
 
 
 def _items_of(study: LaneStudy, container: Candidate, upto: int) -> list[Candidate]:
-    """Types of which as many were counted, whenever they were, as the container has gained: with its growth."""
+    """Return the types whose count rose as much as the container between each two readings, with its growth."""
     lane, series = study.lane, f"container.{container.name}.length"
     if not lane.has(series):
         return []

@@ -234,12 +234,8 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
     material = a.scale.is_material(rate.estimate, a.window)
     in_a_row = confirmations(study, a, upto, _WATCH)
     if "contract" in a.witnesses or "budget" in a.witnesses:
-        sure = (
-            material
-            and steady
-            and rate.rises
-            and (a.window >= _CONFIRM_BROKEN_CONTRACT * a.scale.spacing)
-        )
+        long_enough = a.window >= _CONFIRM_BROKEN_CONTRACT * a.scale.spacing
+        sure = material and steady and rate.rises and long_enough
         sure = sure or (material and _by_memory(study, a, upto) == "confirmed")
         return ("confirmed" if sure else "suspected"), in_a_row
     if "explosion" in a.witnesses and material:
