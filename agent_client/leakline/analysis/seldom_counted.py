@@ -74,15 +74,10 @@ def _risen_with(
     # Of thousands of types hardly one gains what memory does: no more of the others is read.
     if ends is None or not _explains(memory, lane.values(owned), *ends):
         return None
-    counted = lane.values(series)
-    read = [(i, v) for i, v in zip(*_read(lane.values(owned), first, upto), strict=True)]
-    read = _spread(read)
-    where, sizes = [i for i, _ in read], [v for _, v in read]
-    counts = _known_by(counted, where)
+    where, sizes = _read(lane.values(owned), first, upto)
+    counts = _known_by(lane.values(series), where)
     x = [float(lane.generations[i]) for i in where]
-    if not counts:
-        return None
-    if len(x) < _MIN_READINGS or x[-1] - x[0] < _PART * a.window:
+    if not counts or len(x) < _MIN_READINGS or x[-1] - x[0] < _PART * a.window:
         return None
     if not _in_step([memory[i] for i in where], sizes):
         return None
@@ -101,27 +96,21 @@ def _ends(values: Sequence[Value], first: int, upto: int) -> tuple[int, int] | N
 
 
 def _read(values: Sequence[Value], first: int, upto: int) -> tuple[list[int], list[float]]:
-    """Positions and readings."""
+    """Return positions and readings, at most `_STEPS` of them, the first and the last among these."""
     there = [(i, float(v)) for i, v in enumerate(values[first:upto], first) if v is not None]
+    if len(there) > _STEPS:
+        there = [there[round(k * (len(there) - 1) / (_STEPS - 1))] for k in range(_STEPS)]
     return [i for i, _ in there], [v for _, v in there]
 
 
 def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
-    """The newest count at each of these positions; empty where none was read by the last."""
+    """Return the newest count at each of these positions; empty where none was read by the last."""
     counts: list[float] = []
     for i in where:
         known = next((float(v) for v in reversed(counted[: i + 1]) if v is not None), None)
         if known is not None:
             counts += [known] * (1 if counts else where.index(i) + 1)
     return counts
-
-
-def _spread(read: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most so many of them, the first and the last among these."""
-    if len(read) <= _STEPS:
-        return read
-    last = len(read) - 1
-    return [read[round(k * last / (_STEPS - 1))] for k in range(_STEPS)]
 
 
 def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last: int) -> bool:
