@@ -55,13 +55,11 @@ def _rank(order: Sequence[str], value: str) -> float | None:
 
 
 def _oom_at(run: Summary) -> float | None:
-    expected = run["oom"].get("at")
+    oom = run["oom"]
     # An end behind the planned end is no alarm.
-    return (
-        None
-        if expected is None or run["oom"]["risk"] == "none"
-        else runs.unix(expected["estimate"])
-    )
+    if oom["risk"] == "none" or oom.get("at") is None:
+        return None
+    return runs.unix(oom["at"]["estimate"])
 
 
 # Name behind leakline_run_, what it says, where it is in a summary.
