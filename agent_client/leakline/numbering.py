@@ -74,7 +74,7 @@ class GenerationNumbers:
 
 
 def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
-    """The warning at the first generation whose number is not that of the axis."""
+    """Return the warning at the first generation whose number is not that of the axis."""
     advice: Final = {
         "is not a whole number": f"count {unit}s in whole numbers",
     }.get(why, "for a separate training call leakline.init again")

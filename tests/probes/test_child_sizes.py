@@ -102,3 +102,12 @@ def test_a_total_is_unknown_while_the_size_of_a_child_is(tmp_path: Path) -> None
         machine.set(child.pid, 120, 20)
     assert sizes.read(names, 0.0) is None
     assert sizes.read(names, 0.1) is not None
+
+
+def test_a_child_whose_memory_cannot_be_read_is_unknown_and_not_small(tmp_path: Path) -> None:
+    machine, sizes = machine_with(tmp_path)
+    machine.set(2, 120, 20)
+    machine.set(3, 120, 20)
+    sizes.read(machine.children(2, 3), None)
+    (tmp_path / "3" / "statm").unlink()
+    assert pages(sizes.read(machine.children(2, 3), 0.0)) == {2: 20, 3: None}

@@ -60,7 +60,7 @@ class _Counted:
         return samples
 
     def sizes(self) -> dict[str, Number]:
-        """Of the samples the bytes alone."""
+        """Return those samples that are bytes."""
         return {name: size for name, size in self.samples().items() if name.endswith(".bytes")}
 
     def large_objects(
@@ -75,7 +75,7 @@ class _Counted:
         )
 
     def rows_by_type(self) -> Sequence[Row]:
-        """Name, count and bytes of every type."""
+        """Return name, count and bytes of every type."""
         return self._listed()
 
     def _rows(self, top: int) -> list[Row]:

@@ -36,7 +36,7 @@ class _Exact(NamedTuple):
     child: Child
     size: Size
     anonymous: int
-    of_parent: int
+    of_parent: int | None
     number: int  # of the reading
 
 
@@ -71,19 +71,16 @@ class ChildSizes:
         self._spare += seconds or 0.0
         found: dict[int, Size | None] = {}
         for child in sorted(children, key=self._turn):
-            is_needed = seconds is None or child.name not in names
-            if (
-                self._spare < (-_LONGEST_SECONDS if is_needed else self._each)
-                and seconds is not None
-            ):
+            least = self._each if child.name in names else -_LONGEST_SECONDS
+            if seconds is not None and self._spare < least:
                 continue
             started = self._clock()
             size = found[child.pid] = self._read_exact(child.pid)
             self._each = self._clock() - started
             self._spare -= self._each if seconds is not None else 0.0
-            if size is not None:
+            anonymous, of_parent = resident[child.pid], resident[child.parent]
+            if size is not None and anonymous is not None:
                 names.add(child.name)
-                anonymous, of_parent = resident[child.pid], resident[child.parent]
                 self._known[child] = _Exact(child, size, anonymous, of_parent, self._number)
         self._spare = min(self._spare, _LONGEST_SECONDS)
         newest = {exact.child.name: exact for exact in sorted(self._known.values(), key=_age)}
@@ -100,18 +97,18 @@ class ChildSizes:
         known = self._known.get(child)
         return (0, -child.born) if known is None else (known.number, child.born)
 
-    def _anonymous(self, pid: int) -> int:
-        """Return resident bytes that no file backs; 0 when they cannot be read."""
+    def _anonymous(self, pid: int) -> int | None:
+        """Return resident bytes that no file backs; None when they cannot be read."""
         try:
             # Without a file object: there are hundreds of these to read.
             fd = os.open(f"{self._proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return 0
+            return None
         try:
             _, resident, shared, *_ = os.read(fd, 256).split()
             return (int(resident) - int(shared)) * _PAGE
         except (OSError, ValueError):
-            return 0
+            return None
         finally:
             os.close(fd)
 
@@ -120,11 +117,14 @@ def _age(exact: _Exact) -> int:
     return exact.child.born
 
 
-def _moved(like: _Exact, child: Child, resident: Mapping[int, int]) -> Size:
-    """Return an exact size moved by what anonymous memory has moved since."""
-    (proportional, unique), more = like.size, resident[child.pid] - like.anonymous
-    if child != like.child and like.of_parent > 0:
+def _moved(like: _Exact, child: Child, resident: Mapping[int, int | None]) -> Size | None:
+    """Return an exact size moved by what anonymous memory has moved since; None when that cannot be read."""
+    (proportional, unique), now, of_parent = like.size, resident[child.pid], resident[child.parent]
+    if now is None:
+        return None
+    more = now - like.anonymous
+    if child != like.child and like.of_parent and of_parent is not None:
         # It shares as much more with its parent as that has grown since.
         shared = max(0, like.anonymous - unique)
-        more -= round(shared * (resident[child.parent] / like.of_parent - 1))
+        more -= round(shared * (of_parent / like.of_parent - 1))
     return max(0, proportional + more), max(0, unique + more)
