@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,12 +122,12 @@ def _end_of_generation(leak_bytes: int) -> dict[str, float]:
     }
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that knows the runs app/leaking (twice, once fixed) and app/fixed."""
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve app/leaking (twice, once fixed) and app/fixed from a database of its own; yield the address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "leakline", "serve", "--port", "0"],
-        cwd=tmp_path_factory.mktemp("server"), stdout=subprocess.PIPE, text=True,
+        cwd=folder, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stdout is not None
@@ -141,6 +142,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield address
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that all tests share, and may send runs to."""
+    with serving(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+@pytest.fixture
+def fresh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server whose newest run is app/fixed, whatever other tests have sent."""
+    with serving(tmp_path_factory.mktemp("fresh-server")) as address:
+        yield address
 
 
 def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
