@@ -92,12 +92,18 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """In the same phase, as far as both are known to be in one, and since about the same generation."""
+    """In the same phase, as far as both are known to be in one, and since about the same generation.
+
+    What is known of a start is an interval: after a program that warms up, that of memory is wide.
+    """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
         return False
+    estimate, low, high = a.start
+    if c.growth.start_low <= high and low <= c.growth.start_high:
+        return True
     least, share = _NEAR
-    return abs(c.growth.start - a.start[0]) <= max(least * a.scale.spacing, share * a.window)
+    return abs(c.growth.start - estimate) <= max(least * a.scale.spacing, share * a.window)
 
 
 def _in_step(study: LaneStudy, a: Assessed, c: Candidate, upto: int) -> bool:
