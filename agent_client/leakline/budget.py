@@ -29,14 +29,13 @@ START_CREDIT_SECONDS: Final = 1.25
 # Of it for deep work where the native module does that: as many looks cost less than half.
 NATIVE_DEEP_CREDIT_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.05
-# Deep work is what is not named below; together it may use this part of the budget, and censuses less of it:
-# who holds what rises must be affordable after them.
+# Deep work is all but LIGHT_PARTS; together it may use this part of the budget.
 DEEP_PART: Final = 0.7
-CENSUS_PART: Final = 0.45
 # Deep work for which there is no reason but that time has passed may use this part of the budget.
 ROUTINE_PART: Final = 0.08
-# Looks at a sample of the heap only tell when a census is worth its price; a search must leave room for counting.
-OWN_PARTS: Final = {"sampled": 0.1, "holders": 0.3}
+# Who holds what rises must be affordable after censuses, and counting after searches. Looks at a sample of the heap
+# only tell when a census is worth its price.
+OWN_PARTS: Final = {"census": 0.45, "sampled": 0.1, "holders": 0.3}
 # Light work: the part of the budget that all light work together may have used before this kind stands back.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.5, "manual": 0.5, "finish": 0.5,
@@ -134,8 +133,7 @@ class Governor:
             return False
         if expected > self.room(work):
             return False
-        part = CENSUS_PART if work == "census" else DEEP_PART
-        return self._deep_seconds + expected <= (available - self._saved) * part
+        return self._deep_seconds + expected <= (available - self._saved) * DEEP_PART
 
     @property
     def _routine_room(self) -> float:

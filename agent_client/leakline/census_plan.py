@@ -63,8 +63,10 @@ class CensusPlan:
         governor: Governor,
         blocks: Callable[[], int] = sys.getallocatedblocks,
         is_native: Callable[[], bool] = lambda: False,
+        modules: Callable[[], int] = lambda: len(sys.modules),
     ) -> None:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
+        self._modules, self._loaded = modules, modules()
         # For a program that calls nothing of ours: it is at work while we look, so in slices or not at all.
         self.only_beside = False
         self._objects_per_block = OBJECTS_PER_BLOCK
@@ -115,6 +117,8 @@ class CensusPlan:
         """
         self._ends += 1
         self._since += 1
+        if self._is_loading() and self._since < LONGEST_GAP:
+            return None
         if rising:
             self._gap = min(self._gap, 2)
         elif memory_rises:
@@ -129,6 +133,15 @@ class CensusPlan:
             "census", expected_seconds=expected, routine=not (rising or memory_rises)
         )
         return way if allowed else None
+
+    def _is_loading(self) -> bool:
+        """Return True if a program that calls nothing of ours has loaded modules since the last generation end.
+
+        Then what a census counts is in doubt as soon as it is told. `leakline.init` is called by programs that have
+        loaded most of what they need, and the first generation is set-up there.
+        """
+        before, self._loaded = self._loaded, self._modules()
+        return self.only_beside and self._loaded != before
 
     def begun(self) -> None:
         """A census in slices is under way: the next is not due before its gap has passed."""

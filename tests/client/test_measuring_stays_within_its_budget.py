@@ -245,6 +245,32 @@ def test_the_heap_is_scanned_regularly_while_memory_rises_within_the_budget() ->
             assert late[-1] >= 97
 
 
+def test_a_watched_program_is_not_counted_while_it_loads_modules() -> None:
+    loaded = [100]
+    plan = CensusPlan(
+        Governor(1.0, 1e9, *clocks()), blocks=lambda: 1000, is_native=lambda: True,
+        modules=lambda: loaded[0],
+    )  # fmt: skip
+    plan.only_beside = True
+    taken = []
+    for second in range(40):
+        loaded[0] += second < 25
+        if plan.due(True):
+            plan.begun()
+            plan.taken(500, 0.001, True, "slices")
+            taken.append(second)
+    # Once for a program that never stops loading, and each second from the end of that on.
+    assert taken == [LONGEST_GAP - 1, *range(25, 40)]
+
+
+def test_searches_for_holders_leave_censuses_their_part_of_the_budget() -> None:
+    clock = Clock()
+    governor = Governor(0.01, 1.0, clock, clock)
+    governor.charge("holders", 0.3)
+    assert governor.allows("census", expected_seconds=0.4)
+    assert not governor.allows("census", expected_seconds=0.5)
+
+
 def test_memory_rises_where_its_lows_do_whatever_swings_above_them() -> None:
     def last(readings: list[float]) -> bool:
         memory = RisingMemory()
