@@ -37,8 +37,6 @@ class Ending(Protocol):
 
 # How a run ends that was told to: in a hurry, as the next signal is SIGKILL.
 KILLED: Final = ("terminated", "SIGTERM")
-# Why a run is finished whose program is not: whoever watched it from outside has gone.
-UNWATCHED: Final = "watched no longer; the program was still running"
 
 # As long as an end may take, and a little more.
 FINISH_SECONDS: Final = 3.0

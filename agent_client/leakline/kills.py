@@ -22,6 +22,8 @@ NEARLY_ALL: Final = 0.9
 # Of the machine's memory: the kernel kills while some pages are still kept back.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
+# Why a run is finished whose program is not: whoever watched it from outside has gone.
+UNWATCHED: Final = "watched no longer; the program was still running"
 # Reasons of a run that somebody ended with Ctrl-C.
 INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # The series that are evidence.
@@ -53,6 +55,16 @@ def death_of(state: str, reason: str) -> Death | None:
     if kind == MEMORY:
         return Death(KILLED_FOR_MEMORY, detail.strip(), True)
     return Death(f"Killed by {reason}" if reason else "Killed")
+
+
+def ended_as(state: str, reason: str) -> str:
+    """Return how a run or a process ended, in lower case; its state where no more is known, or it goes on."""
+    if reason == UNWATCHED:
+        return reason
+    if state == "failed" and reason:
+        return f"failed: {reason}"
+    death = death_of(state, reason)
+    return state if death is None else f"{death.how[:1].lower()}{death.how[1:]}"
 
 
 def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:

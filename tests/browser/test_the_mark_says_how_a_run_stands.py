@@ -32,7 +32,7 @@ def mark(page: Page, state: str) -> Locator:
         ("killed", MEMORY, "Killed"),
         ("silent", "", SILENT),
         ("failed", "ValueError", "Failed"),
-        ("terminated", "SIGTERM", "Terminated"),
+        ("terminated", "SIGTERM", "Killed"),
         ("interrupted", "KeyboardInterrupt", "Interrupted"),
         ("finished", "", "Ended"),
     ],
@@ -68,7 +68,7 @@ def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
     expect(mark(page, "live")).to_have_text("Live")
     ends(training, "killed", MEMORY)
     expect(mark(page, "killed")).to_have_text("Killed")
-    expect(page.locator(".facts .state")).to_have_text("killed by memory", timeout=PATIENCE_MS)
+    expect(page.locator(".facts .state")).to_have_text("killed for memory", timeout=PATIENCE_MS)
     # Nobody is there to ask.
     expect(page.locator("[data-ask]")).to_have_count(0)
 
@@ -134,7 +134,7 @@ def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open)
     for told, reason, words in (
         ("silent", "", re.compile("^silent since .*\\d")),
         ("running", "", "running"),
-        ("killed", MEMORY, "killed by memory"),
+        ("killed", MEMORY, "killed for memory"),
     ):
         ends(training, told, reason)
         expect(state).to_have_text(words, timeout=PATIENCE_MS)

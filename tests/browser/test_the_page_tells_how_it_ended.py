@@ -56,7 +56,7 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     )
     ends(training, "killed", "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading")  # fmt: skip
     page = open_page(f"/runs/{run}", width=width, color_scheme=scheme)
-    expect(page.locator(".facts .state")).to_have_text("killed by memory")
+    expect(page.locator(".facts .state")).to_have_text("killed for memory")
     expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
     page.locator("#lines").scroll_into_view_if_needed()
     # The table begins at its end, without a script.
@@ -65,4 +65,4 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     assert "broken" not in page.title()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.goto(f"{training.server}/")
-    expect(page.get_by_text("killed by memory").first).to_be_visible()
+    expect(page.get_by_text("killed for memory").first).to_be_visible()

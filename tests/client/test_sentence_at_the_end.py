@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leakline.kills import death_of, said_at_end
+from leakline.kills import UNWATCHED, death_of, ended_as, said_at_end
 
 READING = "1.90 GiB of its limit of 2.00 GiB at the last reading"
 KILL = f"memory: {READING}"
@@ -59,3 +59,24 @@ def test_what_ctrl_c_ends_was_interrupted_in_every_form() -> None:
     for state in ("interrupted", "killed", "terminated"):
         death = death_of(state, "KeyboardInterrupt")
         assert death is not None and death.how == "Interrupted by Ctrl-C"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        ("running", "", "running"),
+        ("finished", "", "finished"),
+        ("finished", UNWATCHED, "watched no longer; the program was still running"),
+        ("silent", "", "silent"),
+        ("failed", "", "failed"),
+        ("failed", "ValueError", "failed: ValueError"),
+        ("killed", "", "killed"),
+        ("killed", "memory: 9.7 GiB of 10 GiB", "killed for memory"),
+        ("killed", "memory", "killed for memory"),
+        ("killed", "SIGTERM", "killed by SIGTERM"),
+        ("killed", "KeyboardInterrupt", "interrupted by Ctrl-C"),
+        ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
+    ],
+)
+def test_an_end_is_told_in_words(state: str, reason: str, text: str) -> None:
+    assert ended_as(state, reason) == text

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from leakline.endings import UNWATCHED
 from leakline_server.web import ending_view, inventory
 from leakline_server.web.run_view import progress
 
@@ -47,27 +46,6 @@ def snapshot(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "text"),
-    [
-        ("running", "", "running"),
-        ("finished", "", "finished"),
-        ("finished", UNWATCHED, "watched no longer; the program was still running"),
-        ("silent", "", "silent"),
-        ("failed", "", "failed"),
-        ("failed", "ValueError", "failed: ValueError"),
-        ("killed", "", "killed"),
-        ("killed", "memory: 9.7 GiB of 10 GiB", "killed by memory"),
-        ("killed", "memory", "killed by memory"),
-        ("killed", "SIGTERM", "killed by SIGTERM"),
-        ("killed", "KeyboardInterrupt", "interrupted by Ctrl-C"),
-        ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
-    ],
-)
-def test_an_end_is_told_in_words(state: str, reason: str, text: str) -> None:
-    assert ending_view.ending({"state": state, "reason": reason}) == text
-
-
-@pytest.mark.parametrize(
     ("done", "total", "told"),
     [(25, 25, "25 of 25 generations"), (7, 25, "7 of 25 generations"), (1, None, "1 generation")],
 )
@@ -82,13 +60,13 @@ def test_a_killed_run_tells_its_last_reading() -> None:
     section = ending_view.end(a_run(), [snapshot()])
     assert section is not None
     assert section.note == (
-        "Killed by memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
+        "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
         "generation 7: after evaluate, 2.00 s before."
     )
     assert section.table is not None
     (row,) = section.table.rows
     assert [cell.text for cell in row.cells] == [
-        "0", "killed by memory", "2026-01-31 12:10 UTC", "9.70 GiB", "9.80 GiB", "98 %", "not measured",
+        "0", "killed for memory", "2026-01-31 12:10 UTC", "9.70 GiB", "9.80 GiB", "98 %", "not measured",
         "generation 7: after evaluate",
     ]  # fmt: skip
 
@@ -201,7 +179,7 @@ def test_attempts_tell_what_changed_between_them() -> None:
         "running", "bbbbbbbbbb", "–", "3 packages; torch 2.1 → 2.2, new 3 is new, old is gone",
     ]  # fmt: skip
     assert told[2][3:] == [
-        "killed by memory", "aaaaaaaaaa with changes", "python -m train", "3 packages",
+        "killed for memory", "aaaaaaaaaa with changes", "python -m train", "3 packages",
     ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from ..analysis.results import SEVERITY
 from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
 from ..analysis.wording import worded
+from ..kills import ended_as
 from ..report.facts import (
     beside_finding,
     finding_facts,
@@ -93,9 +94,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _whose(run: Mapping[str, Any]) -> str:
-    """``erl-trading/before-fix, killed: SIGTERM``: of which run it is, and how that ended or that it goes on."""
-    reason = "" if run["state"] == "interrupted" else run["reason"]
-    how = f"{run['state']}: {reason}" if reason else run["state"]
+    """``erl-trading/before-fix, killed by SIGTERM``: of which run it is, and how that ended or that it goes on."""
+    how = ended_as(run["state"], run["reason"] or "")
     return plain(f"{run['project']}/{run['name']}, {how}")
 
 

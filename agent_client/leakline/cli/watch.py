@@ -14,8 +14,8 @@ import argparse
 import sys
 
 from ..closing import closing_words
-from ..endings import UNWATCHED
 from ..errors import BadArgument
+from ..kills import UNWATCHED
 from ..watching import Watch, check, wait_for_end
 from .children import ends_by_signals
 from .run import add_run_options, settings_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..endings import UNWATCHED
-from ..kills import INTERRUPTED, killed_for_memory, last_readings
+from ..kills import UNWATCHED, death_of, ended_as, killed_for_memory, last_readings
 from ..snapshot import Batch, ProcessIdentity
 from ..spool import is_live, read_end
 
@@ -35,18 +34,13 @@ class Ending:
 
     @property
     def how(self) -> str:
-        if not self.is_noted:
-            return f"without a word; killed by {self.reason}" if self.reason else "without a word"
-        if self.reason == UNWATCHED:
-            return self.reason
-        if self.state == "failed":
-            return f"failed: {self.reason}" if self.reason else "failed"
         if self.state == "silent":
             return "without a word"
-        if self.state == "terminated" and self.reason in INTERRUPTED:
-            return "interrupted by Ctrl-C"
-        state = "killed" if self.state == "terminated" else self.state
-        return f"{state} by {self.reason}" if self.reason else state
+        death = death_of(self.state, self.reason)
+        how = ended_as(self.state, self.reason)
+        if death is not None and death.detail:
+            how += f", {death.detail}"
+        return how if self.is_noted else f"without a word; {how}"
 
 
 def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> Ending | None:

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from leakline.analysis.results import to_json
 from leakline.analysis.wording import count_of, format_change, seen_of
-from leakline.endings import UNWATCHED
-from leakline.kills import INTERRUPTED, said_at_end
+from leakline.kills import INTERRUPTED, UNWATCHED, said_at_end
 
 from ..store.alerts import Alert, Telling, Told
 from .events import FINISHED, KILLED, OOM_RISK, SILENT

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leakline.accounts import DROPPED, THINNED
-from leakline.endings import UNWATCHED
-from leakline.kills import INTERRUPTED, MEMORY
+from leakline.kills import ended_as
 
 from ..store import ends
 from ..store.runs import unix
@@ -48,24 +47,6 @@ _REASONS: Final = {
     "clock_behind": "The clock of the process was minutes behind: the times of these snapshots were moved by as much.",
     "series_over_limit": "More series than a run may have: their values are missing, the snapshots are there.",
 }  # fmt: skip
-
-
-def ending(run: Json) -> str:
-    """``killed by memory``, ``failed: ValueError``, ``killed by SIGTERM``; the state where there is no more to say.
-
-    Of a run, or of a process with its ``end_state`` and ``end_reason`` under these names.
-    """
-    state, reason = run["state"], run["reason"]
-    if state == "killed" and reason.split(":")[0] == MEMORY:
-        return "killed by memory"
-    # Servers before this one kept what Ctrl-C ended as killed.
-    if state == "interrupted" or (state == "killed" and reason in INTERRUPTED):
-        return "interrupted by Ctrl-C"
-    if state == "killed" and reason:
-        return f"killed by {reason}"
-    if state == "finished" and reason == UNWATCHED:
-        return str(reason)
-    return f"failed: {reason}" if state == "failed" and reason else str(state)
 
 
 def is_over(run: Json) -> bool:
@@ -118,7 +99,7 @@ def _how_known(run: Json) -> str:
 
 def _told(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     """The end in sentences: what happened, and the last readings of the process that ended worst."""
-    said = [_sentence(ending(run))]
+    said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
         # Since when stands in the head of the page, to the second.
         said = ["It stopped sending without saying that it ends."]
@@ -171,7 +152,7 @@ def process_end(process: Json, newest: int) -> Cell:
     state = process["end_state"]
     if state is None:
         return Cell("running") if process["attempt"] >= newest else rated("no end told", "watch")
-    text = ending({"state": state, "reason": process["end_reason"]})
+    text = ended_as(state, process["end_reason"])
     return rated(text, _STATUS[state]) if state in _STATUS else Cell(text)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from leakline.analysis.growth import with_verdict
 from leakline.analysis.results import to_json
+from leakline.kills import ended_as
 from leakline.report.comparison import ComparisonTold, SideTold
 from leakline.report.markdown import Origin, RunTold
 
-from . import ending_view, formats
+from . import formats
 from .derived import Derived
 from .run_charts import in_phase_order
 from .run_view import progress
@@ -26,7 +27,7 @@ def run_told(
         project=run["project"],
         name=run["name"],
         id=run["id"],
-        state=ending_view.ending(run),
+        state=ended_as(run["state"], run["reason"]),
         progress=progress(run),
         started=formats.clock(run["started_at"]),
         verdict=verdict,

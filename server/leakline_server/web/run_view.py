@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from leakline.analysis.promises import GENERATIONS
 from leakline.analysis.units import UNITS_OF_TIME
+from leakline.kills import ended_as
 from leakline.report.facts import NOT_PRIVATE, graph_rates, leading_finding
 
 from ..chart_parts import PRIVATE
@@ -114,7 +115,7 @@ def _head(data: RunData) -> RunHead:
         state=run["state"],
         reason=run["reason"],
         presumed=run["presumed"],
-        ending=ending_view.ending(run),
+        ending=ended_as(run["state"], run["reason"]),
         listens=run["state"] in LISTENING,
         unit=run["unit"],
         progress=progress(run, data.verdict),

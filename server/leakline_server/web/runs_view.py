@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl, quote, urlencode
 
+from leakline.kills import ended_as
+
 from ..store.deleting import Deleted
 from ..store.run_order import LAST_SEEN, ORDERS, By, Order, order_of
 from ..store.runs import DELETED
@@ -21,7 +23,6 @@ from .contexts import (
     RunsPage,
     TagLink,
 )
-from .ending_view import ending
 from .run_view import progress
 from .search_words import joined, parse_query, without, written
 from .sparklines import sparkline
@@ -203,7 +204,7 @@ def _row(run: Json, group: str, shown: Shown) -> RunRow:
         priority=run["priority"] or "",
         sentence=run["summary"] or "Waiting for the first verdict.",
         state=run["state"],
-        ending=ending(run),
+        ending=ended_as(run["state"], run["reason"]),
         tags=tuple(TagLink(tag, _only(shown, written("tag", tag))) for tag in run["tags"]),
         progress=progress(run),
         done=min(run["generations"], run["total"] or 0),

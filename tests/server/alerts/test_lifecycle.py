@@ -14,7 +14,7 @@ from leakline.analysis.results import (
     OomForecast,
     Verdict,
 )
-from leakline.endings import UNWATCHED
+from leakline.kills import UNWATCHED
 from leakline_server.alerts.lifecycle import (
     DAY_SECONDS,
     OomTold,
