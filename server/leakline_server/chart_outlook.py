@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leakline.analysis.results import Books
+from leakline.analysis.results import Books, OomForecast, to_json
 from leakline.analysis.units import UNITS_OF_TIME
 
 from .chart_parts import PRIVATE, Axis, Band, Cone, Level, Points
@@ -71,17 +71,19 @@ def forecast(
     one = one_unit(verdict, axis)
     if verdict is None or last is None or one is None:
         return None, ()
-    limit = verdict["oom"]["limit_bytes"]
-    label = f"limit ({_limit_word(verdict['oom']['limit_source'])})"
+    # The end of a device's memory is no line among the memory of the process.
+    oom = verdict["oom"] if verdict["oom"]["limit_source"] != "device" else to_json(OomForecast())
+    limit = oom["limit_bytes"]
+    label = f"limit ({limit_word(oom['limit_source'])})"
     leaking = verdict["status"] in ("watch", "suspected", "confirmed")
     if not growth or not leaking or growth["estimate"] <= 0:
         near = limit is not None and last[1] >= 0.6 * limit
         return None, ((Level(limit, label),) if near and limit else ())
     seen = last[0] - first_x
     end = last[0] + max(2.0 * one, HORIZON * seen)
-    full = verdict["oom"]["generation"]
+    full = oom["generation"]
     is_near = full and full["estimate"] * one - last[0] <= max(2.0 * one, seen)
-    if full and (is_near or verdict["oom"]["risk"] != "none"):
+    if full and (is_near or oom["risk"] != "none"):
         end = max(end, full["estimate"] * one + 0.05 * seen)
     per_x = {side: growth[side] / one for side in ("low", "estimate", "high")}
     cone = _cone(last, per_x, end, limit or 0)
@@ -102,8 +104,8 @@ def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, li
     )  # fmt: skip
 
 
-def _limit_word(source: str | None) -> str:
-    return {"cgroup": "container", "system": "machine", "user": "set by you"}.get(
+def limit_word(source: str | None) -> str:
+    return {"cgroup": "container", "system": "machine", "user": "set by you", "device": "device"}.get(
         source or "", "unknown"
     )
 

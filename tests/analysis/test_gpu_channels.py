@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -34,7 +35,8 @@ def judged(device: Device, training: Training | None = None) -> Verdict:
         return replace(snapshot, samples={**snapshot.samples, **samples})
 
     batches = [Batch(b.process, tuple(map(told, b.snapshots))) for b in training.batches()]
-    return examine(history_from_batches(training.header(), batches))
+    history = history_from_batches(training.header(), batches)
+    return examine(replace(history, limit_bytes=training.limit_bytes))
 
 
 def torch_device(
@@ -215,3 +217,61 @@ def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
     )
     assert spare.scale((), 3, 10.0).ends_near_limit(0.1)
     assert not replace(spare, beside=()).scale((), 3, 10.0).ends_near_limit(0.1)
+
+
+@pytest.mark.parametrize("leaking", ["tensors", "fragments", "another library"])
+def test_a_device_that_fills_up_is_when_the_run_dies(leaking: str) -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        grown = growing(GIB, g, is_over)
+        if leaking == "tensors":
+            return torch_device(10 * GIB + grown, 12 * GIB + grown, GIB)
+        if leaking == "fragments":
+            return torch_device(10 * GIB, 12 * GIB + grown, GIB + grown)
+        return torch_device(10 * GIB, 12 * GIB, GIB, outside=GIB + grown)
+
+    oom = judged(device).oom
+    assert (oom.limit_source, oom.limit_bytes, oom.risk) == ("device", TOTAL, "high")
+    # 80 GiB, less 13 GiB at the beginning.
+    assert oom.generation is not None and abs(oom.generation.estimate - 66) < 3
+    assert oom.sentence.startswith("OOM on GPU 0 near generation 6")
+
+
+def test_a_device_that_lasts_to_the_planned_end_is_told_as_that() -> None:
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 2, g, is_over)] * 2, 0),
+        Training(generations=40, total=50),
+    )
+    assert verdict.oom.risk == "none"
+    assert re.fullmatch(
+        r"not before the planned end \(3\d\.\d\d GiB of 80\.00 GiB on GPU 0 by then\)",
+        verdict.oom.sentence,
+    ), verdict.oom.sentence
+
+
+def test_a_leak_that_fills_the_device_before_the_planned_end_is_critical() -> None:
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 4, g, is_over)] * 2, 0),
+        Training(generations=40, total=1_000),
+    )
+    assert [f.priority for f in of_devices(verdict)] == ["critical"]
+    assert verdict.oom.sentence.startswith("OOM on GPU 0 near generation 2")
+
+
+def test_memory_that_ends_before_the_device_is_told() -> None:
+    leak = Leak(TRAIN, GIB, {})
+    training = Training(generations=40, total=1_000, leaks=(leak,), limit_bytes=200 * GIB)
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(0.1 * GIB, g, is_over)] * 2, 0),
+        training,
+    )
+    assert verdict.oom.limit_source == "user"
+    assert verdict.oom.sentence.startswith("OOM near generation 19")
+
+
+def test_a_device_that_fills_and_stays_is_no_end() -> None:
+    for device in (
+        lambda g, _: torch_device(10 * GIB + GIB * min(g, 8), 12 * GIB + GIB * min(g, 8), 0),
+        lambda g, _: torch_device(10 * GIB, 70 * GIB, 0),
+        lambda g, _: torch_device(10 * GIB, 12 * GIB + GIB * (g % 3), 0),
+    ):
+        assert judged(device).oom.limit_source != "device"

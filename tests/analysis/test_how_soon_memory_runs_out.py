@@ -21,6 +21,7 @@ from leakline.analysis.forecast import (
     _peak_over_floor,
     _risk,
     _seconds_each,
+    _used_by_the_end,
     forecast,
     generations_left,
     memory_lasts,
@@ -347,8 +348,9 @@ def told(
     """Of a run that is at generation 19, the tenth it has lived."""
     run = study([0.0] * 10, generations=range(10, 20), planned=planned)
     growth = _Growth(rate(5), sure=sure)
-    limit = Limit(1_000, "user")
-    return _oom([(run, moment(10))], limit, QUIET, growth, left, (left, soonest, latest))
+    known = (run, moment(10))
+    used = _used_by_the_end([known], Limit(1_000, "user"), growth)
+    return _oom(known, QUIET, growth, left, (left, soonest, latest), used)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,12 @@ def _read(lane: Lane, *series: str) -> tuple[int, ...]:
     )
 
 
+def device_of(series: str) -> str:
+    """Return how people call the device of a series: ``GPU 0``."""
+    index = series.split(".")[1]
+    return f"GPU {index}" if index.isdigit() else "the GPU"
+
+
 def last_read(read: Sequence[int], upto: int) -> int:
     """Return how many of the first ``upto`` generations there are up to the last one read; all where none was."""
     at = bisect_left(read, upto)

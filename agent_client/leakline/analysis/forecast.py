@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,12 +11,19 @@ from statistics import median
 from typing import Final
 
 from .attempts import Told
-from .channels import CHILDREN, SHARED
+from .channels import CHILDREN, SHARED, Channel, device_of
 from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing
 from .limits import Limit, newest
-from .outlook import Outlook, generations_to, level_of, outlook_of, shared_now
-from .priority import Ahead
+from .outlook import (
+    Outlook,
+    generations_to,
+    level_of,
+    outlook_of,
+    outlook_of_channel,
+    shared_now,
+)
+from .priority import OF_DEVICES, Ahead
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
 from .study import PRIVATE, LaneStudy, Moment
@@ -53,6 +61,10 @@ class _Growth:
     sure: bool = False
     confirmed: bool = False
 
+    def after(self, generations: float) -> float:
+        """Return the bytes that so many generations add."""
+        return self.rate.estimate * generations + self.gains * generations * generations / 2
+
 
 def unread(*, ended: bool) -> OomForecast:
     """Return the forecast of a run whose memory was not read."""
@@ -60,7 +72,7 @@ def unread(*, ended: bool) -> OomForecast:
 
 
 def forecast(told: Sequence[Told]) -> OomForecast:
-    """Return the forecast of a run; processes under one limit are added up.
+    """Return the forecast of the memory of a run without its devices; processes under one limit are added up.
 
     The growth of the active findings is carried on, as far as the plan or the memory lasts. A rise that matters
     but that no finding rests on yet is followed only for a while.
@@ -83,7 +95,56 @@ def forecast(told: Sequence[Told]) -> OomForecast:
         if seen < MIN_GENERATIONS:
             return replace(quiet, sentence=_not_known(history))
         return replace(quiet, sentence="not in sight")
-    return _oom(known, limit, quiet, growth, ends[0], ends)
+    return _oom(
+        known[0], quiet, growth, ends[0], ends, _used_by_the_end(known, limit, growth),
+    )  # fmt: skip
+
+
+def with_devices(memory: OomForecast, told: Sequence[Told]) -> OomForecast:
+    """Return the forecast of what ends first: the memory of the processes, or that of a device."""
+    devices = [found for each in told for found in _of_devices(*each)]
+
+    def end(oom: OomForecast) -> float:
+        return math.inf if oom.generation is None else oom.generation.estimate
+
+    return min((memory, *devices), key=end)
+
+
+def _of_devices(
+    study: LaneStudy, moment: Moment, standings: Sequence[Standing]
+) -> Iterator[OomForecast]:
+    """Yield the end of each device whose memory grows by a finding of this process."""
+    active = {each.assessed.channel: each for each in standings if each.status in ACTIVE}
+    growing: dict[str, list[Channel]] = {}
+    for channel in study.channels:
+        if channel.name in active and channel.limit_bytes and channel.kind in OF_DEVICES:
+            growing.setdefault(device_of(channel.name), []).append(channel)
+    for device, channels in growing.items():
+        standing = [active[channel.name] for channel in channels]
+        outlooks = [outlook_of_channel(study, each, moment.upto) for each in channels]
+        rates = [_carried_on(o, _rate(s)) for o, s in zip(outlooks, standing, strict=True)]
+        growth = _Growth(
+            _total(rates), sum(o.gains for o in outlooks), sure=True,
+            confirmed=any(each.status == "confirmed" for each in standing),
+        )  # fmt: skip
+        limit = max(channel.limit_bytes or 0.0 for channel in channels)
+        used = _used_on_device(study, channels, moment.upto)
+        # What torch has reserved beside its tensors is what a generation needs at its peak: it is not free.
+        headroom = limit - used - sum(o.over for o in outlooks)
+        ends = _ends_of(headroom, Z_90 * sum(o.spread for o in outlooks), growth.rate, growth.gains)
+        if ends[0] is not None:
+            quiet = OomForecast("none", int(limit), "device", planned=study.history.total)
+            by_the_end = used + growth.after(study.remaining(moment.upto) or 0.0)
+            yield _oom((study, moment), quiet, growth, ends[0], ends, by_the_end, device)
+
+
+def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) -> float:
+    """Bytes in use on a device, by everybody if that was read."""
+    used = newest(study.lane, f"gpu.{channels[0].name.split('.')[1]}.used_bytes")
+    if used is not None:
+        return used
+    at = {each: each.stands(upto) - 1 for each in channels}
+    return max(c.values[i] + (c.beside[i] if c.beside else 0.0) for c, i in at.items())
 
 
 def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
@@ -134,15 +195,18 @@ def _growth_of(told: Sequence[Told]) -> _Growth:
             shared, *(_rate(each) for each in active if each.assessed.channel == SHARED), 0.0
         )
     active = [each for _, _, standings in told for each in standings if each.status in ACTIVE]
-    rate = Slope(
-        sum(r.estimate for r in rates) + shared, sum(r.low for r in rates) + shared,
-        sum(r.high for r in rates) + shared, min((r.points for r in rates), default=0),
-    )  # fmt: skip
     return _Growth(
-        rate, gains,
+        _total(rates, shared), gains,
         shared_bytes=max(shared_now(s, m.upto) for s, m, _ in told) if shared else 0.0,
         sure=bool(active),
         confirmed=any(each.status == "confirmed" for each in active),
+    )  # fmt: skip
+
+
+def _total(rates: Sequence[Slope], shared: float = 0.0) -> Slope:
+    return Slope(
+        sum(r.estimate for r in rates) + shared, sum(r.low for r in rates) + shared,
+        sum(r.high for r in rates) + shared, min((r.points for r in rates), default=0),
     )  # fmt: skip
 
 
@@ -176,6 +240,13 @@ def _ends(
     filling = [
         (b.remaining_bytes(m.upto), b.fill_rate(m.upto)) for s, m in known for b in s.facts.bounded
     ]
+    return _ends_of(headroom, scatter, rate, gains, filling)
+
+
+def _ends_of(
+    headroom: float, scatter: float, rate: Slope | Interval, gains: float,
+    filling: Sequence[tuple[float, float]] = (),
+) -> Ends:  # fmt: skip
     low, high = widened(rate)
     return (
         generations_left(headroom, rate.estimate, filling, gains),
@@ -185,15 +256,19 @@ def _ends(
 
 
 def _oom(
-    known: Sequence[Known],
-    limit: Limit,
+    known: Known,
     quiet: OomForecast,
     growth: _Growth,
     left: float,
     ends: Ends,
+    by_the_end: float,
+    device: str = "",
 ) -> OomForecast:
-    """Return where memory runs out in ``left`` generations, with the risk and the sentence."""
-    study, moment = known[0]
+    """Return where memory runs out in ``left`` generations, with the risk and the sentence.
+
+    ``by_the_end``: bytes in use at the planned end. ``device``: whose memory it is, empty of that of processes.
+    """
+    study, moment = known
     history = study.history
     now = float(study.lane.generations[moment.upto - 1])
     lived = now - study.lane.generations[0] + 1
@@ -216,11 +291,12 @@ def _oom(
         at=at,
     )  # fmt: skip
     if planned is not None and soonest > planned:
-        used = limit.bytes - _left_after(known, limit, growth, planned)
-        return replace(found, sentence=_safe(used, limit))
-    if planned is None and seconds is not None and seconds * soonest > _YEAR_SECONDS:
-        return replace(found, sentence="not within a year at this rate")
-    return replace(found, sentence=oom_sentence(found, history.unit, history.ended))
+        sentence = _safe(by_the_end, quiet.limit_bytes or 0, device)
+    elif planned is None and seconds is not None and seconds * soonest > _YEAR_SECONDS:
+        sentence = "not within a year at this rate"
+    else:
+        sentence = oom_sentence(found, history.unit, history.ended, device)
+    return replace(found, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +335,11 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
     return "low" if near else "none"
 
 
-def oom_sentence(oom: OomForecast, unit: str, ended: bool) -> str:
-    """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``."""
+def oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
+    """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
+
+    ``device``: that runs out of memory, such as ``GPU 0``; empty of the memory of the process.
+    """
     if oom.generation is None:
         return oom.sentence
     estimate, low, high = (
@@ -273,7 +352,8 @@ def oom_sentence(oom: OomForecast, unit: str, ended: bool) -> str:
     interval = "" if low == high else f" ({low} to {high})"
     was = "was forecast " if ended else ""
     date = f", about {_minute(oom.at.estimate)}" if oom.at is not None and not ended else ""
-    return f"OOM {was}near {unit} {estimate}{plan} at this rate{interval}{date}"
+    where = f"on {device} " if device else ""
+    return f"OOM {where}{was}near {unit} {estimate}{plan} at this rate{interval}{date}"
 
 
 def _minute(iso: str) -> str:
@@ -281,10 +361,9 @@ def _minute(iso: str) -> str:
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
-def _safe(used: float, limit: Limit) -> str:
-    return (
-        f"not before the planned end ({format_bytes(used)} of {format_bytes(limit.bytes)} by then)"
-    )
+def _safe(used: float, limit_bytes: float, device: str = "") -> str:
+    where = f" on {device}" if device else ""
+    return f"not before the planned end ({format_bytes(used)} of {format_bytes(limit_bytes)}{where} by then)"
 
 
 def _not_known(history: RunHistory, why: str = "") -> str:
@@ -293,8 +372,10 @@ def _not_known(history: RunHistory, why: str = "") -> str:
     return f"not known: {reason}" if history.ended else "not known yet"
 
 
-def _left_after(known: Sequence[Known], limit: Limit, growth: _Growth, generations: float) -> float:
-    """Return the bytes that are still free after so many generations at the expected rate."""
+def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> float:
+    """Return the bytes in use at the planned end, at the expected rate; those of now without a plan."""
+    study, moment = known[0]
+    generations = study.remaining(moment.upto) or 0.0
     outlooks = [outlook_of(s, m.upto) for s, m in known]
     headroom = _headroom(known, limit, growth.shared_bytes) - sum(o.over for o in outlooks)
     filled = sum(
@@ -302,8 +383,7 @@ def _left_after(known: Sequence[Known], limit: Limit, growth: _Growth, generatio
         for s, m in known
         for b in s.facts.bounded
     )
-    rise = growth.rate.estimate * generations + growth.gains * generations * generations / 2
-    return max(0.0, headroom - rise - filled)
+    return min(limit.bytes, limit.bytes - headroom + growth.after(generations) + filled)
 
 
 def generations_left(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .channels import SHARED, Channel
-from .onset import bend_of
+from .onset import Start, bend_of
 from .study import LaneStudy
 from .trend import NO_GROWTH, Slope, floor_slope, robust_spread
 
@@ -57,9 +57,22 @@ def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
     for channel in beside:
         y = [a + b for a, b in zip(y, channel.values, strict=False)]
     bend = bend_of(study.lane, y, upto) if beside else study.bend(upto)
+    return _of_growth(*_since(bend, x, y))
+
+
+def outlook_of_channel(study: LaneStudy, channel: Channel, upto: int) -> Outlook:
+    """How a memory of its own goes on, such as that of a device."""
+    at = channel.stands(upto)
+    x, y = [float(g) for g in study.lane.generations[:at]], channel.values[:at]
+    return _of_growth(*_since(bend_of(study.lane, y, at), x, y))
+
+
+def _since(
+    bend: Start | None, x: Sequence[float], y: Sequence[float]
+) -> tuple[Sequence[float], Sequence[float]]:
     first = 0 if bend is None else next((i for i, a in enumerate(x) if a >= bend[0] - 1), 0)
-    first = min(first, max(0, upto - _MIN_POINTS))
-    return _of_growth(x[first:], y[first:])
+    first = min(first, max(0, len(x) - _MIN_POINTS))
+    return x[first:], y[first:]
 
 
 def shared_now(study: LaneStudy, upto: int) -> float:

@@ -10,8 +10,8 @@ from .results import Finding, Interval
 
 Priority = Literal["critical", "major", "minor"]
 
-# Memory that the limit of the forecast does not count.
-_ELSEWHERE: Final = ("gpu", "gpu_fragmentation")
+# Findings about memory of devices, which has limits of its own.
+OF_DEVICES: Final = ("gpu", "gpu_fragmentation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,29 @@ def one_worse(grade: Priority) -> Priority:
 
 
 def raised(
-    findings: Sequence[Finding], ahead: Ahead | None, limits: Priorities = DEFAULTS
+    findings: Sequence[Finding],
+    ahead: Ahead | None,
+    on_device: Ahead | None = None,
+    limits: Priorities = DEFAULTS,
 ) -> list[Finding]:
-    """Return the findings with the class that the time to the end of memory gives, where that is a higher one."""
-    if ahead is None:
-        return list(findings)
+    """Return the findings with the class that the time to the end of memory gives, where that is a higher one.
+
+    ``on_device``: until the memory of a device runs out.
+    """
     order = get_args(Priority)
-    return [
-        replace(each, priority=min(each.priority, by_limit(each, ahead, limits), key=order.index))
-        for each in findings
-    ]
+    found = []
+    for each in findings:
+        until = on_device if each.kind in OF_DEVICES else ahead
+        if until is not None:
+            grade = min(each.priority, by_limit(each, until, limits), key=order.index)
+            each = replace(each, priority=grade)
+        found.append(each)
+    return found
 
 
 def by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
     """Rate what a finding has taken and takes until the end by its share of the limit."""
-    if finding.kind in _ELSEWHERE or finding.status not in ("watch", "suspected", "confirmed"):
+    if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"
     start: Interval | None = finding.started_at_generation
     since = max(0.0, ahead.now - start.estimate) if start else 0.0

@@ -134,13 +134,14 @@ class Moment:
 class OomForecast:
     """When memory runs out, as far ahead as the growth that the verdict rests on leads.
 
+    Of the memory of a device (``limit_source``), where that ends before the memory of the process.
     ``generation`` and ``at`` are None where nothing grows towards the limit. ``planned``: how many generations the run
     has declared. ``sentence`` is the forecast in the words that every page, message and command shows.
     """
 
     risk: Risk = "none"
     limit_bytes: int | None = None
-    limit_source: Literal["cgroup", "system", "user"] | None = None
+    limit_source: Literal["cgroup", "system", "user", "device"] | None = None
     generation: Interval | None = None
     at: Moment | None = None
     planned: int | None = None

@@ -17,7 +17,7 @@ from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
-from .forecast import ahead, forecast, unread
+from .forecast import ahead, forecast, unread, with_devices
 from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
@@ -120,8 +120,12 @@ def _verdict(
     told = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]
     findings = located(_findings(said, len(told) > 1, priorities), history)
-    oom = forecast(told)
-    findings = raised(findings, ahead(told, oom, priorities.hours), priorities)
+    memory = forecast(told)
+    oom = with_devices(memory, told)
+    findings = raised(
+        findings, ahead(told, memory, priorities.hours),
+        ahead(told, oom, priorities.hours) if oom.limit_source == "device" else None, priorities,
+    )  # fmt: skip
     moments = [m for _, m, _ in told]
     growth = _growth(moments)
     status = _status(findings, told, generations)

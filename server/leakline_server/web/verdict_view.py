@@ -21,6 +21,7 @@ from leakline.report.facts import (
 )
 from leakline.report.facts import leading_finding as leading_finding
 
+from ..chart_outlook import limit_word
 from ..requests import SEARCHED
 from . import formats
 from .contexts import Cell, FindingView, Status, SuspectView, Tile, VerdictView
@@ -279,7 +280,7 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     # On a line of its own it needs no brackets.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
-    against = f"limit {formats.size(limit)} ({_source_word(oom['limit_source'])})" if limit else ""
+    against = f"limit {formats.size(limit)} ({limit_word(oom['limit_source'])})" if limit else ""
     return Tile(
         "FORECAST",
         capital(value),
@@ -292,12 +293,6 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
 def forecast_text(oom: Json | None, unit: str) -> str:
     """Return the sentence of the analysis, for the list of runs."""
     return forecast_sentence(oom or _NO_FORECAST, unit)
-
-
-def _source_word(source: str | None) -> str:
-    return {"cgroup": "container", "system": "machine", "user": "set by you"}.get(
-        source or "", "unknown"
-    )
 
 
 def _rate_text(growth: Json | None) -> str:
