@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice, pairwise
 from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
@@ -48,6 +49,8 @@ GROWTHS: Final = "growths"
 _AS_MANY: Final = 0.3
 # Readings of the length of a container that say whether it grows.
 _MIN_LENGTHS: Final = 3
+# Readings of the number of a type and of its bytes that say whether its objects grow larger.
+_SIZES_COMPARED: Final = 3
 
 
 class Facts:
@@ -83,6 +86,8 @@ class Facts:
         best: dict[str, str] = {}
         for name, paths in found.newest.items():
             lasting = found.newest_kept.get(name, {}) if name in passing else paths
+            if self._grow_larger(name):
+                lasting = found.newest_unsized.get(name, lasting)
             known = [path for path in lasting if self._holds_more(found, name, path, growing)]
             if known:
                 best[name] = _best_of({path: lasting[path] for path in known}, growing)
@@ -93,9 +98,12 @@ class Facts:
 
         The length of the container they lie in says it best. Without one, it must hold a real share of what the type
         gained between two searches, or until the only one: of what is made anew again and again, a few are held at
-        any moment. Searches of several processes that count the type are mixed: they say nothing of each.
+        any moment. Searches of several processes that count the type are mixed: they say nothing of each. Objects
+        that grow larger are as many as before, and so are the items of what holds them.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
+            return True
+        if self._grow_larger(name):
             return True
         container, item, _ = path.rpartition("[*]")
         series = f"container.{container}.length"
@@ -134,6 +142,19 @@ class Facts:
             seen = max(seen, upto)
             found.append(newest)
         return found
+
+    def _grow_larger(self, name: str) -> bool:
+        """Return True if the bytes of a type rose with each of its last readings, while its number did not."""
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        sizes = self.lane.series.get(f"type.{name}.bytes", ())
+        newest = zip(reversed(counted), reversed(sizes), strict=False)
+        read = islice(
+            ((n, b) for n, b in newest if n is not None and b is not None), _SIZES_COMPARED
+        )
+        steps = [*pairwise(read)]
+        return len(steps) == _SIZES_COMPARED - 1 and all(
+            more <= known and larger > size for (more, larger), (known, size) in steps
+        )
 
     def _least_count(self, name: str) -> float | None:
         counts = self.lane.series.get(f"type.{name}.count", ())
