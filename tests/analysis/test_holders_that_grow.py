@@ -110,6 +110,20 @@ def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None
     assert Facts(history, lane_of(history)).holders == {"numpy.ndarray": "app.Dataset.rows"}
 
 
+@pytest.mark.parametrize(("each", "holder"), [(104, None), (20 * 2**20, "numpy.ma.masked")])
+def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
+    each: int, holder: str | None
+) -> None:
+    """A census in slices gives their bytes alone: their number is the one counted before."""
+    series: dict[str, Sequence[Value]] = {
+        "type.numpy.ndarray.count": [None, 2, *[None] * 10],
+        "type.numpy.ndarray.bytes": [g * 2**22 if g in (1, 3, 8, 10) else None for g in range(12)],
+    }
+    holders = (Holder(11, "numpy.ndarray", "numpy.ma.masked", 1, each),)
+    history = ends_history(series, holders=holders)
+    assert Facts(history, lane_of(history)).holders.get("numpy.ndarray") == holder
+
+
 def test_counts_are_those_of_the_newest_reading_before_each_search() -> None:
     history = ends_history({ENV: [None, 4, None, None, 7, None]})
     found = Facts(history, lane_of(history))._counts_at("app.Env", [0, 1, 2, 3, 4, 9])

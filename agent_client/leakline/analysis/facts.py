@@ -19,7 +19,7 @@ from .contracts import (
     find_violation,
     types_of,
 )
-from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
+from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, grow_larger, may_grow
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSORS as JS_TENSORS
@@ -87,7 +87,7 @@ class Facts:
         for name, paths in found.newest.items():
             lasting = found.newest_kept.get(name, {}) if name in passing else paths
             if self._grow_larger(name):
-                lasting = found.newest_unsized.get(name, lasting)
+                lasting = self._largest(found, name, lasting)
             known = [path for path in lasting if self._holds_more(found, name, path, growing)]
             if known:
                 best[name] = _best_of({path: lasting[path] for path in known}, growing)
@@ -143,18 +143,37 @@ class Facts:
             found.append(newest)
         return found
 
+    def _largest(self, found: Holders, name: str, paths: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the paths to the largest object of a type whose objects grow larger; of a sample of all, if it has
+        most of their bytes.
+        """
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        count = next((n for n in reversed(counted) if n is not None), 0)
+        sampled = count * found.bytes_each.get(name, 0) >= _MOST_OF_A_RISE * self._sizes(name)[0][1]
+        return found.newest_unsized.get(name, paths if sampled else {})
+
     def _grow_larger(self, name: str) -> bool:
-        """Return True if the bytes of a type rose with each of its last readings, while its number did not."""
+        """Return True if the bytes of a type rose with each of their last readings, while its number hardly did."""
+        steps = [*pairwise(self._sizes(name))]
+        return len(steps) == _SIZES_COMPARED - 1 and all(
+            now[1] > before[1] and grow_larger(before, now) for now, before in steps
+        )
+
+    def _sizes(self, name: str) -> list[tuple[float, float]]:
+        """Return the last readings of the bytes of a type, newest first, each with its number as known by then."""
         counted = self.lane.series.get(f"type.{name}.count", ())
         sizes = self.lane.series.get(f"type.{name}.bytes", ())
-        newest = zip(reversed(counted), reversed(sizes), strict=False)
-        read = islice(
-            ((n, b) for n, b in newest if n is not None and b is not None), _SIZES_COMPARED
+        rows = islice(
+            (i for i in reversed(range(len(sizes))) if sizes[i] is not None), _SIZES_COMPARED
         )
-        steps = [*pairwise(read)]
-        return len(steps) == _SIZES_COMPARED - 1 and all(
-            more <= known and larger > size for (more, larger), (known, size) in steps
-        )
+        found = []
+        for row in rows:
+            counts = (counted[i] for i in range(min(row, len(counted) - 1), -1, -1))
+            count = next((n for n in counts if n is not None), None)
+            size = sizes[row]
+            if count is not None and size is not None:
+                found.append((float(count), float(size)))
+        return found
 
     def _least_count(self, name: str) -> float | None:
         counts = self.lane.series.get(f"type.{name}.count", ())
