@@ -47,11 +47,13 @@ SEARCH_AGAIN_AFTER: Final = 8
 # Bytes that a type must gain from census to census, and how often in a row, to be searched for what grows larger.
 GROWS_LARGER_BYTES: Final = 1 << 20
 GROWS_LARGER_TIMES: Final = 2
+# The part of the rise of their bytes by which their number may rise: of thousands of strings a few come and go.
+FEW_MORE: Final = 0.1
 
 
 @dataclass(slots=True)
 class Size:
-    """Bytes of a type at the newest census, and in how many in a row those rose while their number did not."""
+    """Bytes of a type at the newest census, and in how many in a row those rose while their number hardly did."""
 
     count: int
     bytes: int
@@ -145,7 +147,8 @@ class TypeGrowth:
             if size is None or name not in can_grow:
                 continue
             known = self._sizes.setdefault(name, Size(count, size))
-            grows = size - known.bytes >= GROWS_LARGER_BYTES and count <= known.count
+            few = known.count * FEW_MORE * (size - known.bytes) / max(known.bytes, 1)
+            grows = size - known.bytes >= GROWS_LARGER_BYTES and count - known.count <= few
             known.times = known.times + 1 if grows else 0
             known.count, known.bytes = count, size
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builder import BASELINE, MIB, TRAIN, Leak, Training, curve, history_of
 
 from leakline.analysis import examine
+from leakline.analysis.attribution import brings_some
+from leakline.analysis.candidates import Candidate
 from leakline.analysis.results import Verdict
 from leakline.snapshot import Holder
+
+from .pieces import EVOLVE, candidate, growing
 
 # The list is 500 bytes longer for each file.
 FILES = {
@@ -124,6 +130,41 @@ def test_handles_of_any_library_stand_for_the_memory_behind_them(name: str) -> N
         ("type", name), ("holder", "app.opening[*]"), ("container", "app.opening"),
     ]  # fmt: skip
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.1)
+
+
+def test_a_container_of_the_program_goes_before_the_books_of_a_library() -> None:
+    """A worker comes with each fold, and multiprocessing keeps a set of all of them."""
+    name = "multiprocessing.context.ForkProcess"
+    counts = {name: 1.0, "container.app.Folds.workers.length": 1.0}
+    holder = Holder(0, name, "multiprocessing.process._children[*]", 30)
+    finding = with_holder(counts, holder).findings[0]
+    assert [(s.role, s.name) for s in finding.suspects] == [
+        ("type", name), ("container", "app.Folds.workers"), ("holder", "multiprocessing.process._children[*]"),
+    ]  # fmt: skip
+    assert "app.Folds.workers keeps ForkProcess alive" in " ".join(finding.advice)
+
+
+WORKERS = candidate("multiprocessing.context.ForkProcess", "library", slope=2.0)
+
+
+@pytest.mark.parametrize(
+    ("container", "owner", "is_told"),
+    [
+        (candidate("app.pools", "container"), WORKERS, True),
+        (candidate("app.pools", "container"), replace(WORKERS, holder="threading._active"), True),
+        # Each is known to be held elsewhere in the program.
+        (candidate("app.pools", "container"), replace(WORKERS, holder="app.workers[*]"), False),
+        (candidate("threading._active", "container"), WORKERS, False),
+        (candidate("app.losses", "container", slope=1.5), WORKERS, False),
+        (candidate("app.losses", "container", slope=50.0), WORKERS, False),
+        (candidate("app.losses", "container", place=EVOLVE), WORKERS, False),
+        (candidate("app.losses", "container", growth=growing(pattern="irregular")), WORKERS, False),
+    ],
+)
+def test_a_container_whose_entries_come_with_several_objects_keeps_them(
+    container: Candidate, owner: Candidate, is_told: bool
+) -> None:
+    assert brings_some(container, owner) is is_told
 
 
 def test_records_and_numbers_that_are_kept_beside_it_are_not_blamed() -> None:

@@ -83,6 +83,47 @@ def test_searches_of_several_processes_are_not_compared() -> None:
     assert Facts(both, lanes_of(both)[0]).holders == {"app.Env": "app.kept"}
 
 
+@pytest.mark.parametrize(("counts", "holder"), [(9, "app.Cache.keys[*]"), (None, None)])
+def test_a_list_of_as_many_tensors_that_grow_larger_is_a_holder(
+    counts: int | None, holder: str | None
+) -> None:
+    """Tensors that are made anew, more of them each time, are not held by a list of four."""
+    series: dict[str, Sequence[Value]] = {
+        "type.torch.Tensor.count": [9 + 3 * g if counts is None else counts for g in range(20)],
+        "type.torch.Tensor.bytes": [g * 2**22 if g % 4 == 2 else None for g in range(20)],
+        "container.app.Cache.keys.length": [None] * 10 + [4] * 10,
+    }
+    history = ends_history(series, holders=(Holder(11, "torch.Tensor", "app.Cache.keys[*]", 1),))
+    assert Facts(history, lane_of(history)).holders.get("torch.Tensor") == holder
+
+
+def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None:
+    series: dict[str, Sequence[Value]] = {
+        "type.numpy.ndarray.count": [6] * 20,
+        "type.numpy.ndarray.bytes": [g * 2**22 for g in range(20)],
+    }
+    holders = (
+        Holder(11, "numpy.ndarray", "app.Dataset.rows", 1),
+        Holder(13, "numpy.ndarray", "app.Network.first", 3, bytes_each=2_837),
+    )
+    history = ends_history(series, holders=holders)
+    assert Facts(history, lane_of(history)).holders == {"numpy.ndarray": "app.Dataset.rows"}
+
+
+@pytest.mark.parametrize(("each", "holder"), [(104, None), (20 * 2**20, "numpy.ma.masked")])
+def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
+    each: int, holder: str | None
+) -> None:
+    """A census in slices gives their bytes alone: their number is the one counted before."""
+    series: dict[str, Sequence[Value]] = {
+        "type.numpy.ndarray.count": [None, 2, *[None] * 10],
+        "type.numpy.ndarray.bytes": [g * 2**22 if g in (1, 3, 8, 10) else None for g in range(12)],
+    }
+    holders = (Holder(11, "numpy.ndarray", "numpy.ma.masked", 1, each),)
+    history = ends_history(series, holders=holders)
+    assert Facts(history, lane_of(history)).holders.get("numpy.ndarray") == holder
+
+
 def test_counts_are_those_of_the_newest_reading_before_each_search() -> None:
     history = ends_history({ENV: [None, 4, None, None, 7, None]})
     found = Facts(history, lane_of(history))._counts_at("app.Env", [0, 1, 2, 3, 4, 9])

@@ -24,12 +24,23 @@ def table(each: int = MB, *, per_second: int = 5, at: tuple[int, ...] = CENSUSES
     return {second: (per_second * second, per_second * second * each) for second in at}
 
 
-def found(types: Mapping[str, Table], bytes_series: str = "type.{}.bytes") -> Finding:
-    """The finding of a run that gains 5 MB each second, with these types counted."""
+def found(
+    types: Mapping[str, Table],
+    bytes_series: str = "type.{}.bytes",
+    *,
+    kept: int = 0,
+    faster_from: int = SECONDS,
+) -> Finding:
+    """The finding of a run that gains 5 MB each second, with these types counted.
+
+    ``kept``: what the allocator keeps unused beside that. ``faster_from``: from when on it gains three times as much.
+    """
     snapshots = []
     for second in range(SECONDS):
-        gained = 30 * MB + GROWS * second
+        gained = 30 * MB + (GROWS + kept) * second + 2 * GROWS * max(0, second - faster_from)
         samples = {"process.rss_bytes": gained + 9 * MB, "process.anon_bytes": gained}
+        if kept:
+            samples["allocator.kept_bytes"] = kept * second
         for name, counted in types.items():
             if second in counted:
                 count, size = counted[second]
@@ -101,6 +112,37 @@ def test_as_many_objects_as_ever_are_named_when_their_bytes_grow(
         finding, "second"
     )
     assert any("they grow larger" in line for line in finding.evidence)
+
+
+def test_what_is_copied_to_grow_goes_before_the_freed_memory_it_leaves() -> None:
+    """Two thirds of the growth are holes that the next, larger copy does not fit into."""
+    larger = {second: (8, size) for second, (_, size) in table().items()}
+    finding = found({"torch.Tensor": larger}, "tensors.bytes", kept=2 * GROWS)
+    assert (finding.kind, finding.suspects[0].name) == ("tensors", "torch.Tensor")
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(3 * GROWS, rel=0.01)
+    assert any("C allocator keeps" in line for line in finding.evidence)
+
+
+def test_freed_memory_beside_objects_that_are_no_more_keeps_its_name() -> None:
+    steady = dict.fromkeys(CENSUSES, (8, 80 * MB))
+    finding = found({"torch.Tensor": steady}, "tensors.bytes", kept=2 * GROWS)
+    assert (finding.kind, finding.suspects) == ("allocator_retained", ())
+
+
+@pytest.mark.parametrize(
+    ("at", "faster_from", "named"),
+    [
+        ((1, 3, 9), SECONDS, ["numpy.ndarray"]),
+        ((1, 3, 7), SECONDS, []),
+        ((1, 3, 9), 12, []),
+    ],
+    ids=["memory goes on as before", "too short", "memory goes on otherwise"],
+)
+def test_a_name_stays_while_nothing_is_counted(
+    at: tuple[int, ...], faster_from: int, named: list[str]
+) -> None:
+    finding = found({"numpy.ndarray": table(at=at)}, "arrays.bytes", faster_from=faster_from)
+    assert [suspect.name for suspect in finding.suspects] == named
 
 
 def test_objects_of_one_size_beside_growth_of_no_name_are_not_named() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .books import BETWEEN_LINE, OTHER_THREADS_LINE
-from .candidates import NOWHERE, OWNS, Candidate, Place, may_hide_memory
+from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
 from .facts import leads_into
 from .results import Kind
 from .trend import NO_GROWTH, Slope
@@ -25,6 +25,8 @@ _SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
 # Tensors or arrays that come with one entry of the container that keeps them.
 _NESTED: Final = 16
+# Objects that come with one entry of a container.
+_SOME: Final = range(2, _NESTED + 1)
 # A container with less than this share of the growth is a story of its own, or none.
 SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
@@ -283,6 +285,19 @@ def holds(container: Candidate, owner: Candidate) -> bool:
     if owner.family in ("graph", "tensor", "array"):
         return container.growth.slope * _NESTED >= owner.growth.slope
     return is_like(container, owner)
+
+
+def brings_some(container: Candidate, owner: Candidate) -> bool:
+    """Return True if each entry of a container of the program comes with some of the objects, as a pool with its
+    workers, where at most a library is known to hold these.
+    """
+    known = owner.holder is not None and is_of_the_program(owner.holder)
+    if known or owner.role != "type" or not is_of_the_program(container.name):
+        return False
+    more = container.growth.slope
+    alike = container.growth.pattern == owner.growth.pattern == "constant"
+    same_phase = container.place.phase == owner.place.phase is not None
+    return alike and same_phase and more > 0 and owner.growth.slope / more in _SOME
 
 
 def is_like(a: Candidate, b: Candidate) -> bool:

@@ -318,6 +318,12 @@ def family_of(name: str, role: str) -> Family:
     return "library" if _NODE.match(name) else "object"
 
 
+def is_of_the_program(path: str) -> bool:
+    """Return True for a holder of the program's own, by where its path begins: not in a library that keeps books."""
+    root = re.split(r"[.\[]", path, maxsplit=1)[0]
+    return root == "__main__" or (root not in _LIBRARIES and root not in sys.stdlib_module_names)
+
+
 def _bytes_rate(
     facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, upto: int
 ) -> tuple[float | None, bool]:

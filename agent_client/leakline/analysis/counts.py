@@ -32,6 +32,8 @@ _HALF_RATIO: Final = 0.5
 # Readings looked at for the pattern; the start is looked for in all of them.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
+# By this part of what their bytes have risen by, at most, the number of objects that grow larger rises.
+_FEW_MORE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,14 @@ def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
 def may_grow(counts: Sequence[float]) -> bool:
     """False where the newest is no more than the least of the newest: most counts of most runs."""
     return counts[-1] > min(counts[-WINDOW:])
+
+
+def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
+    """Return True if hardly any of the bytes came with more objects, of (number, bytes) at two readings: a few more
+    strings say nothing of a long one.
+    """
+    more = now[0] / max(before[0], 1.0) - 1
+    return more <= _FEW_MORE * (now[1] / max(before[1], 1.0) - 1)
 
 
 def come_together(

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice, pairwise
 from typing import Final, Literal
 
 from ..snapshot import CYCLIC_GARBAGE, Holder
@@ -18,7 +19,7 @@ from .contracts import (
     find_violation,
     types_of,
 )
-from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, may_grow
+from .counts import LOOK_BACK, WINDOW, CountGrowth, count_growth, grow_larger, may_grow
 from .history import RunHistory
 from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSORS as JS_TENSORS
@@ -48,6 +49,8 @@ GROWTHS: Final = "growths"
 _AS_MANY: Final = 0.3
 # Readings of the length of a container that say whether it grows.
 _MIN_LENGTHS: Final = 3
+# Readings of the number of a type and of its bytes that say whether its objects grow larger.
+_SIZES_COMPARED: Final = 3
 
 
 class Facts:
@@ -83,6 +86,8 @@ class Facts:
         best: dict[str, str] = {}
         for name, paths in found.newest.items():
             lasting = found.newest_kept.get(name, {}) if name in passing else paths
+            if self._grow_larger(name):
+                lasting = self._largest(found, name, lasting)
             known = [path for path in lasting if self._holds_more(found, name, path, growing)]
             if known:
                 best[name] = _best_of({path: lasting[path] for path in known}, growing)
@@ -93,9 +98,12 @@ class Facts:
 
         The length of the container they lie in says it best. Without one, it must hold a real share of what the type
         gained between two searches, or until the only one: of what is made anew again and again, a few are held at
-        any moment. Searches of several processes that count the type are mixed: they say nothing of each.
+        any moment. Searches of several processes that count the type are mixed: they say nothing of each. Objects
+        that grow larger are as many as before, and so are the items of what holds them.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
+            return True
+        if self._grow_larger(name):
             return True
         container, item, _ = path.rpartition("[*]")
         series = f"container.{container}.length"
@@ -133,6 +141,38 @@ class Facts:
             newest = next((counts[row] for row in rows if counts[row] is not None), newest)
             seen = max(seen, upto)
             found.append(newest)
+        return found
+
+    def _largest(self, found: Holders, name: str, paths: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the paths to the largest object of a type whose objects grow larger; of a sample of all, if it has
+        most of their bytes.
+        """
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        count = next((n for n in reversed(counted) if n is not None), 0)
+        sampled = count * found.bytes_each.get(name, 0) >= _MOST_OF_A_RISE * self._sizes(name)[0][1]
+        return found.newest_unsized.get(name, paths if sampled else {})
+
+    def _grow_larger(self, name: str) -> bool:
+        """Return True if the bytes of a type rose with each of their last readings, while its number hardly did."""
+        steps = [*pairwise(self._sizes(name))]
+        return len(steps) == _SIZES_COMPARED - 1 and all(
+            now[1] > before[1] and grow_larger(before, now) for now, before in steps
+        )
+
+    def _sizes(self, name: str) -> list[tuple[float, float]]:
+        """Return the last readings of the bytes of a type, newest first, each with its number as known by then."""
+        counted = self.lane.series.get(f"type.{name}.count", ())
+        sizes = self.lane.series.get(f"type.{name}.bytes", ())
+        rows = islice(
+            (i for i in reversed(range(len(sizes))) if sizes[i] is not None), _SIZES_COMPARED
+        )
+        found = []
+        for row in rows:
+            counts = (counted[i] for i in range(min(row, len(counted) - 1), -1, -1))
+            count = next((n for n in counts if n is not None), None)
+            size = sizes[row]
+            if count is not None and size is not None:
+                found.append((float(count), float(size)))
         return found
 
     def _least_count(self, name: str) -> float | None:

@@ -7,9 +7,16 @@ from dataclasses import replace
 from typing import Final
 
 from .advice import advice_for
-from .attribution import SMALL, Cause, holds
+from .attribution import SMALL, Cause, brings_some, holds
 from .books import NO_PHASE, executions_each, phase_slopes, without_give_and_take
-from .candidates import OF_OTHERS, Candidate, born_in, first_position, grows_larger
+from .candidates import (
+    OF_OTHERS,
+    Candidate,
+    born_in,
+    first_position,
+    grows_larger,
+    is_of_the_program,
+)
 from .child_processes import GrowingChildren, growing_children, growing_lines
 from .cleanups import deeper, is_deeper
 from .contracts import expected_text
@@ -106,14 +113,19 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _holder(study: LaneStudy, cause: Cause) -> str | None:
+    """Return what holds the owner: where that is a library, the container of the program that grows with it."""
     owner = cause.owner
-    return None if owner is None else study.facts.holders.get(owner.name)
+    path = None if owner is None else study.facts.holders.get(owner.name)
+    if owner is None or path is None or is_of_the_program(path):
+        return path
+    kept = [m.name for m in cause.members if m.role == "container" and _is_of(m, owner)]
+    return next((name for name in kept if is_of_the_program(name)), path)
 
 
 def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
     for position, member in enumerate(_of_note(cause)):
-        if position and member.role == "container" and not holds(member, cause.members[0]):
+        if position and member.role == "container" and not _is_of(member, cause.members[0]):
             continue
         if any(s.name == member.name for s in found):
             continue
@@ -131,8 +143,21 @@ def _suspects(study: LaneStudy, cause: Cause) -> tuple[Suspect, ...]:
     found += _kept_in(study, cause)
     # A container right behind what it holds reads as the answer to "and where is it kept?".
     head, tail = found[:1], found[1:]
-    tail.sort(key=lambda s: {"holder": 0, "container": 1}.get(s.role, 2))
+    tail.sort(key=_order_behind)
     return tuple((head + tail)[:_MAX_SUSPECTS])
+
+
+def _is_of(container: Candidate, owner: Candidate) -> bool:
+    return holds(container, owner) or brings_some(container, owner)
+
+
+def _order_behind(suspect: Suspect) -> int:
+    """The holder, then containers; what a library keeps its books in comes behind a container of the program."""
+    if suspect.role == "holder":
+        return 0 if is_of_the_program(suspect.name) else 2
+    if suspect.role == "container":
+        return 1 if is_of_the_program(suspect.name) else 3
+    return 4
 
 
 def _children(study: LaneStudy, a: Assessed) -> GrowingChildren:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from .attribution import Cause, holds, kind_of
+from .attribution import Cause, brings_some, holds, kind_of
 from .candidates import Candidate, describe, family_of, may_hide_memory
 from .counts import WINDOW, come_together
 from .facts import leads_into
@@ -181,7 +181,11 @@ def _members(
         inside = owner.holder is not None and leads_into(owner.holder, first.name)
         if first == owner or inside or (_may_keep(a, first) and first.role == "type"):
             return known.cause.members
-    kept = [c for c in candidates if c.role == "container" and c != owner and holds(c, owner)]
+    kept = [
+        c
+        for c in candidates
+        if c.role == "container" and c != owner and (holds(c, owner) or brings_some(c, owner))
+    ]
     if owner.role == "type":
         return (owner, *kept)
     return (*_items_of(study, owner, upto)[:1], owner, *kept)

@@ -84,6 +84,11 @@ class Holders:
         return _newest([h for h in self._holders if h.path != CYCLIC_GARBAGE])
 
     @cached_property
+    def newest_unsized(self) -> Mapping[str, Mapping[str, int]]:
+        """The same of searches that say nothing of the size of one more, as those for the largest object of a type."""
+        return _newest([h for h in self._holders if h.bytes_each is None])
+
+    @cached_property
     def best(self) -> Mapping[str, str]:
         """type -> the path that held most of its objects when last looked for."""
         return {name: most_of(paths) for name, paths in self.newest.items()}

@@ -15,11 +15,13 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from .candidates import Candidate, bytes_series, describe, family_of
-from .counts import LOOK_BACK, CountGrowth
+from .counts import LOOK_BACK, CountGrowth, grow_larger
 from .history import Value
+from .results import Kind
 from .study import Assessed, LaneStudy
 
 _NAMELESS: Final = ("native", "allocator_retained")
+_KEPT: Final = "allocator.kept_bytes"
 _MIN_READINGS: Final = 3
 # Readings that are compared step by step: of more, memory scatters between two.
 _STEPS: Final = 8
@@ -27,11 +29,11 @@ _STEPS_THAT_MAY_MISS_ONE: Final = 4
 # Of what memory gained between the first of them and the last, and between any two.
 _MOST: Final = 0.6
 _EACH: Final = 0.4
-# By this part of what their bytes have risen by, at most, the number of objects that grow larger rises.
-_FEW_MORE: Final = 0.1
 _OVERSHOOT: Final = 1.3
 # The part of the growth's time that lies between the first reading and the last: their gaps double at most.
 _PART: Final = 0.4
+# Generations between the two at least, where less than this part is.
+_MIN_SPAN: Final = 8
 
 
 def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
@@ -43,7 +45,7 @@ def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) 
 
 
 def _named(study: LaneStudy, a: Assessed, upto: int) -> Assessed:
-    memory, begin = study.residual(upto), a.start[0] - 1 if a.start is not None else 0.0
+    memory, begin = _memory(study, a, upto), a.start[0] - 1 if a.start is not None else 0.0
     # What is counted more often than that has a pattern of its own.
     first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
     rising = [
@@ -59,8 +61,25 @@ def _named(study: LaneStudy, a: Assessed, upto: int) -> Assessed:
     if owner.family in ("array", "tensor"):
         kind = "arrays" if owner.family == "array" else "tensors"
     place = a.cause.place if a.cause.place.phase is not None else owner.place
-    cause = replace(a.cause, kind=kind, place=place, members=(owner,), measured=owner.bytes_rate)
+    behind: Kind | None = "allocator_retained" if a.cause.kind == "allocator_retained" else None
+    cause = replace(
+        a.cause, kind=kind, place=place, members=(owner,), measured=owner.bytes_rate, behind=behind
+    )
     return replace(a, cause=cause)
+
+
+def _memory(study: LaneStudy, a: Assessed, upto: int) -> Sequence[float]:
+    """Return what a type's bytes are compared with: memory, less what the allocator keeps where that is most of it.
+
+    What is copied to grow leaves holes behind it that are too small for the next copy.
+    """
+    memory = study.residual(upto)
+    if a.cause.kind != "allocator_retained" or not study.lane.has(_KEPT):
+        return memory
+    kept: list[float] = []
+    for value in study.lane.values(_KEPT)[:upto]:
+        kept.append(float(value) if value is not None else kept[-1] if kept else 0.0)
+    return [size - unused for size, unused in zip(memory, kept, strict=True)]
 
 
 def _risen_with(
@@ -77,14 +96,33 @@ def _risen_with(
     where, sizes = _read(lane.values(owned), first, upto)
     counts = _known_by(lane.values(series), where)
     x = [float(lane.generations[i]) for i in where]
-    if not counts or len(x) < _MIN_READINGS or x[-1] - x[0] < _PART * a.window:
+    if not counts or len(x) < _MIN_READINGS:
+        return None
+    if x[-1] - x[0] < _PART * a.window and not _goes_on(study, memory, where, sizes):
         return None
     if not _in_step([memory[i] for i in where], sizes):
         return None
-    if _grow_larger(counts, sizes):
+    if grow_larger((counts[0], sizes[0]), (counts[-1], sizes[-1])):
         counts = [counts[-1]] * len(counts)
     known = describe(study.facts, series, name, "type", _growth(a, x, counts), upto)
     return replace(known, bytes_rate=(sizes[-1] - sizes[0]) / (x[-1] - x[0]))
+
+
+def _goes_on(
+    study: LaneStudy, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
+) -> bool:
+    """Return True if memory has gone on rising as the bytes did: where nothing was counted since, the name stays."""
+    lane, last = study.lane, len(memory) - 1
+    before = lane.generations[where[-1]] - lane.generations[where[0]]
+    since = lane.generations[last] - lane.generations[where[-1]]
+    if before < _MIN_SPAN * lane.spacing(len(memory)) or not since:
+        return False
+    rate = (sizes[-1] - sizes[0]) / before
+    return (
+        _MOST * (memory[last] - memory[where[-1]])
+        <= rate * since
+        <= _OVERSHOOT * (memory[last] - memory[where[-1]])
+    )
 
 
 def _ends(values: Sequence[Value], first: int, upto: int) -> tuple[int, int] | None:
@@ -127,12 +165,6 @@ def _in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
     behind = [size for (was, now), size in steps if size[1] - size[0] < _EACH * max(0.0, now - was)]
     few = len(sizes) - 1 < _STEPS_THAT_MAY_MISS_ONE
     return not behind or (not few and len(behind) == 1 and behind[0][1] > behind[0][0])
-
-
-def _grow_larger(counts: Sequence[float], sizes: Sequence[float]) -> bool:
-    """Return True if hardly any of the bytes came with more objects: a few more strings say nothing of a long one."""
-    more = counts[-1] / max(counts[0], 1.0) - 1
-    return more <= _FEW_MORE * (sizes[-1] / max(sizes[0], 1.0) - 1)
 
 
 def _growth(a: Assessed, x: Sequence[float], counts: Sequence[float]) -> CountGrowth:
