@@ -15,7 +15,7 @@ from leakline.probes.storages import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
 # Objects looked at to size the items of one container.
-_OBJECTS_VISITED: Final = 2_000
+_OBJECTS_VISITED: Final = 5_000
 # A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
 _SHORT: Final = 64
 
@@ -50,8 +50,8 @@ class TrackedContainer:
 
         Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
         object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
-        as far as it is filled. Raises OverflowError for a length that no server takes, and what the program's own
-        function raises.
+        as far as it is filled. Bytes are left out where an item could not be measured. Raises OverflowError for a
+        length that no server takes, and what the program's own function raises.
         """
         target = self._get()
         if target is None:
@@ -67,16 +67,21 @@ class TrackedContainer:
             parts = dict(_parts(target))
             if parts:
                 sizes = [self._part_bytes(*part, length) for part in parts.items()]
-                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in sizes)
-                if beside := sum(beside for _, beside in sizes):
+                known = [size for size in sizes if size is not None]
+                if len(known) < len(sizes):
+                    return samples
+                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in known)
+                if beside := sum(beside for _, beside in known):
                     samples[f"tracked.{self.name}.device_bytes"] = beside
         return samples
 
-    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int]:
-        """(bytes, of these on devices)"""
+    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
+        """(bytes, of these on devices); None if they are not known."""
         if is_container(part):
-            each, beside = self._item_bytes(where, part) or (0, 0)
-            return sys.getsizeof(part) + len(part) * each, len(part) * beside
+            each = self._item_bytes(where, part) if len(part) else (0, 0)
+            if each is None:
+                return None
+            return sys.getsizeof(part) + len(part) * each[0], len(part) * each[1]
         size = _buffer_bytes(part)
         shape = part.shape
         if self.capacity and len(shape) and shape[0] == self.capacity:
@@ -85,13 +90,14 @@ class TrackedContainer:
         return size, size if of_torch and self._on_device(part) else 0
 
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
-        """Sampled, and again each time the container has doubled."""
-        if len(part) and len(part) >= 2 * self._sized_at.get(where, 0):
-            self._bytes_each[where] = marginal_parts(
+        """Sampled, and again each time the container has doubled. What was measured stands if that is cut short."""
+        if len(part) >= 2 * self._sized_at.get(where, 0):
+            found = marginal_parts(
                 newest(part), objects_visited=_OBJECTS_VISITED, on_device=self._on_device
             )
+            self._bytes_each[where] = found or self._bytes_each.get(where)
             self._sized_at[where] = len(part)
-        return self._bytes_each.get(where)
+        return self._bytes_each[where]
 
 
 def _getter(target: Any) -> Callable[[], Any]:
