@@ -20,7 +20,7 @@ from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
 from .seldom_counted import with_seldom_counted
 from .sharing import share_out
-from .stores import is_stored
+from .stores import grows_while_a_store_fills, is_stored
 from .study import (
     Assessed,
     LaneStudy,
@@ -77,8 +77,12 @@ def assess(study: LaneStudy, upto: int) -> Moment:
 
 
 def _is_stored(study: LaneStudy, candidate: Candidate, upto: int) -> bool:
-    own = candidate.family == "object" and not candidate.declared
-    return own and is_stored(study.facts, candidate.name, upto)
+    """Return True if a store may keep these: excused only because memory shows no growth but that of the stores."""
+    if candidate.declared or candidate.role != "type":
+        return False
+    if candidate.family == "plain":
+        return grows_while_a_store_fills(study.facts, candidate.name, upto)
+    return candidate.family == "object" and is_stored(study.facts, candidate.name, upto)
 
 
 def _start(
