@@ -7,6 +7,7 @@ answer of any earlier day; the ladder compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from .attribution import Cause, find_causes
@@ -19,7 +20,7 @@ from .handles import with_handles
 from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
 from .seldom_counted import with_seldom_counted
-from .sharing import share_out
+from .sharing import share_out, unclaimed
 from .stores import grows_while_a_store_fills, is_stored
 from .study import (
     Assessed,
@@ -67,7 +68,9 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        found.append(native_growth(study, memory, left, kept, rise, scale, start, at))
+        elsewhere = unclaimed(causes, live)
+        told = replace(memory, phases=elsewhere) if elsewhere else memory
+        found.append(native_growth(study, told, left, kept, rise, scale, start, at))
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))

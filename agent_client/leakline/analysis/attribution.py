@@ -21,7 +21,7 @@ from .wording import short_name
 EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 _COVERS: Final = 0.70
-_SECOND: Final = 0.20
+SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
 # Tensors or arrays that come with one entry of the container that keeps them.
 _NESTED: Final = 16
@@ -38,10 +38,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation."""
+    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation.
+
+    ``living``: the phases are those in which memory was allocated that is still in use.
+    """
 
     total: Slope
     phases: Mapping[str, float] = field(default_factory=dict)
+    living: bool = False
 
     def at(self, place: Place) -> float | None:
         """Growth that stays at a place; None when nothing is known of it."""
@@ -58,7 +62,7 @@ class Memory:
             return self
         share = max(0.0, 1 - kept / self.total.estimate)
         phases = {name: size * share for name, size in self.phases.items()}
-        return Memory(self.total.scaled(share), phases)
+        return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
         """The phase that keeps most of the growth, if one does."""
@@ -257,7 +261,7 @@ def _beside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     total = sum(c.bytes_rate or 0.0 for c in containers)
     if ranked[0] not in containers or total > _OVERSHOOT * growth:
         return []
-    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= _SECOND * growth]
+    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= SECOND * growth]
 
 
 def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, growth: float) -> bool:
@@ -271,7 +275,7 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
     if candidate.role == "container" and size < SMALL * growth:
         return True
     room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
-    return room and size >= _SECOND * growth
+    return room and size >= SECOND * growth
 
 
 def holds(container: Candidate, owner: Candidate) -> bool:
