@@ -106,6 +106,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         else:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
+    _join_containers(groups)
     _join_held(groups, memory.total.estimate)
     _join_tensors(groups)
     causes: list[Cause] = []
@@ -177,6 +178,30 @@ def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None
                 groups[homes[0]].append(candidate)
     for phase in [p for p, members in groups.items() if not members]:
         del groups[phase]
+
+
+def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
+    """A container that gains one entry for each new object which it holds is part of that growth, in the phase in which
+    the objects are made, also where another phase puts them into it.
+    """
+    for phase, members in list(groups.items()):
+        for container in [c for c in members if c.role == "container"]:
+            made = [
+                home
+                for home, others in groups.items()
+                if home is not None and home != phase
+                if any(_is_item_of(c, container) for c in others)
+            ]
+            if made and not any(_is_item_of(c, container) for c in members):
+                groups[phase].remove(container)
+                groups[made[0]].append(container)
+    for phase in [p for p, members in groups.items() if not members]:
+        del groups[phase]
+
+
+def _is_item_of(c: Candidate, container: Candidate) -> bool:
+    held = c.holder is not None and leads_into(c.holder, container.name)
+    return c.family == "object" and c.role == "type" and held and is_like(c, container)
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
