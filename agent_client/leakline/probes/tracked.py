@@ -15,7 +15,9 @@ from leakline.probes.storages import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
 # Objects looked at to size the items of one container.
-_OBJECTS_VISITED: Final = 5_000
+_OBJECTS_VISITED: Final = 2_500
+# Items sized at a time, and groups of them: their sizes may vary, and neighbours may share parts.
+_TOGETHER, _GROUPS = 8, 4
 # A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
 _SHORT: Final = 64
 
@@ -92,12 +94,25 @@ class TrackedContainer:
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
         """Sampled, and again each time the container has doubled. What was measured stands if that is cut short."""
         if len(part) >= 2 * self._sized_at.get(where, 0):
-            found = marginal_parts(
-                newest(part), objects_visited=_OBJECTS_VISITED, on_device=self._on_device
-            )
-            self._bytes_each[where] = found or self._bytes_each.get(where)
+            self._bytes_each[where] = self._sampled(part) or self._bytes_each.get(where)
             self._sized_at[where] = len(part)
         return self._bytes_each[where]
+
+    def _sampled(self, part: Any) -> tuple[int, int] | None:
+        """Return the mean of what one more item adds in several groups of the newest."""
+        sample = newest(part, _TOGETHER * _GROUPS)
+        groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
+        # A short last group would say too little.
+        whole = [group for group in groups if len(group) == _TOGETHER] or groups
+        found = [
+            marginal_parts(group, objects_visited=_OBJECTS_VISITED, on_device=self._on_device)
+            for group in whole
+        ]
+        known = [parts for parts in found if parts is not None]
+        if not known:
+            return None
+        size, beside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
+        return size, beside
 
 
 def _getter(target: Any) -> Callable[[], Any]:
