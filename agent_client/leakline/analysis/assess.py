@@ -52,8 +52,8 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     rise, scale, residual = study.rise(upto), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
     candidates = find_candidates(study.facts, upto)
-    if not (rise.window or rise.visible):
-        candidates = [c for c in candidates if not _is_stored(study, c, upto)]
+    rises = bool(rise.window) or rise.visible
+    candidates = [c for c in candidates if not _is_stored(study, c, upto, rises=rises)]
     candidates = with_surplus(study, upto, candidates)
     candidates += exploded(study, upto, candidates)
     start = _start(study, candidates, rise, upto)
@@ -79,13 +79,16 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
 
-def _is_stored(study: LaneStudy, candidate: Candidate, upto: int) -> bool:
-    """Return True if a store may keep these: excused only because memory shows no growth but that of the stores."""
+def _is_stored(study: LaneStudy, candidate: Candidate, upto: int, *, rises: bool) -> bool:
+    """Return True if a store may keep these: excused only while memory shows no growth but that of the stores, or if
+    these became more only until the store was full, and memory rises still.
+    """
     if candidate.declared or candidate.role != "type":
         return False
     if candidate.family == "plain":
-        return grows_while_a_store_fills(study.facts, candidate.name, upto)
-    return candidate.family == "object" and is_stored(study.facts, candidate.name, upto)
+        return grows_while_a_store_fills(study.facts, candidate.name, upto, full=rises)
+    own = candidate.family == "object" and not rises
+    return own and is_stored(study.facts, candidate.name, upto)
 
 
 def _start(
