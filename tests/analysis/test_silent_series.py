@@ -134,6 +134,21 @@ def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: i
     assert status_of(arrays_counted_until(last, kept=None, generations=n)) in ACTIVE
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: bool) -> None:
+    """Memory creeps on, as the allocator keeps what graphs of other sizes leave."""
+    n, full, last = 30, 10, 6
+    kept = [40 * (i + 1 if goes_on else min(i + 1, full)) for i in range(n)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [160 * MIB + 65_000 * k + i * MIB // 2 for i, k in enumerate(kept)],
+        "type.torch.Tensor.count": [100 + k for k in kept],
+        "tensors.graph_count": only(kept, range(last + 1)),
+        "tensors.graph_bytes": only([60_000 * k for k in kept], range(last + 1)),
+    }
+    status = status_of(ends_history(series))
+    assert (status in ACTIVE) is goes_on
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_taking_readings_away_lowers_no_status(seed: int) -> None:
     """Whatever is left out from some generation on, and whatever is left out before it, an active leak that goes on is
