@@ -35,6 +35,29 @@ CASES: Final[tuple[Case, ...]] = (
         held_back=False,
     ),
     Case(
+        name="growing_memory_and_lists",
+        kind="two phases that both leak: one array that becomes longer, more objects",
+        references=(),
+        truth="embed concatenates 2 MiB per generation to the one array Memory.bank, and retrieve keeps six results as "
+        "bytes in Evaluation.packed.",
+        planted=(
+            Planted(
+                phases=("embed",),
+                types=("ndarray",),
+                holders=("Memory.bank", "memory.bank"),
+                size="ROWS * WIDTH * 4",
+            ),
+            Planted(
+                phases=("retrieve",),
+                types=(),
+                holders=("Evaluation.packed", "evaluation.packed"),
+                size="QUERIES * RESULTS",
+            ),
+        ),
+        twin="both keep ten generations",
+        held_back=False,
+    ),
+    Case(
         name="made_in_rollout_kept_by_update",
         kind="two phases that both leak: one keeps what another made",
         references=(),
@@ -139,6 +162,28 @@ CASES: Final[tuple[Case, ...]] = (
             ),
         ),
         twin="keeps the gradients of ten generations",
+        held_back=False,
+    ),
+    Case(
+        name="gradient_hooks",
+        kind="graphs and hooks that are kept",
+        references=(),
+        truth="watch registers one more hook per generation on a parameter, whose GradientRecorder keeps the eight "
+        "gradients that it records in train.",
+        planted=(
+            Planted(
+                phases=("train", "watch"),
+                types=("Tensor", "GradientRecorder"),
+                holders=(
+                    "GradientRecorder.gradients",
+                    "Parameter._backward_hooks",
+                    "parameter._backward_hooks",
+                    "main.parameter",
+                ),
+                size="STEPS_RECORDED * INPUTS * HIDDEN * 4",
+            ),
+        ),
+        twin="removes the hooks of recorders that are ten generations old",
         held_back=False,
     ),
     Case(
