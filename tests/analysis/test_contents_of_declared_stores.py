@@ -77,3 +77,51 @@ def test_parts_that_go_on_growing_once_the_store_is_full_are_a_leak(counted: str
     verdict = examine(episodes(leak=2, counted=counted, census_every=1))
     assert verdict.status in ("suspected", "confirmed")
     assert counted.removeprefix("type.").removesuffix(".count") in named(verdict)
+
+
+def tokens(*, full: int = 8, grows: int = 0, beside: int = 0, generations: int = 30) -> RunHistory:
+    """A store of documents of any length, counted until it is full.
+
+    ``grows``: MiB of numbers per generation that are kept elsewhere; ``beside``: MiB of what nobody counts.
+    """
+    rng = random.Random(4)
+    length = [min(40 * (i + 1), 40 * full) for i in range(generations)]
+    held = 0.0
+    inside: list[float] = []
+    for i in range(generations):
+        held += rng.uniform(40_000, 60_000) if i < full else 0.0
+        inside.append(held)
+    read = (0, 3, 4, 5, 6, full)
+    kept = [grows * MIB * i for i in range(generations)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [
+            round(33 * MIB + 36 * n + more + (beside * i + rng.uniform(0, 4)) * MIB)
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "type.int.count": [
+            round(9_000 + n + more / 28) if i in read else None
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "type.int.bytes": [
+            round(28 * (9_000 + n) + more) if i in read else None
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "tracked.tokens.length": length,
+        "tracked.tokens.bytes": [round(36 * n) for n in inside],
+        "tracked.tokens.capacity": [40 * full] * generations,
+    }
+    return ends_history(series)
+
+
+@pytest.mark.parametrize("generations", [8, 12, 16, 30])
+def test_numbers_that_become_more_only_while_a_store_fills_are_its_contents(
+    generations: int,
+) -> None:
+    assert examine(tokens(generations=generations)).findings == ()
+    assert examine(tokens(grows=2, generations=30)).status in ("suspected", "confirmed")
+
+
+def test_what_filled_a_store_is_no_part_of_a_leak_next_to_it() -> None:
+    verdict = examine(tokens(beside=3))
+    assert verdict.status in ("suspected", "confirmed")
+    assert "int" not in named(verdict)

@@ -49,6 +49,7 @@ from leakline.analysis.sharing import (
     _taking_part,
     _unsure,
     share_out,
+    unclaimed,
 )
 from leakline.analysis.trend import Slope
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
@@ -92,6 +93,31 @@ def test_less_than_a_quarter_leaves_room_for_growth_outside_python(
     """In a phase that keeps little, so that its books say no more than was measured."""
     little = Place("little", "little", 1.0)
     assert _rates([_sized(measured, little)], rises) == (rates, left)
+
+
+@pytest.mark.parametrize(
+    ("causes", "phases", "apart"),
+    [
+        ([_sized(60.0)], {"train": 60.0, "evolve": 40.0}, {"evolve": 40.0}),
+        ([_sized(60.0)], {"train": 82.0, "evolve": 18.0}, {}),
+        ([_sized(95.0)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(None)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(60.0, NOWHERE)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(60.0), _sized(30.0, EVOLVE)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(60.0)], {"train": 60.0, "between": 40.0}, {}),
+    ],
+    ids=["its own", "little", "made here, kept there", "not measured", "nowhere", "of another", "no phase"],
+)  # fmt: skip
+def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
+    causes: list[Cause], phases: dict[str, float], apart: dict[str, float]
+) -> None:
+    memory = Memory(MEMORY.total, phases, living=True)
+    assert unclaimed(causes, memory) == apart
+    shared, left = share_out(causes, memory, True, True)
+    assert left == pytest.approx(sum(apart.values()))
+    assert sum(c.rate.estimate for c in shared) == pytest.approx(100.0 - left)
+    # Books of memory alone charge what another phase freed.
+    assert unclaimed(causes, replace(memory, living=False)) == {}
 
 
 def test_where_memory_gains_too_little_each_keeps_what_was_measured() -> None:

@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.history import Value
 from leakline.analysis.kept import Kept
 from leakline.analysis.ladder import ACTIVE
 from leakline.analysis.results import SEVERITY
 from leakline.analysis.series import lanes_of
 from leakline.analysis.thinning import WHOLE
+
+from .pieces import ends_history
 
 GROWING_CHANNELS = ("children__uss_bytes", "process__shared_bytes", "cuda__0__allocated_bytes")
 
@@ -27,6 +30,19 @@ def only(values: Sequence[float], read: Sequence[int]) -> list[float | None]:
 
 def rising(n: int, until: int | None = None) -> list[float]:
     return [200 * MIB + 25 * MIB * min(i, n if until is None else until) for i in range(n)]
+
+
+def without_counts_after(history: RunHistory, last: int) -> RunHistory:
+    """Return the same without counts of objects from the generation after ``last`` on."""
+    process = history.processes[0]
+    late = [g is not None and g > last for g in process.generation]
+    series = {
+        name: [None if is_late else v for is_late, v in zip(late, column, strict=True)]
+        if name.startswith(("type.", "tensors.", "arrays.", "container."))
+        else column
+        for name, column in process.series.items()
+    }
+    return replace(history, processes=(replace(process, series=series),))
 
 
 def status_of(history: RunHistory) -> str:
@@ -92,21 +108,45 @@ def test_private_memory_that_is_no_longer_read_stays_as_it_was() -> None:
 def test_a_count_that_is_no_longer_read_is_no_recovery_while_memory_rises() -> None:
     for leak in (kept_environments(), loss_graph()):
         whole = Training(leaks=(leak,), generations=40).history()
-        process = whole.processes[0]
-        ends = [g is not None and g > 20 for g in process.generation]
-        series = {
-            name: [
-                None
-                if late and name.startswith(("type.", "tensors.", "arrays.", "container."))
-                else v
-                for late, v in zip(ends, column, strict=True)
-            ]
-            for name, column in process.series.items()
-        }
-        silent = replace(whole, processes=(replace(process, series=series),))
-        assert status_of(silent) in ACTIVE
+        assert status_of(without_counts_after(whole, 20)) in ACTIVE
         stopped = Training(leaks=(replace(leak, stop=21),), generations=40).history()
         assert status_of(stopped) == "recovered"
+
+
+def arrays_counted_until(last: int, *, kept: int | None, generations: int = 30) -> RunHistory:
+    """Twelve arrays of 190 KiB more in each generation, or the newest ``kept`` of them; all counts end at ``last``."""
+    arrays = [min(12 * (i + 1), kept or 12 * generations) for i in range(generations)]
+    size = [190 * 1024 * count for count in arrays]
+    read = range(last + 1)
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [29 * MIB + s + (i % 3) * MIB // 8 for i, s in enumerate(size)],
+        "allocator.in_use_bytes": [10 * MIB + s + (i % 4) * MIB // 6 for i, s in enumerate(size)],
+        "type.numpy.ndarray.count": only([5 + count for count in arrays], read),
+        "arrays.bytes": only(size, read),
+    }
+    return ends_history(series)
+
+
+@pytest.mark.parametrize(("last", "n"), [(6, 24), (8, 19)])
+def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: int, n: int) -> None:
+    """Full after ten generations, and flat for at least eight since the arrays were last counted."""
+    assert status_of(arrays_counted_until(last, kept=120, generations=n)) == "recovered"
+    assert status_of(arrays_counted_until(last, kept=None, generations=n)) in ACTIVE
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: bool) -> None:
+    """Memory creeps on, as the allocator keeps what graphs of other sizes leave."""
+    n, full, last = 30, 10, 6
+    kept = [40 * (i + 1 if goes_on else min(i + 1, full)) for i in range(n)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [160 * MIB + 65_000 * k + i * MIB // 2 for i, k in enumerate(kept)],
+        "type.torch.Tensor.count": [100 + k for k in kept],
+        "tensors.graph_count": only(kept, range(last + 1)),
+        "tensors.graph_bytes": only([60_000 * k for k in kept], range(last + 1)),
+    }
+    status = status_of(ends_history(series))
+    assert (status in ACTIVE) is goes_on
 
 
 @pytest.mark.parametrize("seed", range(12))

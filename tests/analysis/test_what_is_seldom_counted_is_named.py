@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from leakline.analysis import examine
-from leakline.analysis.history import history_from_batches
+from leakline.analysis.history import Value, history_from_batches
 from leakline.analysis.results import Finding
 from leakline.analysis.summary import finding_sentence
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+
+from .pieces import steps_history
 
 MB = 1_000_000
 SECONDS = 26
@@ -175,3 +177,40 @@ def test_numbers_that_every_program_makes_are_no_suspects_beside_a_class_that_is
     finding = found(every)
     assert [suspect.name for suspect in finding.suspects] == ["app.Episode", "bytearray"]
     assert not any("int" in line.split() for line in finding.evidence)
+
+
+def test_each_of_two_phases_that_keep_memory_has_its_finding() -> None:
+    """One array becomes longer in embed, by 2 MB; retrieve puts six strings of 0.3 MB into a list."""
+    steps: list[tuple[str, int, str | None]] = []
+    series: dict[str, list[Value]] = {
+        name: []
+        for name in (
+            "process.anon_bytes", "allocator.in_use_bytes", "container.app.packed.length",
+            "container.app.packed.bytes", "type.numpy.ndarray.count", "arrays.bytes",
+        )
+    }  # fmt: skip
+    for generation in range(30):
+        for phase in ("embed", "train", "retrieve"):
+            bank = 2 * MB * (generation + 1)
+            entries = 6 * (generation + (phase == "retrieve"))
+            kept = bank + entries * 3 * MB // 10
+            steps.append(("phase_end", generation, phase))
+            row: tuple[Value, ...] = (29 * MB + kept, 10 * MB + kept, entries, None, None, None)
+            for column, value in zip(series.values(), row, strict=True):
+                column.append(value)
+        steps.append(("generation_end", generation, None))
+        counted = generation % 3 == 0
+        row = (
+            29 * MB + kept, 10 * MB + kept, entries, entries * 3 * MB // 10,
+            5 if counted else None, bank if counted else None,
+        )  # fmt: skip
+        for column, value in zip(series.values(), row, strict=True):
+            column.append(value)
+    columns: Mapping[str, Sequence[Value]] = series
+    verdict = examine(steps_history(steps, columns))
+    first, second = (f for f in verdict.findings if f.status == "confirmed")
+    assert (first.phase, first.kind, first.suspects[0].name) == ("embed", "arrays", "numpy.ndarray")
+    assert (second.phase, second.suspects[0].name) == ("retrieve", "app.packed")
+    assert first.growth_bytes_per_generation.estimate == pytest.approx(2 * MB, rel=0.1)
+    assert second.growth_bytes_per_generation.estimate == pytest.approx(1.8 * MB, rel=0.1)
+    assert {each.phase for each in verdict.ruled_out} <= {"train"}

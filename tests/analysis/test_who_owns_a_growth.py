@@ -649,3 +649,25 @@ def test_only_what_was_seen_nowhere_is_looked_a_home_for() -> None:
 def test_causes_of_unknown_size_come_by_their_phases() -> None:
     plans = candidate("app.Plan", "object", place=EVOLVE)
     assert _names(find_causes([ENVS, plans], MEMORY)) == [["app.Plan"], ["app.Env"]]
+
+
+@pytest.mark.parametrize(
+    ("holder", "entries", "joined"),
+    [
+        ("app.Learner.kept[*]", 5.0, True),
+        ("app.Learner.kept[*]", 9.0, False),
+        ("app.Other.kept[*]", 5.0, False),
+        (None, 5.0, False),
+    ],
+    ids=["an entry for each", "more entries", "held elsewhere", "not known"],
+)
+def test_a_container_that_another_phase_fills_is_part_of_what_it_holds(
+    holder: str | None, entries: float, joined: bool
+) -> None:
+    made = candidate("app.Path", "object", 60.0, slope=5.0, deep=True, holder=holder)
+    kept = candidate("app.Learner.kept", "container", 60.0, slope=entries, place=EVOLVE)
+    causes = find_causes([made, kept], MEMORY)
+    assert [[m.name for m in c.members] for c in causes if c.place == TRAIN] == (
+        [["app.Path", "app.Learner.kept"]] if joined else [["app.Path"]]
+    )
+    assert len(causes) == (1 if joined else 2)

@@ -58,6 +58,56 @@ def psutil_line(i: int, size: float) -> str:
     return f"batch done\npmem(rss={rss}, vms={3 * rss}, shared=4096, text=1, lib=0, data={rss}, dirty=0)"
 
 
+def of_lightning(sizes: Sequence[float]) -> str:
+    rows = "".join(
+        f"{i // 6},{50 * i + 49},0.1,{s},\n"
+        + (f"{i // 6},{50 * i + 49},,,0.5\n" if i % 6 == 5 else "")
+        for i, s in enumerate(sizes)
+    )
+    return f"epoch,step,train_loss,rss_mb,val_loss\n{rows}"
+
+
+def ps_lines(i: int, size: float) -> str:
+    head = "USER         PID %CPU %MEM    VSZ   RSS TTY      STAT START   TIME COMMAND"
+    sizes = f"{3000 * size:.0f} {1000 * size:.0f}"
+    return f"{head}\nme          4711 99.0  3.1 {sizes} pts/0    Rl+  10:00   1:02 python train.py"
+
+
+def top_lines(i: int, size: float) -> str:
+    return (
+        f"top - 10:{i:02d}:00 up 1 day,  2:03,  1 user,  load average: 1.00, 1.00, 1.00\n"
+        f"MiB Mem :  64000.0 total,  {60000 - size:.1f} free,   {size:.1f} used,   4000.0 buff/cache\n\n"
+        "    PID USER      PR  NI    VIRT    RES    SHR S  %CPU  %MEM     TIME+ COMMAND\n"
+        f"   4711 me        20   0    9.1g {size / 1000:.3f}g  100m R  99.9   3.1   1:00.00 python\n"
+    )
+
+
+def docker_lines(i: int, size: float) -> str:
+    head = "CONTAINER ID   NAME      CPU %     MEM USAGE / LIMIT     MEM %     NET I/O   BLOCK I/O   PIDS"
+    used = f"{size / 1000:.3f}GiB / 62.8GiB"
+    return f"{head}\n0123456789ab   trainer   99.50%    {used}   3.10%     1kB / 0B  0B / 0B     12"
+
+
+def free_lines(i: int, size: float) -> str:
+    head = "               total        used        free      shared  buff/cache   available"
+    return (
+        f"2026-11-26 10:{i:02d}:00\n{head}\n"
+        f"Mem:           64000Mi     {size:.0f}Mi    4000Mi        12Mi       4000Mi        55000Mi\n"
+        "Swap:             0B          0B          0B"
+    )
+
+
+def smi_lines(i: int, size: float) -> str:
+    return (
+        f"Thu Nov 26 10:{i:02d}:00 2026\n"
+        "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
+        "|=========================================+========================+======================|\n"
+        "|   0  NVIDIA A100-SXM4-40GB          On  |   00000000:00:04.0 Off |                    0 |\n"
+        f"| N/A   34C    P0             58W /  400W |    {size:5.0f}MiB /  40960MiB |     37%      Default |\n"
+        f"|    0   N/A  N/A      4711      C   python                                     {size - 8:5.0f}MiB |"
+    )
+
+
 STAMP = "2026-11-26 10:{:02d}:00"
 # Form -> (name of the file, its text, what it counts)
 FORMS: dict[str, tuple[str, Callable[[Sequence[float]], str], str]] = {
@@ -97,6 +147,29 @@ FORMS: dict[str, tuple[str, Callable[[Sequence[float]], str], str]] = {
     "a letter as unit": ("train.log", of_lines(
         lambda i, s: f"iter {i} RSS: {s / 1000:.4f}G, params 35M"
     ), "step"),
+    "progress bar in one line": ("train.log", lambda s: "".join(
+        f"\r {i}%|##   | {i}/60 [00:{i:02d}<00:14,  3.81it/s, rss={v:.0f}MB]" for i, v in enumerate(s)
+    ), "step"),
+    "memory of a GPU between bars": ("train.log", of_lines(
+        lambda i, s: f"epoch {i} | GPU mem {s / 1000:.3f} GB | loss 0.1"
+    ), "epoch"),
+    "Markdown": ("train.md", lambda s: "| epoch | loss | rss_mb |\n|---|---|---|\n" + "".join(
+        f"| {i} | 0.1 | {v:.0f} |\n" for i, v in enumerate(s)
+    ), "epoch"),
+    "Lightning": ("metrics.csv", of_lightning, "step"),
+    "TensorBoard, rss of a system": ("run_x-tag-system_rss_mb.csv", of_tensorboard, "step"),
+    "/proc/PID/status": ("status.log", of_lines(
+        lambda i, s: f"VmPeak:\t {3100 * s:.0f} kB\nVmSize:\t {3000 * s:.0f} kB\nVmRSS:\t {1000 * s:.0f} kB"
+    ), "step"),
+    "ps aux": ("ps.log", of_lines(ps_lines), "step"),
+    "ps aux without heads": ("ps.log", of_lines(lambda i, s: ps_lines(i, s).splitlines()[1]), "step"),
+    "top -b": ("top.log", of_lines(top_lines), "step"),
+    "docker stats": ("docker.log", of_lines(docker_lines), "step"),
+    "docker stats as JSON": ("docker.jsonl", of_lines(
+        lambda i, s: f'{{"CPUPerc":"99.5%","MemPerc":"3.1%","MemUsage":"{s / 1000:.3f}GiB / 62.8GiB","Name":"trainer"}}'
+    ), "step"),
+    "free": ("free.log", of_lines(free_lines), "minute"),
+    "nvidia-smi as it is": ("smi.log", of_lines(smi_lines), "minute"),
     "nvidia-smi": ("gpu.csv", lambda s: "timestamp, memory.used [MiB], memory.total [MiB]\n" + "".join(
         f"2026/11/26 10:{i:02d}:00.000, {round(v)} MiB, 24576 MiB\n" for i, v in enumerate(s)
     ), "minute"),
@@ -196,3 +269,64 @@ def test_other_figures_of_a_line_are_not_the_memory_of_the_process(
     assert [r.samples["process.rss_bytes"] for r in log.readings] == [
         (2000 + i) * 10**6 for i in range(9)
     ]
+
+
+def test_of_several_processes_one_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "ps.log"
+    other = "me          4800  1.0  0.1 9000 8000 ?        S    10:00   0:01 bash -c sleep"
+    path.write_text("".join(f"{ps_lines(i, 2000 + 35 * i)}\n{other}\n" for i in range(30)))
+    with pytest.raises(ImportRefused) as refused:
+        read_log(path, Wishes())
+    assert str(refused.value).endswith(
+        "has rows of 2 processes or containers (4711 python train.py, 4800 bash -c sleep); choose one with --run 4711"
+    )
+    assert verdict_of(read_log(path, Wishes(run="4711"))).status == "confirmed"
+    assert verdict_of(read_log(path, Wishes(run="4800"))).status == "ok"
+    with pytest.raises(ImportRefused, match=r"has no rows of '12'; it has 4711 python train\.py"):
+        read_log(path, Wishes(run="12"))
+
+
+def test_each_gpu_has_its_memory(tmp_path: Path) -> None:
+    path = tmp_path / "smi.log"
+    second = "|   1  NVIDIA A100-SXM4-40GB          On  |   00000000:00:05.0 Off |                    0 |\n"
+    used = "| N/A   34C    P0             58W /  400W |     900MiB /  40960MiB |     37%      Default |\n"
+    path.write_text("".join(f"{smi_lines(i, 2000 + i)}\n{second}{used}" for i in range(9)))
+    readings = read_log(path, Wishes()).readings
+    assert len(readings) == 9
+    assert readings[3].samples == {
+        "gpu.0.used_bytes": 2003 * 2**20,
+        "gpu.1.used_bytes": 900 * 2**20,
+    }
+
+
+def test_free_without_a_unit_asks_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "free.log"
+    path.write_text("".join(free_lines(i, 2000 + i).replace("Mi ", "   ") + "\n" for i in range(9)))
+    with pytest.raises(ImportRefused, match="does not say its unit; give it with --size-unit MiB"):
+        read_log(path, Wishes())
+    log = read_log(path, Wishes(size_unit=2**20))
+    assert log.readings[1].samples == {"process.rss_bytes": 2001 * 2**20}
+    assert any("the whole machine" in note for note in log.notes)
+
+
+def test_numbers_alone_are_read_once_it_is_said_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "rss.txt"
+    path.write_text("".join(f"{2_000_000 + 35_000 * i}\n" for i in range(30)))
+    with pytest.raises(
+        ImportRefused, match="say what they are, as in --columns rss --size-unit KiB"
+    ):
+        read_log(path, Wishes())
+    assert (
+        verdict_of(read_log(path, Wishes(columns=("rss",), size_unit=1024))).status == "confirmed"
+    )
+
+
+@pytest.mark.parametrize("line", [
+    "virtual memory: 12.1 GB", "pmem(vms=12100000000, shared=4096)",
+    "CPU Virtual Memory:  used = 2.0 GB, percent = 3.1%",
+])  # fmt: skip
+def test_memory_that_tells_of_no_leak_is_no_verdict(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"epoch {i}\n{line}\n" for i in range(30)))
+    with pytest.raises(ImportRefused):
+        read_log(path, Wishes())

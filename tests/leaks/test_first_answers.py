@@ -26,3 +26,5 @@ def test_a_leak_is_named_and_its_healthy_twin_is_not_accused(
     wrong = [word for each in found.leak.named for word in each.wrong()]
     # Rate and start have their own figures in the suite.
     assert not {"phase", "type", "holder"} & set(wrong), (wrong, found.leak.told)
+    acquitted = {each["phase"] for each in leak.verdict["ruled_out"]}
+    assert not acquitted & {planted.phases[0] for planted in case.planted}

@@ -109,3 +109,30 @@ def test_kept_losses_count_with_their_graphs() -> None:
     samples = TrackedContainer("losses", losses).read()
     each = 64 * 32 * 4 + 64 * 256 * 4
     assert samples["tracked.losses.bytes"] == pytest.approx(20 * each, rel=0.15)
+
+
+def test_items_that_hold_many_numbers_are_measured_by_some_of_them() -> None:
+    """Documents of tokens: each has more numbers than are looked at, and all of them are its own."""
+    documents = {i: {"ids": [1_000_000 * i + n for n in range(4_000)]} for i in range(20)}
+    samples = TrackedContainer("tokens", documents, 100).read()
+    each = 4_000 * (sys.getsizeof(10**6) + 8)
+    assert samples["tracked.tokens.bytes"] == pytest.approx(20 * each, rel=0.05)
+    same = {i: {"ids": [7.5] * 4_000} for i in range(20)}
+    assert TrackedContainer("same", same, 100).read()["tracked.same.bytes"] < 20 * 4_000 * 9
+
+
+class Node:
+    def __init__(self) -> None:
+        self.steps = [{"step": 1000 + i, "name": f"step {i}"} for i in range(4_000)]
+
+
+def test_items_too_large_to_be_measured_are_unknown_and_not_empty() -> None:
+    tracked = TrackedContainer("nodes", (nodes := [Node() for _ in range(2)]), 100)
+    samples = tracked.read()
+    assert samples == {"tracked.nodes.length": 2, "tracked.nodes.capacity": 100}
+    small = [{"step": 1000 + i} for i in range(2)]
+    growing = TrackedContainer("growing", small, 100)
+    before = growing.read()["tracked.growing.bytes"]
+    small.extend(nodes)
+    # What was measured once stands.
+    assert growing.read()["tracked.growing.bytes"] >= before

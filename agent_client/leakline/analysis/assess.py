@@ -7,6 +7,7 @@ answer of any earlier day; the ladder compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from .attribution import Cause, find_causes
@@ -19,8 +20,8 @@ from .handles import with_handles
 from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
 from .seldom_counted import with_seldom_counted
-from .sharing import share_out
-from .stores import is_stored
+from .sharing import share_out, unclaimed
+from .stores import grows_while_a_store_fills, is_stored
 from .study import (
     Assessed,
     LaneStudy,
@@ -51,8 +52,8 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     rise, scale, residual = study.rise(upto), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(upto))
     candidates = find_candidates(study.facts, upto)
-    if not (rise.window or rise.visible):
-        candidates = [c for c in candidates if not _is_stored(study, c, upto)]
+    rises = bool(rise.window) or rise.visible
+    candidates = [c for c in candidates if not _is_stored(study, c, upto, rises=rises)]
     candidates = with_surplus(study, upto, candidates)
     candidates += exploded(study, upto, candidates)
     start = _start(study, candidates, rise, upto)
@@ -67,7 +68,9 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        found.append(native_growth(study, memory, left, kept, rise, scale, start, at))
+        elsewhere = unclaimed(causes, live)
+        told = replace(memory, phases=elsewhere) if elsewhere else memory
+        found.append(native_growth(study, told, left, kept, rise, scale, start, at))
     found = with_garbage(study, found, upto)
     found = with_budgets(study, upto, found)
     found.extend(other_channels(study, upto, candidates))
@@ -76,8 +79,15 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     return Moment(upto, tuple(found), rise, memory.total, scale, filling)
 
 
-def _is_stored(study: LaneStudy, candidate: Candidate, upto: int) -> bool:
-    own = candidate.family == "object" and not candidate.declared
+def _is_stored(study: LaneStudy, candidate: Candidate, upto: int, *, rises: bool) -> bool:
+    """Return True if a store may keep these: excused only while memory shows no growth but that of the stores, or if
+    these became more only until the store was full, and memory rises still.
+    """
+    if candidate.declared or candidate.role != "type":
+        return False
+    if candidate.family == "plain":
+        return grows_while_a_store_fills(study.facts, candidate.name, upto, full=rises)
+    own = candidate.family == "object" and not rises
     return own and is_stored(study.facts, candidate.name, upto)
 
 

@@ -21,7 +21,7 @@ from .wording import short_name
 EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 _COVERS: Final = 0.70
-_SECOND: Final = 0.20
+SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
 # Tensors or arrays that come with one entry of the container that keeps them.
 _NESTED: Final = 16
@@ -40,10 +40,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation."""
+    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation.
+
+    ``living``: the phases are those in which memory was allocated that is still in use.
+    """
 
     total: Slope
     phases: Mapping[str, float] = field(default_factory=dict)
+    living: bool = False
 
     def at(self, place: Place) -> float | None:
         """Growth that stays at a place; None when nothing is known of it."""
@@ -60,7 +64,7 @@ class Memory:
             return self
         share = max(0.0, 1 - kept / self.total.estimate)
         phases = {name: size * share for name, size in self.phases.items()}
-        return Memory(self.total.scaled(share), phases)
+        return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
         """The phase that keeps most of the growth, if one does."""
@@ -104,6 +108,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         else:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
+    _join_containers(groups)
     _join_held(groups, memory.total.estimate)
     _join_tensors(groups)
     causes: list[Cause] = []
@@ -175,6 +180,30 @@ def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None
                 groups[homes[0]].append(candidate)
     for phase in [p for p, members in groups.items() if not members]:
         del groups[phase]
+
+
+def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
+    """A container that gains one entry for each new object which it holds is part of that growth, in the phase in which
+    the objects are made, also where another phase puts them into it.
+    """
+    for phase, members in list(groups.items()):
+        for container in [c for c in members if c.role == "container"]:
+            made = [
+                home
+                for home, others in groups.items()
+                if home is not None and home != phase
+                if any(_is_item_of(c, container) for c in others)
+            ]
+            if made and not any(_is_item_of(c, container) for c in members):
+                groups[phase].remove(container)
+                groups[made[0]].append(container)
+    for phase in [p for p, members in groups.items() if not members]:
+        del groups[phase]
+
+
+def _is_item_of(c: Candidate, container: Candidate) -> bool:
+    held = c.holder is not None and leads_into(c.holder, container.name)
+    return c.family == "object" and c.role == "type" and held and is_like(c, container)
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
@@ -259,7 +288,7 @@ def _beside(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     total = sum(c.bytes_rate or 0.0 for c in containers)
     if ranked[0] not in containers or total > _OVERSHOOT * growth:
         return []
-    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= _SECOND * growth]
+    return [c for c in containers if c != ranked[0] and (c.bytes_rate or 0.0) >= SECOND * growth]
 
 
 def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, growth: float) -> bool:
@@ -273,7 +302,7 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
     if candidate.role == "container" and size < SMALL * growth:
         return True
     room = explained < _COVERS * growth and explained + size <= _OVERSHOOT * growth
-    return room and size >= _SECOND * growth
+    return room and size >= SECOND * growth
 
 
 def holds(container: Candidate, owner: Candidate) -> bool:

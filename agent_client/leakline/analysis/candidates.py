@@ -148,6 +148,8 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
         return None
     tensors = next((c for c in found if short_name(c.name) == "Tensor"), None)
     growth = growth_of(facts.lane, series, upto)
+    if growth is not None and tensors is None and _has_ended(facts, growth, upto):
+        return None
     if growth is None and tensors is not None:
         rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
         if rate >= _GRAPH_SHARE * tensors.growth.slope:
@@ -159,6 +161,21 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     place = _graph_place(facts, found, tensors, growth, upto)
     holder = facts.holders.get(name)
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _has_ended(facts: Facts, growth: CountGrowth, upto: int) -> bool:
+    """Return True if tensors were counted since graphs were read last, and are not more by what graphs would be."""
+    lane = facts.lane
+    counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
+    newest = lane.newest_reading("tensors.graph_count", upto)
+    if counted is None or newest is None:
+        return False
+    read = zip(*lane.points(counted, upto), strict=True)
+    since = [(x, n) for x, n in read if x >= lane.generations[newest]]
+    if len(since) <= _MIN_READINGS:
+        return False
+    (first, before), (last, now) = since[0], since[-1]
+    return now - before < _GRAPH_SHARE * growth.slope * (last - first)
 
 
 def _graph_place(

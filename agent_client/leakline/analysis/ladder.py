@@ -32,6 +32,8 @@ _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
+# A count that is no longer read stands while memory gains at least this share of its bytes.
+_STILL_GROWS: Final = 0.25
 # Moments looked at one by one; older ones on a grid that grows coarser.
 _DENSE: Final = 32
 _GRID: Final = 8
@@ -178,7 +180,7 @@ def _is_shown_quiet(study: LaneStudy, a: Assessed, active: int, upto: int) -> bo
         return False
     memory = _read_between(study.readings(a.channel), active, upto)
     counted = "counts" in a.witnesses and study.times_counted(a.cause, active, upto) >= _HOLD_COUNTS
-    return counted or memory >= _HOLD_MEMORY
+    return counted or memory >= _HOLD_MEMORY or _has_ended_unread(study, a, upto)
 
 
 def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -> bool:
@@ -188,6 +190,28 @@ def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -
     x, in_use = study.lane.points(IN_USE, upto, newest=max(_HOLD_MEMORY, upto - active))
     slope = floor_slope(x, in_use)
     return slope.rises and a.scale.is_material(slope.estimate, x[-1] - x[0])
+
+
+def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
+    """Return True if a count has not been read for long, and memory shows since then that its growth has ended.
+
+    Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since.
+    """
+    series = study.counted_in(a.cause) if a.channel == PRIVATE else None
+    counted = None if series is None else study.lane.newest_reading(series, upto)
+    if counted is None:
+        return False
+    read = study.readings(PRIVATE)
+    since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-_HOLD_MEMORY:]
+    if len(since) < _HOLD_MEMORY:
+        return False
+    x = [float(study.lane.generations[at]) for at in since]
+    residual = study.residual(upto)
+    slope = floor_slope(x, [residual[at] for at in since])
+    claimed = a.cause.measured or a.cause.rate.estimate
+    matters = a.scale.is_material(claimed, x[-1] - x[0])
+    ended = slope.estimate < _STILL_GROWS * claimed and slope.high < claimed
+    return matters and ended and not _fills_freed_memory(study, a, since[0], upto)
 
 
 def _read_between(read: Sequence[int], first: int, upto: int) -> int:
@@ -238,6 +262,8 @@ def level(study: LaneStudy, a: Assessed, upto: int) -> tuple[Status, int]:
         sure = material and steady and rate.rises and long_enough
         sure = sure or (material and _by_memory(study, a, upto) == "confirmed")
         return ("confirmed" if sure else "suspected"), in_a_row
+    if _has_ended_unread(study, a, upto):
+        return "ok", in_a_row
     if "explosion" in a.witnesses and material:
         return "suspected", in_a_row
     if a.passing and "container" not in a.witnesses:

@@ -39,13 +39,14 @@ _MIN_SPAN: Final = 8
 def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) -> list[Assessed]:
     """The same, with growth that has no name named after the type whose bytes rose by most of it, if there is one."""
     return [
-        _named(study, a, upto) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
+        _named(study, a, found, upto) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
     ]
 
 
-def _named(study: LaneStudy, a: Assessed, upto: int) -> Assessed:
-    memory, begin = _memory(study, a, upto), a.start[0] - 1 if a.start is not None else 0.0
+def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) -> Assessed:
+    memory = _without_named(study, a, found, _memory(study, a, upto))
+    begin = a.start[0] - 1 if a.start is not None else 0.0
     # What is counted more often than that has a pattern of its own.
     first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
     rising = [
@@ -80,6 +81,20 @@ def _memory(study: LaneStudy, a: Assessed, upto: int) -> Sequence[float]:
     for value in study.lane.values(_KEPT)[:upto]:
         kept.append(float(value) if value is not None else kept[-1] if kept else 0.0)
     return [size - unused for size, unused in zip(memory, kept, strict=True)]
+
+
+def _without_named(
+    study: LaneStudy, a: Assessed, found: Sequence[Assessed], memory: Sequence[float]
+) -> list[float]:
+    """Return memory by generation without what other causes gain that have a name, from the start of each."""
+    memory = list(memory)
+    for other in found:
+        if other is a or other.channel != a.channel or other.cause.owner is None:
+            continue
+        rate, start = other.cause.rate.estimate, other.start[0] if other.start is not None else 0.0
+        for i, generation in enumerate(study.lane.generations[: len(memory)]):
+            memory[i] -= rate * max(0.0, generation - start)
+    return memory
 
 
 def _risen_with(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .attribution import EXPLAINS, SMALL, Cause, Memory, is_like
+from .attribution import EXPLAINS, SECOND, SMALL, Cause, Memory, is_like
+from .books import BETWEEN_LINE, OTHER_THREADS_LINE
 from .candidates import NOWHERE, OF_OTHERS
 from .trend import Slope
 
@@ -15,6 +16,8 @@ _PLAUSIBLE_BYTES: Final = 2**20
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
 # Measured bytes below this share leave room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
+# What causes and other phases have together of what memory gains, at most, to be told apart.
+_ALL: Final = 1.1
 
 
 def share_out(
@@ -36,12 +39,30 @@ def share_out(
     claims = [_claim(c, memory, active) for c in active]
     claimed = sum(claims)
     room = memory_rises and claimed < _LEAVES_ROOM * total.estimate
-    scale = 1.0 if room or claimed <= 0 else total.estimate / claimed
+    apart = sum(unclaimed(active, memory).values()) if memory_rises and not room else 0.0
+    scale = 1.0 if room or claimed <= 0 else (total.estimate - apart) / claimed
     rated = [
         c.with_rate(total.scaled(claim * scale / total.estimate))
         for c, claim in zip(active, claims, strict=True)
     ]
-    return [*rated, *idle], total.estimate - claimed if room else 0.0
+    return [*rated, *idle], total.estimate - claimed if room else apart
+
+
+def unclaimed(causes: Sequence[Cause], memory: Memory) -> dict[str, float]:
+    """Return what stays in use of each phase that no cause is in, where it is a real share of what memory gains.
+
+    Only if all causes were measured and leave room for it: what one phase makes and another keeps is theirs.
+    """
+    sizes = [c.measured for c in causes if c.measured is not None]
+    if not memory.living or len(sizes) < len(causes) or any(c.place.phase is None for c in causes):
+        return {}
+    total, places = memory.total.estimate, {c.place.phase for c in causes}
+    found = {
+        phase: size
+        for phase, size in memory.phases.items()
+        if phase not in (*places, BETWEEN_LINE, OTHER_THREADS_LINE) and size >= SECOND * total > 0
+    }
+    return found if sum(sizes) + sum(found.values()) <= _ALL * total else {}
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:

@@ -98,6 +98,26 @@ def _are_its_items(facts: Facts, name: str, store: Bounded, upto: int) -> bool:
     return alike and len({length for _, length in pairs}) >= _MIN_LENGTHS
 
 
+def grows_while_a_store_fills(facts: Facts, name: str, upto: int, *, full: bool = False) -> bool:
+    """Return True if these objects of the language became more only while a declared store took in items.
+
+    How many of them one item holds varies: the tokens of a document, the steps of an episode. ``full``: only if the
+    store takes in no more by now.
+    """
+    x, counts = facts.lane.points(f"type.{name}.count", upto)
+    at = [facts.lane.position[int(generation)] for generation in x]
+    rises = [(at[i - 1], at[i]) for i in range(1, len(at)) if counts[i] > counts[i - 1]]
+    within = (
+        store
+        for store in facts.bounded
+        if not store.is_over(upto) and not (full and store.is_filling(upto))
+    )
+    return bool(rises) and any(
+        all(store.length[after] > store.length[before] for before, after in rises[-_MIN_LENGTHS:])
+        for store in within
+    )
+
+
 def overshooting(facts: Facts, upto: int) -> Iterator[tuple[str, CountGrowth]]:
     """(name, growth) of the declared stores that hold more than they may, and ever more; the growth is that beyond."""
     lane = facts.lane

@@ -221,7 +221,7 @@ def memory_since(
     if live is None or charged.get(OTHER_THREADS_LINE, 0.0) > 0:
         return Memory(total, charged)
     known = sum(live.values()) >= _MOSTLY * total.estimate > 0
-    return Memory(total, live if known else charged)
+    return Memory(total, live if known else charged, living=known)
 
 
 def position_of(lane: Lane, generation: float | None, upto: int) -> int:

@@ -99,6 +99,10 @@ _WANDB_GPU: Final = re.compile(
 )
 # Of the last part of a path, "train/rss_mb"; "memory" alone may be that of anything.
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
+# "rss growth" is none, and neither is that of a process beside it.
+_NO_LEVEL: Final = re.compile(
+    r"\b(?:delta|diff|growth|change|limit|child|children|worker|workers|gpu|cuda|device)\b"
+)
 _CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 
 
@@ -165,6 +169,10 @@ def _meaning_of(name: str, *, binary: bool) -> Meaning:
             return Meaning("memory", _MEMORY[candidate], size, rank=list(_MEMORY).index(candidate))
         if candidate in _TIMES:
             return Meaning("time", "", _SECONDS.get(said.lower()), rank=_TIMES.index(candidate))
+    run, _ = run_and_metric(name)
+    if run is None and words.endswith(" rss") and not _NO_LEVEL.search(words):
+        size = factor_of(_LONG_UNITS.get(unit.lower(), unit), binary=binary) if unit else None
+        return Meaning("memory", "process.rss_bytes", size, rank=len(_MEMORY))
     path, _, last = name.rpartition("/")
     if path and _CLEARLY_RESIDENT.search(_words(last)) and not _DEVICE.search(path):
         return _meaning_of(last, binary=binary)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from . import mlflow_database, printed_blocks, recorders, status_lines, tables, wandb_framing
+from . import (
+    mlflow_database,
+    printed_blocks,
+    recorders,
+    status_lines,
+    tables,
+    tool_output,
+    wandb_framing,
+)  # fmt: skip
 from .columns import meanings_of
 from .log import ImportRefused
+from .table_cells import number_in
 from .text import lines_of
 
 # Form -> what a person calls it.
@@ -19,6 +28,7 @@ FORMS: Final = {
     "mprof": "mprof run",
     "wandb": "a W&B run, run-*.wandb or its folder",
     "mlflow": "a SQLite database of MLflow",
+    "tools": "output of ps aux, top -b, docker stats, free or nvidia-smi, again and again",
 }
 _SPOOL: Final = b"LEAKSPL1"
 # What a table or a recorder is known by stands in its first lines.
@@ -47,7 +57,7 @@ def form_of(path: Path) -> str:
 
 def _form_of_text(path: Path) -> str:
     first: list[str] = []
-    status = False
+    status = tools = False
     for _, line in lines_of(path, tabs=True):
         if len(first) < _LOOKED_AT:
             first.append(line)
@@ -60,10 +70,18 @@ def _form_of_text(path: Path) -> str:
         if (title := printed_blocks.TITLE.search(line)) and title["kind"]:
             return "blocks"
         status = status or status_lines.has_size(line)
+        tools = tools or tool_output.is_row(line)
+    if tools and not status:
+        return "tools"
     if _is_table(first):
         return "csv"
     if status:
         return "status"
+    if first and all(number_in(line.strip()) is not None for line in first):
+        raise ImportRefused(
+            path,
+            "holds numbers without a head; say what they are, as in --columns rss --size-unit KiB",
+        )
     known = "; ".join(f"{name}: {what}" for name, what in FORMS.items())
     raise ImportRefused(path, f"is none of the forms known; say --format where it is one ({known})")
 

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from . import mlflow_database, printed_blocks, recorders, slips, status_lines, tables, wandb_log
+from . import (
+    mlflow_database,
+    printed_blocks,
+    recorders,
+    slips,
+    status_lines,
+    tables,
+    tool_output,
+    wandb_log,
+)  # fmt: skip
 from .detecting import FORMS, form_of
-from .log import ImportRefused, Log, Reading, Wishes
+from .log import ImportRefused, Log, Wishes
+
+# Address space that a program has reserved, and pages it shares with others: neither says what it keeps.
+_NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
 
 
 def read_log(path: Path, wishes: Wishes) -> Log:
     """Raises ImportRefused, with the line where there is one."""
     path = found_in(path)
-    form = wishes.form or form_of(path)
+    form = wishes.form or ("csv" if wishes.columns else form_of(path))
     log = _read(path, form, wishes)
-    if not any(_tells_memory(reading) for reading in log.readings):
+    known = {name for reading in log.readings for name in reading.samples if _is_memory(name)}
+    if not known:
         raise ImportRefused(path, f"holds no reading of memory (read as {form}: {FORMS[form]})")
+    if known <= _NOT_JUDGED:
+        raise ImportRefused(
+            path, f"holds {' and '.join(sorted(known))} alone, which tells of no leak; log the resident memory (RSS)"
+        )  # fmt: skip
     if form in ("csv", "psrecord", "mprof"):
         log = replace(log, slips=slips.bounded([*log.slips, *slips.jumps(log.readings)]))
     expected = {**log.expected, **{name: (low, high) for name, low, high in wishes.expected}}
@@ -44,6 +62,8 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
         return recorders.read_mprof(path, wishes)
     if form == "wandb":
         return wandb_log.read_wandb(path, wishes)
+    if form == "tools":
+        return tool_output.read_tools(path, wishes)
     if form == "mlflow":
         return mlflow_database.read_mlflow(path, wishes)
     return (
@@ -53,5 +73,5 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
     )
 
 
-def _tells_memory(reading: Reading) -> bool:
-    return any(name.startswith(("process.", "cuda.", "gpu.")) for name in reading.samples)
+def _is_memory(series: str) -> bool:
+    return series.startswith(("process.", "cuda.", "gpu."))

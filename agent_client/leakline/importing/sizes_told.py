@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 _POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _BINARY_NAME: Final = re.compile(r"[kmgt]i?b?|b|bytes?", re.IGNORECASE)
-UNIT: Final = r"(?:[KMGT]i?B|bytes|B)"
+UNIT: Final = r"(?:[kKMGT]i?B|bytes|B)"
 # Whole, never the rest of a longer one: what is tried at each digit of a long row of them costs its square.
 NUMBER: Final = r"(?<![0-9])(?<![0-9][.,])[0-9][0-9,]{0,20}(?:\.[0-9]{1,12})?"
 _THOUSANDS: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")

@@ -50,15 +50,19 @@ _CLEANUP: Final = re.compile(
     r"\b(?:clean(?:ing)?[- ]?up|memory cleanup|gc\.collect|empty_cache)\b", re.IGNORECASE
 )
 _RESIDENT: Final = re.compile(
-    r"\b(?:rss|resident|ram|process memory|memory usage|memory used|cpu memory)\b"
+    r"\b(?:rss|vmrss|resident|ram|process memory|memory usage|memory used|cpu memory)\b"
 )
 # A figure that is told, and not one that a sentence speaks of.
-_TELLS: Final = re.compile(r"(?:[:=]|\b(?:usage|used|rss|ram|is))\s*$")
+_TELLS: Final = re.compile(
+    r"(?:[:=]|\b(?:usage|used|rss|ram|is|(?:gpu|cuda)[ _-]?mem(?:ory)?|vram))\s*$"
+)
 # "mem" and "memory" tell the memory of the process where no other word says whose.
 _BARE: Final = re.compile(r"(?:^|[|,;({\[])\s*[\"']?mem(?:ory)?[\"']?\s*[:=]?\s*[\"']?$")
 _OF_A_GPU: Final = re.compile(r"(?:\b(?:gpu|cuda)[ _-]?(?:ram|mem|memory)\b|\bvram\b)")
 _OTHERS: Final = re.compile(r"\b(?:limit|total|free|freed|available|replay|buffer)\b")
-_VIRTUAL: Final = re.compile(r"\b(?:vms|virtual)\b")
+_VIRTUAL: Final = re.compile(r"\b(?:vms|vmsize|virtual)\b")
+# What all programs of a machine have together, as psutil.virtual_memory() says it.
+_OF_THE_MACHINE: Final = re.compile(r"\bvirtual memory\b.*\bused\b")
 _STORES: Final = re.compile(r"\b(?:buffer|memory|replay|queue)\b")
 _LIVE: Final = re.compile(r"\b(?:live|open|active|alive)\s+(?P<what>[a-z]\w*)")
 _NO_NAME: Final = frozenset(
@@ -258,6 +262,8 @@ def _series_of(before: str, behind: str, gpu: bool) -> str | None:
             return "cuda.0.reserved_bytes"
         if "allocated" in words:
             return "cuda.0.allocated_bytes"
+    if _OF_THE_MACHINE.search(before):
+        return None
     if _BARE.search(before):
         return "process.rss_bytes"
     if not _TELLS.search(before) or behind.startswith(("-", " -", "–", " to ")):

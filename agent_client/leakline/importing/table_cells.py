@@ -45,6 +45,8 @@ class Cells:
         self._sizes, self._numbers, self._present = [True] * width, [True] * width, [False] * width
         self._whole: list[bool] = [True] * width
         self._first: list[float | None] = [None] * width
+        self._last: list[float | None] = [None] * width
+        self._rises, self._falls = [0] * width, [0] * width
         # Column -> what its commas are -> where the first such cell is.
         self._commas: dict[int, dict[str, _Seen]] = {}
 
@@ -61,6 +63,10 @@ class Cells:
                 self._whole[at] = self._whole[at] and number.is_integer()
                 if self._first[at] is None:
                     self._first[at] = number
+                before = self._last[at]
+                self._rises[at] += before is None or number > before
+                self._falls[at] += before is not None and number < before
+                self._last[at] = number
             self._see_comma(line, at, sized[1] if sized else cell)
 
     def _see_comma(self, line: int, at: int, text: str) -> None:
@@ -80,6 +86,10 @@ class Cells:
     def are_whole(self, at: int) -> bool:
         """Return True unless a number of the column has a fraction."""
         return self._whole[at]
+
+    def steps_forward(self, at: int) -> int:
+        """Return how many different numbers a column has that never goes back; 0 for others."""
+        return 0 if self._falls[at] else self._rises[at]
 
     def first_number(self, at: int) -> float | None:
         return self._first[at]

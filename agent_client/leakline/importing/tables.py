@@ -39,6 +39,8 @@ DELIMITERS: Final = (",", ";", "\t", "|")
 _UNIX_FROM: Final = 3e8
 _UNIX_MS_FROM: Final = 3e11
 MAX_COLUMNS: Final = 500
+# Steps with a reading of their own for each epoch, from which on the steps are the axis.
+_SEVERAL: Final = 2
 # Names of a table that an error lists, and how much of each.
 _LISTED, _NAME_LENGTH = 12, 60
 # The columns of a metric that TensorBoard exports; its name is in that of the file.
@@ -196,9 +198,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Tabs are kept: they may stand between the cells."""
+    """Tabs are kept: they may stand between the cells. The rule below the heads of a Markdown table is no row."""
     for number, line in lines_of(path, tabs=True):
-        if not line.lstrip().startswith("# "):
+        if not line.lstrip().startswith("# ") and line.strip(" |:-"):
             yield number, line
 
 
@@ -257,7 +259,13 @@ def _axes(
     if time is None and clocks:
         time = replace(clocks[0], meaning=Meaning("time"))
     counting = [c for c in counting if c not in clocks]
-    generation = _best([c for c in counting if cells.are_whole(c.at)], "generation")
+    whole = [c for c in counting if cells.are_whole(c.at)]
+    generation = _best(whole, "generation")
+    finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
+    if generation is not None and finest is not None and not _best(columns, "phase"):
+        # Several readings in each epoch are told apart by their steps.
+        several = cells.steps_forward(finest.at) >= _SEVERAL * cells.steps_forward(generation.at)
+        generation = finest if several else generation
     return generation, time, _best(counting, "generation") if generation is None else None
 
 

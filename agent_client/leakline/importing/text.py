@@ -22,8 +22,9 @@ _BOMS: Final = (
 def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
     """(number from 1, text) of every line that is not empty. Raises ImportRefused.
 
-    Of a line that was written over with carriage returns the newest is taken. What is no UTF-8 becomes a sign that
-    stands for it, because logs come damaged and their figures do not. ``tabs``: they are kept, else they are spaces.
+    A line that was written over with carriage returns, as progress bars do, is one line for each time. What is no
+    UTF-8 becomes a sign that stands for it, because logs come damaged and their figures do not. ``tabs``: they are
+    kept, else they are spaces.
     """
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
@@ -38,9 +39,10 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
             while line := file.readline(_MAX_RAW):
                 number += 1
                 if line.endswith("\n") or len(line) < _MAX_RAW:
-                    text = plain(line.rstrip("\r\n").rpartition("\r")[2], tabs=tabs)
-                    if text.strip():
-                        yield number, text
+                    for written in line.rstrip("\r\n").split("\r"):
+                        text = plain(written, tabs=tabs)
+                        if text.strip():
+                            yield number, text
                 else:
                     raise ImportRefused(path, "is longer than a line of a log can be", number)
     except OSError as error:

@@ -15,7 +15,9 @@ from leakline.probes.storages import overrides_off, storage_key, tensor_types
 from leakline.snapshot import LARGEST_INTEGER, Number
 
 # Objects looked at to size the items of one container.
-_OBJECTS_VISITED: Final = 2_000
+_OBJECTS_VISITED: Final = 2_500
+# Items sized at a time, and groups of them: their sizes may vary, and neighbours may share parts.
+_TOGETHER, _GROUPS = 8, 4
 # A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
 _SHORT: Final = 64
 
@@ -50,8 +52,8 @@ class TrackedContainer:
 
         Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
         object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
-        as far as it is filled. Raises OverflowError for a length that no server takes, and what the program's own
-        function raises.
+        as far as it is filled. Bytes are left out where an item could not be measured. Raises OverflowError for a
+        length that no server takes, and what the program's own function raises.
         """
         target = self._get()
         if target is None:
@@ -67,16 +69,21 @@ class TrackedContainer:
             parts = dict(_parts(target))
             if parts:
                 sizes = [self._part_bytes(*part, length) for part in parts.items()]
-                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in sizes)
-                if beside := sum(beside for _, beside in sizes):
+                known = [size for size in sizes if size is not None]
+                if len(known) < len(sizes):
+                    return samples
+                samples[f"tracked.{self.name}.bytes"] = sum(size for size, _ in known)
+                if beside := sum(beside for _, beside in known):
                     samples[f"tracked.{self.name}.device_bytes"] = beside
         return samples
 
-    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int]:
-        """(bytes, of these on devices)"""
+    def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
+        """(bytes, of these on devices); None if they are not known."""
         if is_container(part):
-            each, beside = self._item_bytes(where, part) or (0, 0)
-            return sys.getsizeof(part) + len(part) * each, len(part) * beside
+            each = self._item_bytes(where, part) if len(part) else (0, 0)
+            if each is None:
+                return None
+            return sys.getsizeof(part) + len(part) * each[0], len(part) * each[1]
         size = _buffer_bytes(part)
         shape = part.shape
         if self.capacity and len(shape) and shape[0] == self.capacity:
@@ -85,13 +92,27 @@ class TrackedContainer:
         return size, size if of_torch and self._on_device(part) else 0
 
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
-        """Sampled, and again each time the container has doubled."""
-        if len(part) and len(part) >= 2 * self._sized_at.get(where, 0):
-            self._bytes_each[where] = marginal_parts(
-                newest(part), objects_visited=_OBJECTS_VISITED, on_device=self._on_device
-            )
+        """Sampled, and again each time the container has doubled. What was measured stands if that is cut short."""
+        if len(part) >= 2 * self._sized_at.get(where, 0):
+            self._bytes_each[where] = self._sampled(part) or self._bytes_each.get(where)
             self._sized_at[where] = len(part)
-        return self._bytes_each.get(where)
+        return self._bytes_each[where]
+
+    def _sampled(self, part: Any) -> tuple[int, int] | None:
+        """Return the mean of what one more item adds in several groups of the newest."""
+        sample = newest(part, _TOGETHER * _GROUPS)
+        groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
+        # A short last group would say too little.
+        whole = [group for group in groups if len(group) == _TOGETHER] or groups
+        found = [
+            marginal_parts(group, objects_visited=_OBJECTS_VISITED, on_device=self._on_device)
+            for group in whole
+        ]
+        known = [parts for parts in found if parts is not None]
+        if not known:
+            return None
+        size, beside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
+        return size, beside
 
 
 def _getter(target: Any) -> Callable[[], Any]:
