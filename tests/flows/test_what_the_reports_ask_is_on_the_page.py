@@ -280,7 +280,12 @@ def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
 ) -> None:
     assert train(server, tmp_path, "losses", LOSSES) == 0
     verdict = server.verdict("losses", 10)
-    rises_by(points(server, "losses", "tensors.graph_count"), 3_072)
+    # Each graph keeps the tensor that it was computed from as well.
+    rises_by(points(server, "losses", "type.torch.Tensor.count"), 2 * 3_072)
+    # Graphs are counted as often as that fits the longest pause: on a slow machine once, or beside the training, which
+    # tells at the end of a generation what there was at its beginning.
+    graphs = points(server, "losses", "tensors.graph_count")
+    assert graphs and all(3_072 * x <= y <= 3_072 * (x + 1.1) for x, y in graphs), graphs
     finding = verdict["findings"][0]
     assert (finding["kind"], finding["phase"]) == ("graph", "train_population"), verdict["summary"]
     assert finding["suspects"][0]["count_per_generation"] == pytest.approx(3_072, rel=0.01)
