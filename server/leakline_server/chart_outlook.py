@@ -105,9 +105,12 @@ def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, li
 
 
 def limit_word(source: str | None) -> str:
-    return {"cgroup": "container", "system": "machine", "user": "set by you", "device": "device"}.get(
-        source or "", "unknown"
-    )
+    return {
+        "cgroup": "container",
+        "system": "machine",
+        "user": "set by you",
+        "device": "device",
+    }.get(source or "", "unknown")
 
 
 def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Level, ...]:
