@@ -117,7 +117,7 @@ class CensusPlan:
         """
         self._ends += 1
         self._since += 1
-        if self._is_loading() and self._since < LONGEST_GAP:
+        if self._is_loading() and not rising and self._since < LONGEST_GAP:
             return None
         if rising:
             self._gap = min(self._gap, 2)

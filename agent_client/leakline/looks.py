@@ -409,7 +409,8 @@ class Looks:
         if self._governor.allows("holders", expected_seconds=expected):
             with self._holder_guard, self._governor.measuring("holders"):
                 self._types.searched_largest(kind)
-                found = find_holder_of_largest(kind, HOLDER_SECONDS, near_only=near_only)
+                seconds = self._governor.max_pause_seconds if near_only else HOLDER_SECONDS
+                found = find_holder_of_largest(kind, seconds, near_only=near_only)
                 self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:

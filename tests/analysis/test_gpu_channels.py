@@ -268,6 +268,26 @@ def test_memory_that_ends_before_the_device_is_told() -> None:
     assert verdict.oom.sentence.startswith("OOM near generation 19")
 
 
+def test_two_processes_fill_a_device_together() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        own = 10 * GIB + growing(GIB / 2, g, is_over)
+        return {**torch_device(own, own, 0), "gpu.0.used_bytes": 2 * own + 2 * GIB}
+
+    oom = judged(device).oom
+    # 80 GiB, less 22 GiB at the beginning, at 1 GiB per generation.
+    assert oom.generation is not None and abs(oom.generation.estimate - 57) < 3
+
+
+def test_a_leak_of_a_device_is_rated_by_it_where_memory_ends_before() -> None:
+    leak = Leak(TRAIN, GIB, {})
+    training = Training(generations=40, total=1_000, leaks=(leak,), limit_bytes=60 * GIB)
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 4, g, is_over)] * 2, 0), training
+    )
+    assert verdict.oom.limit_source == "user"
+    assert [f.priority for f in of_devices(verdict)] == ["critical"]
+
+
 def test_a_device_that_fills_and_stays_is_no_end() -> None:
     for device in (
         lambda g, _: torch_device(10 * GIB + GIB * min(g, 8), 12 * GIB + GIB * min(g, 8), 0),

@@ -49,7 +49,6 @@ from leakline.analysis.sharing import (
     _taking_part,
     _unsure,
     share_out,
-    unclaimed,
 )
 from leakline.analysis.trend import Slope
 from leakline.snapshot import CYCLIC_GARBAGE, Holder
@@ -66,13 +65,13 @@ def _sized(measured: float | None, place: Place = TRAIN, owner: Candidate = ENVS
 def _rates(
     causes: Sequence[Cause], rises: bool = True, matters: bool = True
 ) -> tuple[list[float], float]:
-    shared, left = share_out(causes, MEMORY, rises, matters)
+    shared, left, _ = share_out(causes, MEMORY, rises, matters)
     return [c.rate.estimate for c in shared], left  # fmt: skip
 
 
 def test_two_measured_causes_are_together_what_memory_gained() -> None:
     assert _rates([_sized(30.0), _sized(20.0, EVOLVE, PLANS)]) == ([60.0, 40.0], 0.0)
-    (one,), left = share_out([_sized(50.0)], MEMORY, True, True)
+    (one,), left, _ = share_out([_sized(50.0)], MEMORY, True, True)
     assert (one.rate, left) == (Slope(100.0, 80.0, 120.0, 16), 0.0)
 
 
@@ -112,24 +111,24 @@ def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
     causes: list[Cause], phases: dict[str, float], apart: dict[str, float]
 ) -> None:
     memory = Memory(MEMORY.total, phases, living=True)
-    assert unclaimed(causes, memory) == apart
-    shared, left = share_out(causes, memory, True, True)
+    shared, left, elsewhere = share_out(causes, memory, True, True)
+    assert elsewhere == apart
     assert left == pytest.approx(sum(apart.values()))
     assert sum(c.rate.estimate for c in shared) == pytest.approx(100.0 - left)
     # Books of memory alone charge what another phase freed.
-    assert unclaimed(causes, replace(memory, living=False)) == {}
+    assert share_out(causes, replace(memory, living=False), True, True)[2] == {}
 
 
 def test_where_memory_gains_too_little_each_keeps_what_was_measured() -> None:
     assert _rates([_sized(30.0), _sized(20.0, EVOLVE)], matters=False) == ([30.0, 20.0], 0.0)
     unsure = Memory(Slope(100.0, 0.0, 200.0, 16))
-    shared, left = share_out([_sized(30.0)], unsure, True, True)
+    shared, left, _ = share_out([_sized(30.0)], unsure, True, True)
     assert (shared[0].rate, left) == (Slope(30.0, 0.0, 200.0, 16), 0.0)
 
 
 def test_causes_without_a_claim_keep_their_own_bytes_roughly() -> None:
     idle, active = _sized(4.0), _sized(50.0, EVOLVE)
-    shared, _ = share_out([idle, active], MEMORY, True, True)
+    shared, *_ = share_out([idle, active], MEMORY, True, True)
     assert [c.rate for c in shared] == [Slope(100.0, 80.0, 120.0, 16), Slope(4.0, 2.0, 6.0, 0)]
     assert _around(4.0) == Slope(4.0, 2.0, 6.0, 0)
     assert _rates([]) == ([], 100.0)

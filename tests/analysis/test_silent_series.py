@@ -134,6 +134,44 @@ def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: i
     assert status_of(arrays_counted_until(last, kept=None, generations=n)) in ACTIVE
 
 
+@pytest.mark.parametrize("n", [40, 50, 60])
+def test_bytes_that_a_count_overstates_end_no_growth_that_memory_shows(n: int) -> None:
+    """Arrays of zeros, a fifth of which was ever written: memory rises by a fifth of their bytes."""
+    read = range(28)
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [100 * MIB + 2 * MIB * i + (i % 3) * MIB // 8 for i in range(n)],
+        "type.numpy.ndarray.count": only([5 + 2 * i for i in range(n)], read),
+        "arrays.bytes": only([10 * MIB * i for i in range(n)], read),
+    }
+    assert status_of(ends_history(series)) in ACTIVE
+
+
+@pytest.mark.parametrize("n", [66, 67, 68, 69, 70])
+def test_a_growth_in_steps_has_not_ended_between_two_of_them(n: int) -> None:
+    """One array of 30 MiB every ten generations, counted every 16."""
+    arrays = [i // 10 for i in range(n)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [100 * MIB + 30 * MIB * k for k in arrays],
+        "type.numpy.ndarray.count": only([5 + k for k in arrays], range(0, n, 16)),
+        "arrays.bytes": only([30 * MIB * k for k in arrays], range(0, n, 16)),
+    }
+    assert status_of(ends_history(series)) in ACTIVE
+
+
+def test_memory_that_falls_for_a_while_is_not_flat() -> None:
+    """A saw whose teeth are 40 generations long stands on a leak of 2 MiB."""
+    n = 88
+    tooth = [3 * MIB * min(i % 40, 40 - i % 40) for i in range(n)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [100 * MIB + 2 * MIB * i + t for i, t in enumerate(tooth)],
+        "type.numpy.ndarray.count": only([5 + i for i in range(n)], range(28)),
+        "arrays.bytes": only([2 * MIB * i for i in range(n)], range(28)),
+    }
+    for upto in (60, 68, 76, 88):
+        cut = {name: values[:upto] for name, values in series.items()}
+        assert status_of(ends_history(cut)) != "recovered"
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: bool) -> None:
     """Memory creeps on, as the allocator keeps what graphs of other sizes leave."""

@@ -183,7 +183,7 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
 def test_a_killed_run_says_so_beside_its_verdict(world: World, open_page: Open) -> None:
     page = open_page("/runs/killed", address=world.address, java_script_enabled=False)
     ending = page.locator(".verdict .ending")
-    expect(ending).to_contain_text("Killed by memory. 191.20 GiB of its limit of 192.00 GiB")
+    expect(ending).to_contain_text("Killed for memory. 191.20 GiB of its limit of 192.00 GiB")
     expect(ending).to_contain_text("Last reading of rank 0: RSS 11.")
     expect(ending.get_by_role("link")).to_have_attribute("href", "#end")
     for section in ("end", "trend", "large-objects", "lines"):

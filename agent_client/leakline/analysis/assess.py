@@ -20,7 +20,7 @@ from .handles import with_handles
 from .onset import Start
 from .outside import native_growth, other_channels, retained, with_garbage
 from .seldom_counted import with_seldom_counted
-from .sharing import share_out, unclaimed
+from .sharing import share_out
 from .stores import grows_while_a_store_fills, is_stored
 from .study import (
     Assessed,
@@ -64,11 +64,10 @@ def assess(study: LaneStudy, upto: int) -> Moment:
     causes = find_causes(candidates, memory)
     kept = retained(study, memory, causes, at) if rising else 0.0
     live = memory.without(kept)
-    causes, left = share_out(causes, live, rising, matters)
+    causes, left, elsewhere = share_out(causes, live, rising, matters)
     found = [_assessed(study, cause, rise, scale, start, upto) for cause in causes]
     left += kept
     if rising and left > 0 and scale.is_material(left, window):
-        elsewhere = unclaimed(causes, live)
         told = replace(memory, phases=elsewhere) if elsewhere else memory
         found.append(native_growth(study, told, left, kept, rise, scale, start, at))
     found = with_garbage(study, found, upto)

@@ -326,7 +326,7 @@ def brings_some(container: Candidate, owner: Candidate) -> bool:
     more = container.growth.slope
     alike = container.growth.pattern == owner.growth.pattern == "constant"
     same_phase = container.place.phase == owner.place.phase is not None
-    return alike and same_phase and more > 0 and owner.growth.slope / more in _SOME
+    return alike and same_phase and more > 0 and round(owner.growth.slope / more) in _SOME
 
 
 def is_like(a: Candidate, b: Candidate) -> bool:

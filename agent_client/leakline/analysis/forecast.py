@@ -12,6 +12,7 @@ from typing import Final
 
 from .attempts import Told
 from .channels import CHILDREN, SHARED, Channel, device_of
+from .counts import WINDOW
 from .history import RunHistory
 from .ladder import ACTIVE, MIN_GENERATIONS, Standing
 from .limits import Limit, newest
@@ -27,7 +28,7 @@ from .priority import OF_DEVICES, Ahead
 from .results import Interval, OomForecast, Risk
 from .results import Moment as When
 from .study import PRIVATE, LaneStudy, Moment
-from .trend import NO_GROWTH, Z_90, Slope
+from .trend import NO_GROWTH, Z_90, Slope, floor_slope
 from .wording import format_bytes
 
 # A rise that no finding rests on is followed no further than twice the generations it was seen in.
@@ -100,32 +101,41 @@ def forecast(told: Sequence[Told]) -> OomForecast:
     )  # fmt: skip
 
 
-def with_devices(memory: OomForecast, told: Sequence[Told]) -> OomForecast:
+def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
     """Return the forecast of what ends first: the memory of the processes, or that of a device."""
-    devices = [found for each in told for found in _of_devices(*each)]
+    return memory if device is None else min((memory, device), key=_end)
 
-    def end(oom: OomForecast) -> float:
-        return math.inf if oom.generation is None else oom.generation.estimate
 
-    return min((memory, *devices), key=end)
+def of_devices(told: Sequence[Told]) -> OomForecast | None:
+    """Return the forecast of the device that is full first; None where none grows by a finding."""
+    return min((found for each in told for found in _of_devices(*each)), key=_end, default=None)
+
+
+def _end(oom: OomForecast) -> float:
+    return math.inf if oom.generation is None else oom.generation.estimate
 
 
 def _of_devices(
     study: LaneStudy, moment: Moment, standings: Sequence[Standing]
 ) -> Iterator[OomForecast]:
     """Yield the end of each device whose memory grows by a finding of this process."""
-    active = {each.assessed.channel: each for each in standings if each.status in ACTIVE}
+    active: dict[str, list[Standing]] = {}
+    for each in standings:
+        if each.status in ACTIVE:
+            active.setdefault(each.assessed.channel, []).append(each)
     growing: dict[str, list[Channel]] = {}
     for channel in study.channels:
         if channel.name in active and channel.limit_bytes and channel.kind in OF_DEVICES:
             growing.setdefault(device_of(channel.name), []).append(channel)
     for device, channels in growing.items():
-        standing = [active[channel.name] for channel in channels]
         outlooks = [outlook_of_channel(study, each, moment.upto) for each in channels]
-        rates = [_carried_on(o, _rate(s)) for o, s in zip(outlooks, standing, strict=True)]
+        rates = [
+            _carried_on(outlook, sum(map(_rate, active[channel.name])))
+            for outlook, channel in zip(outlooks, channels, strict=True)
+        ]
         growth = _Growth(
-            _total(rates), sum(o.gains for o in outlooks), sure=True,
-            confirmed=any(each.status == "confirmed" for each in standing),
+            _with_others(study, moment, channels, _total(rates)), sum(o.gains for o in outlooks), sure=True,
+            confirmed=any(s.status == "confirmed" for c in channels for s in active[c.name]),
         )  # fmt: skip
         limit = max(channel.limit_bytes or 0.0 for channel in channels)
         used = _used_on_device(study, channels, moment.upto)
@@ -138,9 +148,25 @@ def _of_devices(
             yield _oom((study, moment), quiet, growth, ends[0], ends, by_the_end, device)
 
 
+def _with_others(
+    study: LaneStudy, moment: Moment, channels: Sequence[Channel], own: Slope
+) -> Slope:
+    """Return the growth of a device by everybody, where that was read and is more than that of this process."""
+    used = _used_series(channels)
+    if not study.lane.has(used):
+        return own
+    x, y = study.lane.points(used, moment.upto, newest=WINDOW)
+    all_of_it = floor_slope(x, y) if len(x) >= _MIN_GENERATIONS else own
+    return max(own, all_of_it, key=lambda slope: slope.estimate)
+
+
+def _used_series(channels: Sequence[Channel]) -> str:
+    return f"gpu.{channels[0].name.split('.')[1]}.used_bytes"
+
+
 def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) -> float:
     """Bytes in use on a device, by everybody if that was read."""
-    used = newest(study.lane, f"gpu.{channels[0].name.split('.')[1]}.used_bytes")
+    used = newest(study.lane, _used_series(channels))
     if used is not None:
         return used
     at = {each: each.stands(upto) - 1 for each in channels}
@@ -149,7 +175,8 @@ def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) ->
 
 def ahead(told: Sequence[Told], oom: OomForecast, hours: float) -> Ahead | None:
     """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
-    known = [(study, moment) for study, moment, _ in told if study.lane.private]
+    of_memory = oom.limit_source != "device"
+    known = [(s, moment) for s, moment, _ in told if s.lane.private or not of_memory]
     if not known or not oom.limit_bytes:
         return None
     study, moment = known[0]

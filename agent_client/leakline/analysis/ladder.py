@@ -6,6 +6,7 @@ in a row to count, and a leak that stops is kept for as long as it took to be su
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -195,22 +196,27 @@ def _fills_freed_memory(study: LaneStudy, a: Assessed, active: int, upto: int) -
 def _has_ended_unread(study: LaneStudy, a: Assessed, upto: int) -> bool:
     """Return True if a count has not been read for long, and memory shows since then that its growth has ended.
 
-    Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since.
+    Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since:
+    level in at least two of its steps. Memory that falls by as much as it rose may be swinging.
     """
     series = study.counted_in(a.cause) if a.channel == PRIVATE else None
     counted = None if series is None else study.lane.newest_reading(series, upto)
     if counted is None:
         return False
     read = study.readings(PRIVATE)
-    since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-_HOLD_MEMORY:]
-    if len(since) < _HOLD_MEMORY:
+    owner, needed = a.cause.owner, _HOLD_MEMORY
+    if owner is not None and owner.growth.slope > 0:
+        needed = max(needed, math.ceil(2 * owner.growth.each / owner.growth.slope))
+    since = read[bisect_left(read, counted + 1) : bisect_left(read, upto)][-needed:]
+    if len(since) < needed:
         return False
     x = [float(study.lane.generations[at]) for at in since]
     residual = study.residual(upto)
     slope = floor_slope(x, [residual[at] for at in since])
-    claimed = a.cause.measured or a.cause.rate.estimate
+    rate = a.cause.rate.estimate
+    claimed = min(a.cause.measured or rate, rate)
     matters = a.scale.is_material(claimed, x[-1] - x[0])
-    ended = slope.estimate < _STILL_GROWS * claimed and slope.high < claimed
+    ended = abs(slope.estimate) < _STILL_GROWS * claimed and slope.high < claimed
     return matters and ended and not _fills_freed_memory(study, a, since[0], upto)
 
 

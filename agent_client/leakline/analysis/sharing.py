@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .attribution import EXPLAINS, SECOND, SMALL, Cause, Memory, is_like
@@ -22,39 +22,40 @@ _ALL: Final = 1.1
 
 def share_out(
     causes: Sequence[Cause], memory: Memory, memory_rises: bool, matters: bool
-) -> tuple[list[Cause], float]:
+) -> tuple[list[Cause], float, Mapping[str, float]]:
     """Give each cause its rate, so that together they are what memory gained.
 
     ``matters``: whether memory gains enough to be shared out at all; below that each keeps what was measured.
 
-    Returns the causes and the bytes per generation that none of them accounts for.
+    Returns the causes, the bytes per generation that none of them accounts for, and of these what is known of the
+    phases that keep them.
     """
     total = memory.total
     active = _taking_part(causes, memory)
     idle = [c.with_rate(_around(c.measured or 0.0)) for c in causes if c not in active]
     if not active:
-        return idle, total.estimate if memory_rises else 0.0
+        return idle, total.estimate if memory_rises else 0.0, {}
     if not (total.rises and matters):
-        return [*(c.with_rate(_unsure(c, total)) for c in active), *idle], 0.0
+        return [*(c.with_rate(_unsure(c, total)) for c in active), *idle], 0.0, {}
     claims = [_claim(c, memory, active) for c in active]
     claimed = sum(claims)
     room = memory_rises and claimed < _LEAVES_ROOM * total.estimate
-    apart = sum(unclaimed(active, memory).values()) if memory_rises and not room else 0.0
+    elsewhere = _unclaimed(active, claimed, memory) if memory_rises and not room else {}
+    apart = min(sum(elsewhere.values()), max(0.0, total.estimate - claimed))
     scale = 1.0 if room or claimed <= 0 else (total.estimate - apart) / claimed
     rated = [
         c.with_rate(total.scaled(claim * scale / total.estimate))
         for c, claim in zip(active, claims, strict=True)
     ]
-    return [*rated, *idle], total.estimate - claimed if room else apart
+    return [*rated, *idle], total.estimate - claimed if room else apart, elsewhere
 
 
-def unclaimed(causes: Sequence[Cause], memory: Memory) -> dict[str, float]:
+def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[str, float]:
     """Return what stays in use of each phase that no cause is in, where it is a real share of what memory gains.
 
     Only if all causes were measured and leave room for it: what one phase makes and another keeps is theirs.
     """
-    sizes = [c.measured for c in causes if c.measured is not None]
-    if not memory.living or len(sizes) < len(causes) or any(c.place.phase is None for c in causes):
+    if not memory.living or any(c.measured is None or c.place.phase is None for c in causes):
         return {}
     total, places = memory.total.estimate, {c.place.phase for c in causes}
     found = {
@@ -62,7 +63,7 @@ def unclaimed(causes: Sequence[Cause], memory: Memory) -> dict[str, float]:
         for phase, size in memory.phases.items()
         if phase not in (*places, BETWEEN_LINE, OTHER_THREADS_LINE) and size >= SECOND * total > 0
     }
-    return found if sum(sizes) + sum(found.values()) <= _ALL * total else {}
+    return found if claimed + sum(found.values()) <= _ALL * total else {}
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:

@@ -17,7 +17,7 @@ from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
 from .findings import build_finding, merge_alike, worth_telling
-from .forecast import ahead, forecast, unread, with_devices
+from .forecast import ahead, first_end, forecast, of_devices, unread
 from .gauges import with_companions
 from .history import RunHistory
 from .kept import Kept
@@ -120,11 +120,11 @@ def _verdict(
     told = [first for first, *_ in judgements]
     said = [each for judgement in judgements for each in judgement]
     findings = located(_findings(said, len(told) > 1, priorities), history)
-    memory = forecast(told)
-    oom = with_devices(memory, told)
+    memory, device = forecast(told), of_devices(told)
+    oom = first_end(memory, device)
     findings = raised(
         findings, ahead(told, memory, priorities.hours),
-        ahead(told, oom, priorities.hours) if oom.limit_source == "device" else None, priorities,
+        None if device is None else ahead(told, device, priorities.hours), priorities,
     )  # fmt: skip
     moments = [m for _, m, _ in told]
     growth = _growth(moments)

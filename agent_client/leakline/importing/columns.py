@@ -101,7 +101,8 @@ _WANDB_GPU: Final = re.compile(
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
 # "rss growth" is none, and neither is that of a process beside it.
 _NO_LEVEL: Final = re.compile(
-    r"\b(?:delta|diff|growth|change|limit|child|children|worker|workers|gpu|cuda|device)\b"
+    r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
+    r"|rank ?\d*|node ?\d*|process ?\d+)\b"
 )
 _CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 

@@ -71,10 +71,12 @@ def _form_of_text(path: Path) -> str:
             return "blocks"
         status = status or status_lines.has_size(line)
         tools = tools or tool_output.is_row(line)
-    if tools and not status:
+    if tools and not status and not first[0].lstrip().startswith("|"):
         return "tools"
     if _is_table(first):
         return "csv"
+    if tools and not status:
+        return "tools"
     if status:
         return "status"
     if first and all(number_in(line.strip()) is not None for line in first):

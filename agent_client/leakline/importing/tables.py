@@ -264,8 +264,9 @@ def _axes(
     finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
     if generation is not None and finest is not None and not _best(columns, "phase"):
         # Several readings in each epoch are told apart by their steps.
-        several = cells.steps_forward(finest.at) >= _SEVERAL * cells.steps_forward(generation.at)
-        generation = finest if several else generation
+        # A column that goes back is of a run that was resumed, which the generations tell.
+        each = cells.steps_forward(generation.at)
+        generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
     return generation, time, _best(counting, "generation") if generation is None else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -71,6 +71,9 @@ def is_row(text: str) -> bool:
 def read_tools(path: Path, wishes: Wishes) -> Log:
     """Raises ImportRefused."""
     rows = list(_rows(path, wishes))
+    # A process may call itself something else on the way.
+    labels: dict[str, str] = {}
+    rows = [replace(row, who=labels.setdefault(_pid_of(row.who), row.who)) for row in rows]
     who = _chosen(
         path, list(dict.fromkeys(row.who for row in rows if row.series == _SERIES)), wishes
     )
@@ -85,6 +88,11 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
     elif who is not None:
         notes.append(f"rows of {who} are read")
     return Log("tools", readings, notes=tuple(notes), is_clock=timed)
+
+
+def _pid_of(who: str) -> str:
+    first = who.split(" ")[0]
+    return first if first.isdigit() else who
 
 
 def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
@@ -129,7 +137,7 @@ def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes)
         raise ImportRefused(path, f"{text!r} {why}", line)
     size = round(float(digits) * factor)
     if size > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, "tells a size that no process has", line)
+        raise ImportRefused(path, "holds a size that no process can have", line)
     return size
 
 

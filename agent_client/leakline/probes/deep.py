@@ -129,9 +129,9 @@ def _numbers_bytes(one: Any) -> int | None:
     step = len(one) // _NUMBERS_READ
     if step < 2:
         return None
-    read = one[::step]
-    if not all(type(number) is float or type(number) is int for number in read):
+    if not set(map(type, one)) <= {float, int}:
         return None
+    read = one[::step]
     apart = {id(number): number for number in read}
     own = [n for n in apart.values() if type(n) is float or n not in _SMALL_INTEGERS]
     size = sum(map(sys.getsizeof, own))

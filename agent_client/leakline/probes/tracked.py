@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from time import thread_time
 from typing import Any, Final
 from weakref import ref
 
@@ -18,6 +19,8 @@ from leakline.snapshot import LARGEST_INTEGER, Number
 _OBJECTS_VISITED: Final = 2_500
 # Items sized at a time, and groups of them: their sizes may vary, and neighbours may share parts.
 _TOGETHER, _GROUPS = 8, 4
+# CPU seconds for all groups of one container, on the training thread.
+_SIZING_SECONDS: Final = 0.03
 # A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
 _SHORT: Final = 64
 
@@ -104,11 +107,16 @@ class TrackedContainer:
         groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
         # A short last group would say too little.
         whole = [group for group in groups if len(group) == _TOGETHER] or groups
-        found = [
-            marginal_parts(group, objects_visited=_OBJECTS_VISITED, on_device=self._on_device)
-            for group in whole
-        ]
-        known = [parts for parts in found if parts is not None]
+        ends = thread_time() + _SIZING_SECONDS
+        known: list[tuple[int, int]] = []
+        for group in whole:
+            parts = marginal_parts(
+                group, lambda: thread_time() > ends, _OBJECTS_VISITED, self._on_device
+            )
+            if parts is None:
+                # The others would take as long, in vain.
+                break
+            known.append(parts)
         if not known:
             return None
         size, beside = (round(sum(each) / len(known)) for each in zip(*known, strict=True))
