@@ -21,7 +21,6 @@ from .results import Kind
 from .study import Assessed, LaneStudy
 
 _NAMELESS: Final = ("native", "allocator_retained")
-_KEPT: Final = "allocator.kept_bytes"
 _MIN_READINGS: Final = 3
 # Readings that are compared step by step: of more, memory scatters between two.
 _STEPS: Final = 8
@@ -45,7 +44,7 @@ def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) 
 
 
 def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) -> Assessed:
-    memory = _without_named(study, a, found, _memory(study, a, upto))
+    memory = _without_named(study, a, found, study.residual(upto))
     begin = a.start[0] - 1 if a.start is not None else 0.0
     # What is counted more often than that has a pattern of its own.
     first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
@@ -67,20 +66,6 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
         a.cause, kind=kind, place=place, members=(owner,), measured=owner.bytes_rate, behind=behind
     )
     return replace(a, cause=cause)
-
-
-def _memory(study: LaneStudy, a: Assessed, upto: int) -> Sequence[float]:
-    """Return what a type's bytes are compared with: memory, less what the allocator keeps where that is most of it.
-
-    What is copied to grow leaves holes behind it that are too small for the next copy.
-    """
-    memory = study.residual(upto)
-    if a.cause.kind != "allocator_retained" or not study.lane.has(_KEPT):
-        return memory
-    kept: list[float] = []
-    for value in study.lane.values(_KEPT)[:upto]:
-        kept.append(float(value) if value is not None else kept[-1] if kept else 0.0)
-    return [size - unused for size, unused in zip(memory, kept, strict=True)]
 
 
 def _without_named(
