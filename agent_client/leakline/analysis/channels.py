@@ -223,7 +223,7 @@ def _read(lane: Lane, *series: str) -> tuple[int, ...]:
 
 
 def device_of(series: str) -> str:
-    """Return how people call the device of a series: ``GPU 0``."""
+    """Return the name of the device of a series: ``GPU 0``."""
     index = series.split(".")[1]
     return f"GPU {index}" if index.isdigit() else "the GPU"
 

@@ -96,9 +96,8 @@ def forecast(told: Sequence[Told]) -> OomForecast:
         if seen < MIN_GENERATIONS:
             return replace(quiet, sentence=_not_known(history))
         return replace(quiet, sentence="not in sight")
-    return _oom(
-        known[0], quiet, growth, ends[0], ends, _used_by_the_end(known, limit, growth),
-    )  # fmt: skip
+    by_the_end = _used_by_the_end(known, limit, growth)
+    return _oom(known[0], quiet, growth, ends[0], ends, by_the_end)
 
 
 def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
@@ -108,14 +107,16 @@ def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
 
 def of_devices(told: Sequence[Told]) -> OomForecast | None:
     """Return the forecast of the device that is full first; None where none grows by a finding."""
-    return min((found for each in told for found in _of_devices(*each)), key=_end, default=None)
+    return min(
+        (found for each in told for found in _ends_of_devices(*each)), key=_end, default=None
+    )
 
 
 def _end(oom: OomForecast) -> float:
     return math.inf if oom.generation is None else oom.generation.estimate
 
 
-def _of_devices(
+def _ends_of_devices(
     study: LaneStudy, moment: Moment, standings: Sequence[Standing]
 ) -> Iterator[OomForecast]:
     """Yield the end of each device whose memory grows by a finding of this process."""
@@ -151,13 +152,13 @@ def _of_devices(
 def _with_others(
     study: LaneStudy, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return the growth of a device by everybody, where that was read and is more than that of this process."""
+    """Return the growth of all processes on a device, where that was read and is more than that of this one."""
     used = _used_series(channels)
     if not study.lane.has(used):
         return own
     x, y = study.lane.points(used, moment.upto, newest=WINDOW)
-    all_of_it = floor_slope(x, y) if len(x) >= _MIN_GENERATIONS else own
-    return max(own, all_of_it, key=lambda slope: slope.estimate)
+    of_all = floor_slope(x, y) if len(x) >= _MIN_GENERATIONS else own
+    return max(own, of_all, key=lambda slope: slope.estimate)
 
 
 def _used_series(channels: Sequence[Channel]) -> str:
@@ -165,7 +166,7 @@ def _used_series(channels: Sequence[Channel]) -> str:
 
 
 def _used_on_device(study: LaneStudy, channels: Sequence[Channel], upto: int) -> float:
-    """Bytes in use on a device, by everybody if that was read."""
+    """Return the bytes in use on a device, by all processes if that was read."""
     used = newest(study.lane, _used_series(channels))
     if used is not None:
         return used
@@ -293,7 +294,7 @@ def _oom(
 ) -> OomForecast:
     """Return where memory runs out in ``left`` generations, with the risk and the sentence.
 
-    ``by_the_end``: bytes in use at the planned end. ``device``: whose memory it is, empty of that of processes.
+    ``by_the_end``: bytes in use at the planned end. ``device``: its name, empty for the memory of processes.
     """
     study, moment = known
     history = study.history
@@ -365,7 +366,7 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
 def oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
     """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
 
-    ``device``: that runs out of memory, such as ``GPU 0``; empty of the memory of the process.
+    ``device``: the name of the one that runs out, ``GPU 0``; empty for the memory of processes.
     """
     if oom.generation is None:
         return oom.sentence

@@ -12,7 +12,7 @@ from .series import Lane
 @dataclass(frozen=True, slots=True)
 class Limit:
     bytes: float
-    source: Literal["cgroup", "system", "user", "device"]
+    source: Literal["cgroup", "system", "user"]
 
 
 def limit_of(history: RunHistory, lane: Lane) -> Limit | None:

@@ -61,7 +61,7 @@ def _outlook_of(study: LaneStudy, upto: int) -> Outlook:
 
 
 def outlook_of_channel(study: LaneStudy, channel: Channel, upto: int) -> Outlook:
-    """How a memory of its own goes on, such as that of a device."""
+    """Return how memory with a limit of its own goes on, such as that of a device."""
     at = channel.stands(upto)
     x, y = [float(g) for g in study.lane.generations[:at]], channel.values[:at]
     return _of_growth(*_since(bend_of(study.lane, y, at), x, y))

@@ -44,7 +44,7 @@ def with_seldom_counted(study: LaneStudy, found: Sequence[Assessed], upto: int) 
 
 
 def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) -> Assessed:
-    memory = _without_named(study, a, found, study.residual(upto))
+    memory = _without_named(study, a, found, upto)
     begin = a.start[0] - 1 if a.start is not None else 0.0
     # What is counted more often than that has a pattern of its own.
     first = max(0, upto - LOOK_BACK, bisect_left(study.lane.generations, begin))
@@ -69,10 +69,10 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
 
 
 def _without_named(
-    study: LaneStudy, a: Assessed, found: Sequence[Assessed], memory: Sequence[float]
+    study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int
 ) -> list[float]:
     """Return memory by generation without what other causes gain that have a name, from the start of each."""
-    memory = list(memory)
+    memory = list(study.residual(upto))
     for other in found:
         if other is a or other.channel != a.channel or other.cause.owner is None:
             continue

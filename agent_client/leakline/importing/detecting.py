@@ -28,7 +28,7 @@ FORMS: Final = {
     "mprof": "mprof run",
     "wandb": "a W&B run, run-*.wandb or its folder",
     "mlflow": "a SQLite database of MLflow",
-    "tools": "output of ps aux, top -b, docker stats, free or nvidia-smi, again and again",
+    "tools": "repeated output of ps aux, top -b, docker stats, free or nvidia-smi",
 }
 _SPOOL: Final = b"LEAKSPL1"
 # What a table or a recorder is known by stands in its first lines.

@@ -33,7 +33,7 @@ def read_log(path: Path, wishes: Wishes) -> Log:
         raise ImportRefused(path, f"holds no reading of memory (read as {form}: {FORMS[form]})")
     if known <= _NOT_JUDGED:
         raise ImportRefused(
-            path, f"holds {' and '.join(sorted(known))} alone, which tells of no leak; log the resident memory (RSS)"
+            path, f"holds {' and '.join(sorted(known))} alone, which cannot show a leak; log the resident memory (RSS)"
         )  # fmt: skip
     if form in ("csv", "psrecord", "mprof"):
         log = replace(log, slips=slips.bounded([*log.slips, *slips.jumps(log.readings)]))

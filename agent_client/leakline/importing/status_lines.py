@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ from .columns import meaning_of
 from .log import BY_READING, BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .numbering import COARSE_FIRST, Mark, mark_of
 from .sizes_told import NUMBER, UNIT, note_of_open, open_size, pointed_number, told
-from .text import lines_of
+from .text import lines_of, moment_of
 from .thinning import taken
 from .told_counts import ToldCounts
 
@@ -285,10 +284,4 @@ def _words(text: str) -> str:
 
 def _moment(text: str) -> float | None:
     found = _MOMENT.search(text[:60])
-    if found is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(found[1].replace(",", "."))
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None if found is None else moment_of(found[1])

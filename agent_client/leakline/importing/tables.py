@@ -11,7 +11,6 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,7 @@ from .log import (
 from .metric_names import chosen_metrics, missing
 from .sizes_told import factor_of
 from .table_cells import SIZE, Cells, is_absent, number_in
-from .text import lines_of
+from .text import lines_of, moment_of
 from .thinning import taken
 
 DELIMITERS: Final = (",", ";", "\t", "|")
@@ -445,11 +444,7 @@ class _Reader:
 
 
 def _date(cell: str) -> float | None:
-    try:
-        moment = datetime.fromisoformat(cell.replace("/", "-").replace(" UTC", "Z"))
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return moment_of(cell.replace("/", "-").replace(" UTC", "Z"))
 
 
 def _told_plan(plan: _Plan) -> Iterator[str]:

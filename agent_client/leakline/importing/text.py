@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,15 @@ _BOMS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+
+def moment_of(iso: str) -> float | None:
+    """Return the Unix seconds of a time as logs print it, without a zone in UTC; None for what is none."""
+    try:
+        moment = datetime.fromisoformat(iso.replace(",", "."))
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What system tools print again and again beside a training: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
+"""What system tools print while a training runs: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
 
 Each row that tells memory is of somebody: a process, a container, the machine, or a GPU. A reading ends where the same
 row comes again. A file with rows of several processes or containers is refused until one is chosen.
@@ -16,7 +16,7 @@ from typing import Final
 from ..snapshot import Number
 from .log import BY_READING, BY_TIME, MAX_MEMORY_BYTES, ImportRefused, Log, Reading, Wishes
 from .sizes_told import factor_of
-from .text import lines_of
+from .text import lines_of, moment_of
 from .thinning import taken
 
 _AMOUNT: Final = r"[0-9]{1,15}(?:\.[0-9]{1,6})?"
@@ -91,6 +91,7 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
 
 
 def _pid_of(who: str) -> str:
+    """Return the number of a process, and the whole name of anything else."""
     first = who.split(" ")[0]
     return first if first.isdigit() else who
 
@@ -143,7 +144,7 @@ def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes)
 
 def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
     """Return whose rows are read. Raises ImportRefused where there are several, and none is chosen."""
-    wanted = [who for who in known if wishes.run in (who, who.split(" ")[0])]
+    wanted = [who for who in known if wishes.run in (who, _pid_of(who))]
     if wishes.run is None and len(known) <= 1:
         return known[0] if known else None
     if len(wanted) == 1:
@@ -151,9 +152,8 @@ def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
     listed = ", ".join(known[:_LISTED]) + (", …" if len(known) > _LISTED else "")
     if wishes.run is not None:
         raise ImportRefused(path, f"has no rows of {wishes.run!r}; it has {listed}")
-    first = known[0].split(" ")[0]
     raise ImportRefused(
-        path, f"has rows of {len(known)} processes or containers ({listed}); choose one with --run {first}"
+        path, f"has rows of {len(known)} processes or containers ({listed}); choose one with --run {_pid_of(known[0])}"
     )  # fmt: skip
 
 
@@ -180,13 +180,12 @@ def _moment(text: str) -> float | None:
     found = _MOMENT.match(text.strip())
     if found is None:
         return None
+    if found["iso"]:
+        return moment_of(found["iso"])
+    # Without the zone, which has no number.
+    *words, year = found["date"].split()
     try:
-        if found["iso"]:
-            moment = datetime.fromisoformat(found["iso"].replace(",", "."))
-        else:
-            words = found["date"].split()
-            plain = " ".join([*words[:4], words[-1]])
-            moment = datetime.strptime(plain, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+        moment = datetime.strptime(" ".join([*words[:4], year]), "%a %b %d %H:%M:%S %Y")
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return moment.replace(tzinfo=UTC).timestamp()
