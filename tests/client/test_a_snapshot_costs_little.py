@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 CHILDREN = 16
 
 
-def percentile(seconds: list[float], which: int) -> float:
+def percentile(seconds: Sequence[float], which: int) -> float:
     return quantiles(seconds, n=100)[which - 1]
 
 
@@ -65,7 +65,7 @@ def test_a_snapshot_of_a_process_with_sixteen_children_takes_six(children: list[
     sampler = Sampler(Governor(1.0))
     assert read(sampler)["children.count"] == CHILDREN
     # Most of it is the kernel's, which lists all processes and adds up the pages of ours: on a slow machine, no more
-    # than twice what that takes.
+    # than twice what that takes. Both are measured in turn, so that what else the machine does reaches both alike.
     asked = [
         *Path("/proc").glob("[0-9]*/stat"),
         *(Path(f"/proc/{pid}/smaps_rollup") for pid in children),
@@ -76,8 +76,11 @@ def test_a_snapshot_of_a_process_with_sixteen_children_takes_six(children: list[
             with suppress(OSError), path.open("rb", buffering=0) as file:
                 file.read()
 
-    floor = percentile(timed(ask_the_kernel, 100), 95)
-    assert percentile(timed(lambda: read(sampler), 100), 95) <= max(0.006, 2 * floor)
+    taken, floor = zip(
+        *((*timed(lambda: read(sampler), 1), *timed(ask_the_kernel, 1)) for _ in range(100)),
+        strict=True,
+    )
+    assert percentile(taken, 95) <= 0.006 or median(taken) <= 2 * median(floor)
 
 
 def test_handing_a_snapshot_over_takes_fifty_microseconds_at_most() -> None:
