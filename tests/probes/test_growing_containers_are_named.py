@@ -179,6 +179,25 @@ def test_bytes_come_with_the_second_look() -> None:
     assert 1000 * 30 < size < 1000 * 50
 
 
+def test_items_of_another_type_add_what_they_are_to_what_was_there() -> None:
+    losses.clear()
+    watch = _watch()
+    name = f"{HERE}.losses.bytes"
+    losses.extend(bytearray(10_000) for _ in range(50))  # type: ignore[misc]
+    watch.read()
+    _find(watch)
+    large = watch.read()[name]
+    assert 500_000 < large < 520_000
+    losses.extend(float(i) for i in range(10))
+    assert large < watch.read()[name] < large + 2_000
+    _find(watch)
+    losses.extend(float(i) for i in range(30))
+    assert large < watch.read()[name] < large + 4_000
+    del losses[:45]
+    assert watch.read()[name] < large * 0.6
+    losses.clear()
+
+
 def test_the_number_of_watched_containers_is_bounded(monkeypatch: Any) -> None:
     module = sys.modules[__name__]
     for i in range(WATCHED_LIMIT + 50):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from leakline.probes.attributes import attributes, class_attributes, is_plain_attribute, values_of
-from leakline.probes.contents import is_container, items, newest
+from leakline.probes.contents import NEWEST, is_container, items, newest
 from leakline.probes.deep import marginal_bytes
 from leakline.probes.frames import Locals, locals_by_function
 from leakline.probes.names import type_name
@@ -74,8 +74,34 @@ class _Watched:
     has_grown: bool = False
     # A search for holders has named it: its length says whether it holds more and more.
     is_holder: bool = False
+    # What one more item adds, the types of those that were sampled, by their addresses, and the length at that time.
     bytes_each: int | None = None
+    item_types: frozenset[int] = frozenset()
     sized_at: int = 0
+    # How many items there were when it was read last, and what they came to.
+    items_read: int = 0
+    items_bytes: float = 0.0
+
+    def size_of(self, containers: Sequence[Any], length: int) -> int | None:
+        """Bytes, with what the items keep: of those that came in since the last reading, as much as the newest add."""
+        # Tensors first and plain numbers later: what one of these adds is not known yet.
+        if self.sized_at and not _types_of(_newest(containers, 1)) <= self.item_types:
+            self.sample(containers)
+        if self.bytes_each is None:
+            return None
+        if length < self.items_read:
+            self.items_bytes *= length / self.items_read
+        else:
+            self.items_bytes += (length - self.items_read) * self.bytes_each
+        self.items_read = length
+        return int(self.items_bytes) + sum(map(sys.getsizeof, containers))
+
+    def sample(self, containers: Sequence[Any]) -> None:
+        """Measure what one more item adds, by the newest."""
+        if sampled := _newest(containers):
+            self.bytes_each = marginal_bytes(sampled, objects_visited=_OBJECTS_VISITED)
+            self.item_types |= _types_of(sampled)
+            self.sized_at = self.longest
 
     def containers(self, frames: Frames) -> list[Any] | None:
         found = self.place.resolve(frames)
@@ -142,7 +168,9 @@ class ContainerWatch:
         )
         self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
         for watched in self._watched.values():
-            _size_items(watched, frames)
+            # Again only when it has doubled.
+            if watched.has_grown and watched.longest >= 2 * watched.sized_at:
+                watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
         """``container.<path>.length`` and ``.bytes`` of each container that has ever been longer than at first sight,
@@ -166,9 +194,8 @@ class ContainerWatch:
                 watched.longest, watched.has_grown = length, True
             if watched.has_grown or watched.is_holder:
                 samples[f"container.{watched.path}.length"] = length
-                if watched.bytes_each is not None:
-                    shallow = sum(map(sys.getsizeof, containers))
-                    size = shallow + length * watched.bytes_each
+                size = watched.size_of(containers, length)
+                if size is not None:
                     samples[f"container.{watched.path}.bytes"] = size
         return samples
 
@@ -181,7 +208,9 @@ class ContainerWatch:
         if known is not None:
             new.has_grown = known.has_grown or new.longest > known.longest
             new.longest = max(new.longest, known.longest)
-            new.bytes_each, new.sized_at = known.bytes_each, known.sized_at
+            new.bytes_each, new.item_types = known.bytes_each, known.item_types
+            new.sized_at = known.sized_at
+            new.items_read, new.items_bytes = known.items_read, known.items_bytes
         found.setdefault(new.path, new)
 
     def _places(
@@ -348,12 +377,11 @@ def _alive(instances: list[ref[Any]]) -> list[Any]:
     return [one for one in (weak() for weak in instances) if one is not None]
 
 
-def _size_items(watched: _Watched, frames: Frames) -> None:
-    """Sample what one more item adds: again only when the container has doubled."""
-    if not watched.has_grown or watched.longest < 2 * watched.sized_at:
-        return
-    plain = filter(is_container, watched.containers(frames) or ())
-    longest = max(plain, key=len, default=None)
-    if longest:
-        watched.bytes_each = marginal_bytes(newest(longest), objects_visited=_OBJECTS_VISITED)
-        watched.sized_at = watched.longest
+def _newest(containers: Iterable[Any], count: int = NEWEST) -> list[Any]:
+    """The last items of the longest."""
+    longest = max(filter(is_container, containers), key=len, default=())
+    return newest(longest, count)
+
+
+def _types_of(found: Iterable[Any]) -> frozenset[int]:
+    return frozenset(id(type(one)) for one in found)

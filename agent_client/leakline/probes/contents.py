@@ -6,7 +6,7 @@ from collections import OrderedDict, defaultdict, deque
 from itertools import islice
 from typing import Any, Final
 
-_NEWEST: Final = 8
+NEWEST: Final = 8
 
 
 def is_container(one: object) -> bool:
@@ -27,7 +27,7 @@ def items(container: Any) -> list[Any]:
     return list(_values(container))
 
 
-def newest(container: Any, count: int = _NEWEST) -> list[Any]:
+def newest(container: Any, count: int = NEWEST) -> list[Any]:
     """The last items that were added, as far as the container keeps an order."""
     if type(container) is set:
         return list(islice(container, count))
