@@ -74,17 +74,17 @@ class _Watched:
     has_grown: bool = False
     # A search for holders has named it: its length says whether it holds more and more.
     is_holder: bool = False
-    # What one more item adds, the types of those that were sampled, by their addresses, and the length at that time.
+    # What one more item adds, the types of the items sampled (by address), and the length at that time.
     bytes_each: int | None = None
     item_types: frozenset[int] = frozenset()
     sized_at: int = 0
-    # How many items there were when it was read last, and what they came to.
+    # The number of items at the last reading, and their bytes.
     items_read: int = 0
     items_bytes: float = 0.0
 
     def size_of(self, containers: Sequence[Any], length: int) -> int | None:
-        """Bytes, with what the items keep: of those that came in since the last reading, as much as the newest add."""
-        # Tensors first and plain numbers later: what one of these adds is not known yet.
+        """Return the bytes with the items: those added since the last reading are as large as the newest."""
+        # A list of tensors may take plain numbers later.
         if self.sized_at and not _types_of(_newest(containers, 1)) <= self.item_types:
             self.sample(containers)
         if self.bytes_each is None:
@@ -378,7 +378,7 @@ def _alive(instances: list[ref[Any]]) -> list[Any]:
 
 
 def _newest(containers: Iterable[Any], count: int = NEWEST) -> list[Any]:
-    """The last items of the longest."""
+    """Return the last items of the longest container."""
     longest = max(filter(is_container, containers), key=len, default=())
     return newest(longest, count)
 

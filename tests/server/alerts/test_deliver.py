@@ -433,13 +433,12 @@ def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
         sending = deliverer(engine, dead)
         started = time.monotonic()
         sending.start()
-        # Long before the hanging one is given up, after ten seconds.
-        receiver.wait_for(1, seconds=4)
+        receiver.wait_for(1, seconds=1)
         eventually(
             lambda: any(r.state == "delivered" and r.webhook_id == hook for r in rows(engine))
         )
         sending.stop()
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 3
         assert sum(row.state == "claimed" for row in rows(engine)) == 1
     # Closing the listener ends the POST that was left behind.
     eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
