@@ -93,6 +93,20 @@ def test_a_broken_count_of_what_is_held_is_no_garbage(garbage: int, path: str) -
     assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
 
 
+@pytest.mark.parametrize(("collections", "kind"), [(False, "cyclic_garbage"), (True, "objects")])
+def test_a_look_that_counts_a_part_takes_nothing_back_without_a_collection(
+    collections: bool, kind: str
+) -> None:
+    whole, part = (
+        replace(environments(16 * seen), bytes=0, counts={}, start=start, stop=start + 1)
+        for seen, start in ((22, 22), (5, 23))
+    )
+    grows = replace(environments(0), holders=())
+    finding = first(examined_as_declared(grows, whole, part, collections=collections))
+    assert (finding.kind, finding.suspects[0].name) == (kind, ENVIRONMENT)
+    assert any(suspect.name == CYCLIC_GARBAGE for suspect in finding.suspects) is not collections
+
+
 def test_what_full_collections_have_left_is_no_garbage() -> None:
     """Seen in cycles once; a collection would have freed them, and they go on rising."""
     seen = replace(environments(16 * 5), bytes=0, counts={}, start=4, stop=5)

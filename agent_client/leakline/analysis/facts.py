@@ -188,12 +188,20 @@ class Facts:
         known = [count for count in counts[:upto] if count is not None]
         if not known:
             return False
-        if holder.count < _MOST_OF_A_RISE * (known[-1] - min(known)):
+        collections = process.series.get(COLLECTIONS, ())
+        # A look that ends early counts a part: without a collection since an earlier one, no fewer wait than at that.
+        held = max(
+            one.count
+            for one in self.history.holders_by_type.garbage_looks[holder.type]
+            if not _risen(
+                collections[max(0, bisect_right(process.sequence, one.sequence) - 1) : upto]
+            )
+        )
+        if held < _MOST_OF_A_RISE * (known[-1] - min(known)):
             return True
         later = [count for count in counts[upto:] if count is not None]
-        collections = process.series.get(COLLECTIONS, ())
         passed = _risen(collections[max(0, upto - 1) :]) >= _COLLECTIONS_PASSED
-        return bool(later) and passed and min(later) > known[-1] - _FREED * holder.count
+        return bool(later) and passed and min(later) > known[-1] - _FREED * held
 
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
@@ -311,7 +319,7 @@ def _counted_by_several(history: RunHistory) -> frozenset[str]:
 
 
 def _risen(values: Sequence[int | float | None]) -> float:
-    """How far a total has come from its first reading to its last."""
+    """Return how far a total has come from its first reading to its last."""
     known = [value for value in values if value is not None]
     return known[-1] - known[0] if known else 0
 

@@ -46,14 +46,16 @@ class Holders:
     @cached_property
     def garbage(self) -> Mapping[str, Holder]:
         """type -> the newest holder that says its objects only keep each other."""
-        newest: dict[str, Holder] = {}
-        for holder in self._holders:
-            if holder.path != CYCLIC_GARBAGE:
-                continue
-            known = newest.get(holder.type)
-            if known is None or holder.sequence >= known.sequence:
-                newest[holder.type] = holder
-        return newest
+        return {name: looks[-1] for name, looks in self.garbage_looks.items()}
+
+    @cached_property
+    def garbage_looks(self) -> Mapping[str, Sequence[Holder]]:
+        """type -> the holders that say its objects only keep each other, oldest first."""
+        found: dict[str, list[Holder]] = {}
+        for holder in sorted(self._holders, key=lambda one: one.sequence):
+            if holder.path == CYCLIC_GARBAGE:
+                found.setdefault(holder.type, []).append(holder)
+        return found
 
     @cached_property
     def garbage_types(self) -> Mapping[str, int]:
