@@ -268,6 +268,11 @@ class TypeGrowth:
         """Whether what was asked for is not counted exactly just now, as modules were loaded since it was."""
         return self._counts.doubt() and self._counts.doubts_any(self._asked)
 
+    def counts_exactly(self) -> bool:
+        """Whether what was asked for is counted exactly just now, or cannot be."""
+        self._counts.doubt()
+        return self._counts.counts_exactly(self._asked)
+
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Live instances by name, where they are counted exactly."""
         self._counts.doubt()
@@ -277,7 +282,7 @@ class TypeGrowth:
         """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
-        return self._counts.read_names(names, frozenset(self._growing))
+        return self._counts.read_names(names, frozenset(self._growing) - self._asked.keys())
 
     def classes_of(self, name: str) -> list[type]:
         """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""

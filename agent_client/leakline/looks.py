@@ -325,7 +325,7 @@ class Looks:
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
-        """Modules were loaded since classes were counted that somebody asked for: count those now, if that is cheap.
+        """Count classes that somebody asked for and that are not counted exactly: now, if that is cheap.
 
         While the program is young this is set-up, so many times; later by budget. Until then they are not told.
         """

@@ -183,7 +183,7 @@ class Sampler:
             return self._measure(kind, nested)
 
     def _measure(self, kind: str, nested: bool) -> Measured:
-        if self._types.is_in_doubt():
+        if not self._types.counts_exactly():
             self._looks.settle_doubts()
         if kind == "phase_end":
             measured = Measured(self._ask(NESTED if nested else PHASE, kind))

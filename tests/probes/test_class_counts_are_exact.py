@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from leakline.probes.census import count_tracked, take_census
+from leakline.growth import TypeGrowth
 from leakline.probes.classes import ClassCounts
 from leakline.probes.names import type_name
 from leakline.probes.native import native
@@ -242,6 +243,26 @@ def test_beside_a_program_that_runs_a_new_class_is_known_by_its_changes() -> Non
     nodes += [Better(), Better()]
     assert counts.read_names([BETTER], [BETTER]) == {BETTER: about + 2}
     assert [(type_name(cls), now - last) for cls, last, now in counts.changes()] == [(BETTER, 2)]
+    assert not counts.counts_exactly([BETTER])
+    assert counts.counts_exactly(["of.no.Class"])
+
+
+@pytest.mark.skipif(native() is None, reason="the count of tracked objects is native")
+def test_what_is_watched_is_told_exactly_or_not_at_all() -> None:
+    growth = TypeGrowth()
+    growth.ask(BETTER)
+    nodes = [Better() for _ in range(3)]
+    growth.calibrate_between(growth.references(), counts_now(), {}, alone=False)
+    for _ in range(3):
+        nodes.append(Better())
+        growth.close_generation()
+    assert f"type.{BETTER}.count" not in growth.read()
+    assert BETTER not in growth.told_counts()
+    assert not growth.counts_exactly()
+    assert not growth.is_in_doubt(), "another census in slices would tell no more"
+    growth.calibrate_tracked(count_tracked())
+    assert growth.counts_exactly()
+    assert growth.told_counts()[BETTER] == growth.read()[f"type.{BETTER}.count"] == 6
 
 
 def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() -> None:

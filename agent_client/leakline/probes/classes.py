@@ -267,6 +267,15 @@ class ClassCounts:
         about = position in self._approximate and not approximately
         return about or self._is_left_out(position)
 
+    def counts_exactly(self, names: Iterable[str]) -> bool:
+        """Whether no class of these names is in doubt, or was counted while its instances came and went."""
+        doubted, about = self._doubted, self._approximate
+        return not (doubted or about) or not any(
+            at in doubted or (at in about and at not in self._untracked)
+            for name in names
+            for at in self._by_name.get(name, ())
+        )
+
     def classes_named(self, names: Iterable[str]) -> list[type]:
         """The classes of these names that are still there."""
         found = (
