@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,42 @@ def test_of_three_phases_the_two_that_keep_something_are_not_ruled_out() -> None
     charged = {"collect": 4 * MIB}
     verdict = examine(history(("collect", "train", "report"), charged, made))
     assert ruled_out(verdict) == {"train": SAME}
+
+
+def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
+    """A thread decodes 30 samples while train runs, of which fetch takes eight."""
+    pending = {"container.app.Decoder.pending.length": {"fetch": -8.0, "train": 30.0}}
+    verdict = examine(history(("fetch", "train", "report"), {"train": 2 * MIB}, pending))
+    assert [finding.phase for finding in verdict.findings] == ["train"]
+    assert ruled_out(verdict) == {"report": SAME}
+
+
+@pytest.mark.parametrize(
+    ("made", "charged", "size", "named"),
+    [
+        ("watch", "train", None, "torch.Tensor"),
+        ("watch", "watch", 2 * MIB, "app.Recorder"),
+        ("train", "train", 64, "torch.Tensor"),
+    ],
+    ids=["filled in another phase", "filled before that", "made and filled in one phase"],
+)
+def test_objects_that_are_filled_in_another_phase_keep_what_that_gains(
+    made: str, charged: str, size: int | None, named: str
+) -> None:
+    """A recorder keeps eight tensors of a quarter of a MiB. ``size``: bytes of one, where a search has measured it."""
+    counts = {"type.app.Recorder.count": {made: 1.0}, TENSORS: {"train": 8.0}}
+    holders = [
+        Holder(sequence, "torch.Tensor", "app.Recorder.gradients[*]", sequence, bytes_each=MIB // 4)
+        for sequence in (9, 40)
+    ]
+    if size is not None:
+        holders.append(Holder(40, "app.Recorder", "app.recorders[*]", 12, bytes_each=size))
+    told = replace(history(("watch", "train"), {charged: 2 * MIB}, counts), holders=tuple(holders))
+    finding = examine(told).findings[0]
+    assert (finding.status, finding.phase, finding.suspects[0].name) == (
+        "confirmed", charged, named,
+    )  # fmt: skip
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(2 * MIB, rel=0.1)
 
 
 @pytest.mark.parametrize("read", [4, 5])

@@ -116,6 +116,13 @@ def test_as_many_objects_as_ever_are_named_when_their_bytes_grow(
     assert any("they grow larger" in line for line in finding.evidence)
 
 
+def test_of_classes_whose_bytes_are_told_together_the_one_that_becomes_more_is_named() -> None:
+    parameters = {second: (4, size) for second, (_, size) in table().items()}
+    kinds = {"torch.nn.parameter.Parameter": parameters, "torch.Tensor": table()}
+    (suspect,) = found(kinds, "tensors.bytes").suspects
+    assert (suspect.name, suspect.count_per_generation) == ("torch.Tensor", pytest.approx(5))
+
+
 def test_freed_memory_beside_objects_that_are_no_more_keeps_its_name() -> None:
     steady = dict.fromkeys(CENSUSES, (8, 80 * MB))
     finding = found({"torch.Tensor": steady}, "tensors.bytes", kept=2 * GROWS)

@@ -109,7 +109,7 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
             groups.setdefault(candidate.place.phase, []).append(candidate)
     _house(homeless, groups)
     _join_containers(groups)
-    _join_held(groups, memory.total.estimate)
+    _join_held(groups, memory)
     _join_tensors(groups)
     causes: list[Cause] = []
     for phase in sorted(groups, key=lambda p: p or ""):
@@ -156,11 +156,11 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
     return owner.bytes_rate >= EXPLAINS * candidate.bytes_rate
 
 
-def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None:
+def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
     """Tensors and arrays that are seen to hang below another growth are part of it, wherever their number rose.
 
     They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
-    the others are kept. ``growth``: bytes per generation that memory gains.
+    the others are kept. Objects that are made in one phase and filled in another keep what memory gains in that one.
     """
     parts: dict[str, list[tuple[str | None, Candidate]]] = {}
     for phase, members in groups.items():
@@ -172,14 +172,25 @@ def _join_held(groups: dict[str | None, list[Candidate]], growth: float) -> None
         homes = [
             phase
             for phase, members in groups.items()
-            if any(_keeps(owner, alike, growth) for owner in members)
+            if any(_keeps(owner, alike, memory.total.estimate) for owner in members)
         ]
         for phase, candidate in found:
-            if homes and phase not in homes:
+            if homes and phase not in homes and not _is_filled(candidate, groups[homes[0]], memory):
                 groups[phase].remove(candidate)
                 groups[homes[0]].append(candidate)
     for phase in [p for p, members in groups.items() if not members]:
         del groups[phase]
+
+
+def _is_filled(held: Candidate, owners: Sequence[Candidate], memory: Memory) -> bool:
+    """Whether memory gains the bytes of what is held where that is made, and not where its owners are made."""
+    size, place = held.bytes_rate, next((c.place for c in owners), NOWHERE)
+    if size is None or any(c.deep for c in owners if c.family == "object"):
+        return False
+    inside, made = memory.at(held.place), memory.at(place)
+    if inside is None or made is None:
+        return False
+    return inside >= _COVERS * size > 0 and made < EXPLAINS * size
 
 
 def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:

@@ -281,12 +281,17 @@ def _parts(
 
 
 def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
-    """Return the phases in which some of what a candidate counts were made that are still alive."""
+    """Return the phases in which some of what a candidate counts were made that are still alive.
+
+    Of a container also those that take items out: it grows because more is put in meanwhile than they take.
+    """
     series = series_of(facts, candidate.name, candidate.role)
     if not facts.lane.has(series):
         return set()
-    kept, _ = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
+    kept, change = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
     total = sum(rate for rate in kept.values() if rate > 0)
+    if candidate.role == "container":
+        kept = {top_level(path): abs(rate) for path, rate in change.items()}
     named = {phase: rate for phase, rate in kept.items() if phase not in (BETWEEN, UNKNOWN_PHASE)}
     return {phase for phase, rate in named.items() if rate >= BORN * total > 0}
 

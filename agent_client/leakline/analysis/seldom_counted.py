@@ -56,7 +56,8 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     ]
     if not rising:
         return a
-    owner = max(rising, key=lambda c: (c.bytes_rate or 0.0, c.name))
+    # All tensors have one series of bytes, whatever their class: the class that became more of them is meant.
+    owner = max(rising, key=lambda c: (c.bytes_rate or 0.0, c.growth.slope, c.name))
     kind: Literal["objects", "arrays", "tensors"] = "objects"
     if owner.family in ("array", "tensor"):
         kind = "arrays" if owner.family == "array" else "tensors"

@@ -294,7 +294,8 @@ def _ruled_out(
     blamed = {f.phase for f in findings if f.status in GROWING}
     ceased = _attempts_without(history, [s for s, _, _ in told])
     found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
-    if not blamed:
+    if not blamed or None in blamed:
+        # Of growth without a phase, a child's for one, the memory of a phase says nothing.
         return tuple(found)
     for study, moment, _ in told:
         if moment.upto < 3:
