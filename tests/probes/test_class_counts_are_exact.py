@@ -14,8 +14,8 @@ from time import perf_counter
 import pytest
 import torch
 
-from leakline.probes.census import count_tracked, take_census
 from leakline.growth import TypeGrowth
+from leakline.probes.census import count_tracked, take_census
 from leakline.probes.classes import ClassCounts
 from leakline.probes.names import type_name
 from leakline.probes.native import native
