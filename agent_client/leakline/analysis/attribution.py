@@ -183,9 +183,11 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
 
 
 def _is_filled(held: Candidate, owners: Sequence[Candidate], memory: Memory) -> bool:
-    """Whether memory gains the bytes of what is held where that is made, and not where its owners are made."""
+    """Whether memory gains the bytes of what is held where that is made, and not where its owners are made, whose own
+    bytes are not known.
+    """
     size, place = held.bytes_rate, next((c.place for c in owners), NOWHERE)
-    if size is None or any(c.deep for c in owners if c.family == "object"):
+    if size is None or any(_bytes_of_all(c) is not None for c in owners):
         return False
     inside, made = memory.at(held.place), memory.at(place)
     if inside is None or made is None:
@@ -229,10 +231,16 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
     if not leads_into(holder, owner.name):
         return False
     sizes = [c.bytes_rate for c in alike if c.bytes_rate is not None]
-    whole = owner.bytes_rate if owner.deep or owner.role == "container" else None
+    whole = _bytes_of_all(owner)
     if whole is None or not sizes:
         return len(alike) == 1
     return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * growth
+
+
+def _bytes_of_all(owner: Candidate) -> float | None:
+    """Return the bytes that an object or container gains with all that it holds, where they were measured."""
+    is_whole = owner.deep or owner.role == "container"
+    return owner.bytes_rate if is_whole and owner.family in ("object", "container") else None
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
