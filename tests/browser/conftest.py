@@ -55,13 +55,15 @@ def chromium_path() -> str:
 
 
 @contextmanager
-def serving(folder: Path, **settings: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of ``leakline serve`` on an empty SQLite database, and its process."""
+def serving(
+    folder: Path, port: int = 0, **settings: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of ``leakline serve`` on the SQLite database of a folder, and its process."""
     database = {"LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
     environment = {**os.environ, **database, **settings}
     with (folder / "errors.log").open("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "leakline", "serve", "--port", "0"],
+            [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
             env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         assert process.stdout is not None

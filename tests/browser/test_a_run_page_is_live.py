@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser.conftest import OwnServer
+from tests.browser.conftest import OwnServer, serving
 from tests.browser.patience import until
 from tests.browser.training import MadeTraining
 
@@ -144,6 +146,28 @@ def test_a_server_that_is_gone_is_seen(own_server: OwnServer, open_page: Open) -
     own_server.stop()
     expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
     expect(mark).to_have_text("Disconnected")
+
+
+def test_a_page_goes_on_after_the_server_was_started_again(
+    own_server: OwnServer, open_page: Open, tmp_path: Path
+) -> None:
+    training = MadeTraining(own_server.address, "goes-on")
+    training.start()
+    training.run_generations(2)
+    page = open_page("/runs/goes-on", address=own_server.address, expect_failed_requests=True)
+    page.evaluate("window.same = true")
+    mark = page.locator("#live")
+    expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+    wait_for_points(page, 2)
+    own_server.stop()
+    expect(mark).to_have_attribute("data-live", "disconnected", timeout=PATIENCE_MS)
+    port = urlsplit(own_server.address).port
+    assert port is not None
+    with serving(tmp_path, port):
+        training.run_generation()
+        expect(mark).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
+        wait_for_points(page, 3)
+        assert never_reloaded(page)
 
 
 def test_a_run_that_ended_is_not_streamed(train: Train, open_page: Open) -> None:
