@@ -245,6 +245,7 @@ def seconds_to_finish(tmp_path: Path, server: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.alone
 def test_finishing_is_quick_with_the_server_up(tmp_path: Path, server: Any) -> None:
     # 0.2 s is the aim; the machine that runs the tests is shared.
     assert seconds_to_finish(tmp_path, server.address) < 0.6
@@ -252,6 +253,7 @@ def test_finishing_is_quick_with_the_server_up(tmp_path: Path, server: Any) -> N
     assert len(server.sequences) == 42
 
 
+@pytest.mark.alone
 def test_finishing_is_quick_with_nobody_there(tmp_path: Path) -> None:
     assert seconds_to_finish(tmp_path, "http://127.0.0.1:9") < 1.0
 
@@ -262,6 +264,7 @@ def test_finishing_into_a_black_hole_takes_at_most_two_seconds(
     assert seconds_to_finish(tmp_path, black_hole) < 2.6
 
 
+@pytest.mark.alone
 def test_a_process_waiting_in_a_child_ends_at_sigterm_within_the_time(train: Any) -> None:
     process = train("time.sleep(60)", mode="online", server="http://127.0.0.1:9")
     process.stdout.readline()

@@ -12,7 +12,7 @@ import pytest
 from tests.client.exits import ENDS, End, added_seconds
 from tests.client.faults import FaultServer
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.alone]
 
 UP_SECONDS = 0.6
 DOWN_SECONDS = 2.6

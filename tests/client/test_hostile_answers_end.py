@@ -63,6 +63,7 @@ def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.alone
 def test_a_network_that_swallows_connections_is_given_up_in_time() -> None:
     """Nobody accepts, and the queue is full: the kernel answers no further connection."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:

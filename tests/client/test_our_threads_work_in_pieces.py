@@ -89,6 +89,7 @@ def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
     assert not hasattr(breathing._local, "hurry")
 
 
+@pytest.mark.alone
 def test_nobody_rests_when_the_process_ends() -> None:
     ends = threading.Event()
     ends.set()

@@ -325,6 +325,7 @@ def test_a_server_in_trouble_gets_the_same_snapshots_later(
     assert chain.close()
 
 
+@pytest.mark.alone
 def test_a_black_hole_never_holds_up_recording(tmp_path: Path, server: Any) -> None:
     server.hold = threading.Event()
     chain = Chain(tmp_path, server.address, timeout_seconds=30.0)
@@ -338,6 +339,7 @@ def test_a_black_hole_never_holds_up_recording(tmp_path: Path, server: Any) -> N
     server.hold.set()
 
 
+@pytest.mark.alone
 def test_a_full_queue_is_a_counted_loss_and_never_a_wait() -> None:
     class Blocked:
         """An outbox on a disk that does not answer."""

@@ -296,6 +296,7 @@ def test_a_spool_is_live_as_long_as_its_process_has_it_open(tmp_path: Path) -> N
     assert is_live(tmp_path / "gone.spool") is None
 
 
+@pytest.mark.alone
 def test_closing_waits_no_longer_than_it_may_for_a_write_that_hangs(tmp_path: Path) -> None:
     outbox = SafeOutbox(spool(tmp_path), print)
     assert outbox.file is not None

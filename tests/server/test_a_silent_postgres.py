@@ -53,6 +53,7 @@ def postgres() -> Iterator[Stoppable]:
         server.cleanup()
 
 
+@pytest.mark.alone
 def test_it_is_alive_not_ready_and_ends_within_its_bound(
     serve: Any, postgres: Stoppable, make_run: Any
 ) -> None:

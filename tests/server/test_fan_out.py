@@ -319,6 +319,7 @@ def test_pages_of_a_run_that_another_program_removed_end(
     on_a_loop(test)
 
 
+@pytest.mark.alone
 def test_the_end_of_the_server_ends_every_stream_at_once(
     on_a_loop: Any, enter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_an_address_apprise_does_not_know_is_given_up() -> None:
     assert "token-of-mine" not in outcome.reason
 
 
+@pytest.mark.alone
 def test_a_service_that_hangs_is_left_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         url = f"json://127.0.0.1:{hanging.getsockname()[1]}/"

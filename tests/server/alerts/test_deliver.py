@@ -390,6 +390,7 @@ def test_a_message_that_was_refused_once_arrives_with_the_same_id(
     assert not sending.run_once(time.time() + 3_600)
 
 
+@pytest.mark.alone
 def test_a_running_deliverer_sends_within_a_second_of_being_woken_and_the_library_verifies_it(
     engine: Engine, due: Any, receiver: Any
 ) -> None:
@@ -421,6 +422,7 @@ def test_what_another_process_wrote_is_found_without_being_woken(
         sending.stop()
 
 
+@pytest.mark.alone
 def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:

@@ -213,6 +213,7 @@ def test_one_call_enables_a_webhook_that_was_disabled_because_it_was_gone(
     assert {r.headers["webhook-id"] for r in receiver.wait_for(2)} == {"msg_1"}
 
 
+@pytest.mark.alone
 def test_a_delivery_that_has_ended_is_sent_again_at_once_with_its_id(
     client: TestClient, store: Engine, receiver: Any, eventually: Any
 ) -> None:
