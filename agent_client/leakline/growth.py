@@ -219,12 +219,10 @@ class TypeGrowth:
 
     def _arrange(self) -> Rows:
         growing = self._growing[: SENT_TYPES_LIMIT - len(self._asked)]
-        # A declared count is held against what is told: exact or not at all.
-        about = frozenset(growing) - self._asked.keys()
         told = {*self._asked, *growing}
         self._untold_at_zero = [_key(name) for name in self._piling if name not in told]
         names = (*self._asked, *growing, *self._piling)
-        return self._counts.rows_of({name: _key(name) for name in names}, about)
+        return self._counts.rows_of({name: _key(name) for name in names}, self._told_about)
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.
@@ -269,7 +267,7 @@ class TypeGrowth:
         return self._counts.doubt() and self._counts.doubts_any(self._asked)
 
     def counts_exactly(self) -> bool:
-        """Whether what was asked for is counted exactly just now, or cannot be."""
+        """Return False if something that was asked for is not counted exactly just now, and could be."""
         self._counts.doubt()
         return self._counts.counts_exactly(self._asked)
 
@@ -282,7 +280,12 @@ class TypeGrowth:
         """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
-        return self._counts.read_names(names, frozenset(self._growing) - self._asked.keys())
+        return self._counts.read_names(names, self._told_about)
+
+    @property
+    def _told_about(self) -> frozenset[str]:
+        """What is told although only its changes are exact. A declared count is held against what is told."""
+        return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
         """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""

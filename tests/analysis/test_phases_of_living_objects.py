@@ -146,6 +146,33 @@ def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
     assert ruled_out(verdict) == {"report": SAME}
 
 
+def test_items_that_a_part_of_a_phase_takes_out_are_taken_out_in_it() -> None:
+    phases = ("start", "fetch/take", "fetch", "train", "report")
+    pending = {"container.app.Decoder.pending.length": {"fetch/take": -8.0, "train": 30.0}}
+    verdict = examine(history(phases, {"train": 2 * MIB}, pending))
+    assert "fetch" not in ruled_out(verdict)
+    assert ruled_out(verdict)["report"] == SAME
+
+
+def test_growth_between_phases_leaves_flat_phases_ruled_out() -> None:
+    verdict = examine(
+        history(("train", "report"), {"": 2 * MIB}, {"type.app.Env.count": {"": 3.0}})
+    )
+    assert [finding.phase for finding in verdict.findings] == [None]
+    assert ruled_out(verdict) == {"train": SAME, "report": SAME}
+
+
+def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
+    whole = history(("train", "report"), {"train": 2 * MIB}, {"type.app.Env.count": {"train": 3.0}})
+    (process,) = whole.processes
+    children = {"children.uss_bytes": [100 * MIB + 3 * MIB * (g or 0) for g in process.generation]}
+    grows = replace(process, series={**process.series, **children})
+    verdict = examine(replace(whole, processes=(grows,)))
+    assert {finding.kind for finding in verdict.findings} >= {"children"}
+    assert ruled_out(verdict) == {}
+    assert ruled_out(examine(whole)) == {"report": SAME}
+
+
 @pytest.mark.parametrize(
     ("made", "charged", "size", "named"),
     [

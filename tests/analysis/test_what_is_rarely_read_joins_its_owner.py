@@ -102,6 +102,35 @@ def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> Non
     assert cause.place == VALIDATION
 
 
+RECORDER = replace(
+    _candidate("app.Recorder", "object", 1, 2, VALIDATION, 0, deep=False), bytes_rate=None
+)
+GRADIENTS = replace(TENSORS, holder="app.Recorder.gradients[*]")
+NOTES = _candidate("app.notes", "container", 1, 2, VALIDATION, 500, deep=False)
+
+
+@pytest.mark.parametrize(
+    ("validation", "train", "others", "places"),
+    [
+        (0.2, 4.0, [], {VALIDATION, TRAIN}),
+        (0.2, 4.0, [NOTES], {VALIDATION, TRAIN}),
+        (1.6, 4.0, [], {VALIDATION}),
+        (4.0, 0.2, [], {VALIDATION}),
+    ],
+    ids=["filled elsewhere", "beside others", "filled in both", "filled where they are made"],
+)
+def test_objects_that_another_phase_fills_keep_what_that_one_gains(
+    validation: float, train: float, others: list[Candidate], places: set[Place]
+) -> None:
+    rate = validation + train
+    memory = Memory(
+        Slope(rate * MIB, rate * MIB, rate * MIB, 24),
+        {"validation": validation * MIB, "train": train * MIB},
+    )
+    causes = find_causes([RECORDER, GRADIENTS, *others], memory)
+    assert {cause.place for cause in causes} == places
+
+
 def test_a_holder_that_is_most_of_the_growth_outweighs_a_rate_of_its_tensors_over_few_readings() -> (
     None
 ):

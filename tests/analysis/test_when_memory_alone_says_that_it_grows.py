@@ -156,9 +156,11 @@ def test_what_fills_slowly_slows_down_over_all_of_a_short_run(pace: float, stric
     assert lasting_rise(range(15), readings, PLAIN).strict == strict
 
 
-def test_a_rise_that_begins_in_a_short_run_is_no_slower_for_what_was_before() -> None:
-    readings = [1000.0] * 5 + [1000.0 + 20.0 * i for i in range(1, 13)]
-    assert lasting_rise(range(17), readings, PLAIN).strict == 17
+def test_a_rise_in_a_short_run_is_no_slower_for_what_was_before() -> None:
+    flat = [1000.0] * 7 + [1000.0 + 20.0 * i for i in range(1, 11)]
+    assert lasting_rise(range(17), flat, PLAIN).strict == 16
+    loads = [1000.0 + 200.0 * (1 - math.exp(-i)) + 15.0 * i for i in range(17)]
+    assert lasting_rise(range(17), loads, PLAIN).strict == 16
 
 
 def test_readings_long_ago_do_not_say_that_memory_is_back_at_its_lowest() -> None:

@@ -265,6 +265,17 @@ def test_what_is_watched_is_told_exactly_or_not_at_all() -> None:
     assert growth.told_counts()[BETTER] == growth.read()[f"type.{BETTER}.count"] == 6
 
 
+@pytest.mark.skipif(native() is None, reason="the count of tracked objects is native")
+def test_a_count_of_tracked_objects_hides_no_change() -> None:
+    counts = ClassCounts()
+    nodes = [Better() for _ in range(3)]
+    counts.calibrate_between(counts.references(), counts_now(), alone=False)
+    counts.changes()
+    nodes.append(Better())
+    counts.calibrate_tracked(count_tracked())
+    assert [change[1:] for change in counts.changes() if change[0] is Better] == [(3, 4)]
+
+
 def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() -> None:
     counts = ClassCounts()
     things = [Agent() for _ in range(7)]

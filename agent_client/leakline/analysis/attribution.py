@@ -172,25 +172,20 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
         homes = [
             phase
             for phase, members in groups.items()
-            if any(_keeps(owner, alike, memory.total.estimate) for owner in members)
+            if any(_keeps(owner, alike, memory) for owner in members)
         ]
         for phase, candidate in found:
-            if homes and phase not in homes and not _is_filled(candidate, groups[homes[0]], memory):
+            if homes and phase not in homes:
                 groups[phase].remove(candidate)
                 groups[homes[0]].append(candidate)
     for phase in [p for p, members in groups.items() if not members]:
         del groups[phase]
 
 
-def _is_filled(held: Candidate, owners: Sequence[Candidate], memory: Memory) -> bool:
-    """Whether memory gains the bytes of what is held where that is made, and not where its owners are made, whose own
-    bytes are not known.
-    """
-    size, place = held.bytes_rate, next((c.place for c in owners), NOWHERE)
-    if size is None or any(_bytes_of_all(c) is not None for c in owners):
-        return False
-    inside, made = memory.at(held.place), memory.at(place)
-    if inside is None or made is None:
+def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
+    """Return True if memory gains the bytes of what is held where that is made, and not where its owner is made."""
+    size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
+    if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
         return False
     return inside >= _COVERS * size > 0 and made < EXPLAINS * size
 
@@ -219,11 +214,11 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
     return c.family == "object" and c.role == "type" and held and is_like(c, container)
 
 
-def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
+def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
     """Whether an object or container may be all that keeps ``alike``, parts of one type by phase.
 
     Its bytes have to be about theirs, or most of what memory gains; where nothing is measured, a type that rises in
-    several phases has no holder of its own in each.
+    several phases has no holder of its own in each, and one that is filled in another phase keeps what that gains.
     """
     holder = alike[0].holder
     if owner.family not in ("object", "container") or holder is None:
@@ -233,8 +228,8 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], growth: float) -> bool:
     sizes = [c.bytes_rate for c in alike if c.bytes_rate is not None]
     whole = _bytes_of_all(owner)
     if whole is None or not sizes:
-        return len(alike) == 1
-    return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * growth
+        return len(alike) == 1 and not (whole is None and _is_filled(alike[0], owner, memory))
+    return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * memory.total.estimate
 
 
 def _bytes_of_all(owner: Candidate) -> float | None:

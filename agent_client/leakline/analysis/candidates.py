@@ -291,7 +291,10 @@ def born_in(facts: Facts, candidate: Candidate, upto: int) -> set[str]:
     kept, change = _kept_by_phase(facts.lane, series, candidate.growth.start, upto)
     total = sum(rate for rate in kept.values() if rate > 0)
     if candidate.role == "container":
-        kept = {top_level(path): abs(rate) for path, rate in change.items()}
+        changes: dict[str, float] = {}
+        for path, rate in change.items():
+            changes[top_level(path)] = changes.get(top_level(path), 0.0) + rate
+        kept = {phase: abs(rate) for phase, rate in changes.items()}
     named = {phase: rate for phase, rate in kept.items() if phase not in (BETWEEN, UNKNOWN_PHASE)}
     return {phase for phase, rate in named.items() if rate >= BORN * total > 0}
 

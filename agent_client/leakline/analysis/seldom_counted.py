@@ -56,8 +56,11 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     ]
     if not rising:
         return a
-    # All tensors have one series of bytes, whatever their class: the class that became more of them is meant.
-    owner = max(rising, key=lambda c: (c.bytes_rate or 0.0, c.growth.slope, c.name))
+    # All classes of tensors share one series of bytes: take the class of which a census counted more bytes, or more.
+    owner = max(
+        rising,
+        key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, upto), c.growth.slope, c.name),
+    )
     kind: Literal["objects", "arrays", "tensors"] = "objects"
     if owner.family in ("array", "tensor"):
         kind = "arrays" if owner.family == "array" else "tensors"
@@ -67,6 +70,15 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
         a.cause, kind=kind, place=place, members=(owner,), measured=owner.bytes_rate, behind=behind
     )
     return replace(a, cause=cause)
+
+
+def _gained(study: LaneStudy, candidate: Candidate, first: int, upto: int) -> float:
+    """Return by how much the bytes of this very type rose; 0 where no census has told them."""
+    series = f"type.{candidate.name}.bytes"
+    if not study.lane.has(series):
+        return 0.0
+    _, sizes = _read(study.lane.values(series), first, upto)
+    return sizes[-1] - sizes[0] if sizes else 0.0
 
 
 def _without_named(

@@ -13,6 +13,7 @@ from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes
 from .budgets import check_budgets
 from .candidates import BORN, OF_OTHERS, born_in
 from .carried_over import active_by_seconds, minutes_carried, studies_by_seconds
+from .channels import CHILDREN, SHARED
 from .checklist import check_list
 from .duration import duration_of
 from .effects import effects_within
@@ -294,8 +295,13 @@ def _ruled_out(
     blamed = {f.phase for f in findings if f.status in GROWING}
     ceased = _attempts_without(history, [s for s, _, _ in told])
     found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
-    if not blamed or None in blamed:
-        # Of growth without a phase, a child's for one, the memory of a phase says nothing.
+    of_others = any(
+        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, SHARED)
+        for _, _, standings in told
+        for standing in standings
+    )
+    if not blamed or of_others:
+        # The memory of the training process says nothing of what a child keeps.
         return tuple(found)
     for study, moment, _ in told:
         if moment.upto < 3:

@@ -139,13 +139,17 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """What was not counted yet has not changed; what was in doubt has, since it was not."""
-        self._offsets[position] = offset
+        """What was not counted yet has not changed; what was in doubt has, since it was not; and of what was known by
+        its changes these go on.
+        """
+        before, self._offsets[position] = self._offsets[position], offset
         if position in self._doubted:
             self._doubted.discard(position)
-        else:
+        elif position in self._uncounted:
             self._uncounted.discard(position)
             self._last[position] = references - offset
+        else:
+            self._last[position] += before - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
         """Take counts of all objects that the collector tracks, by address of the class, at one moment, as the truth.
@@ -268,10 +272,12 @@ class ClassCounts:
         return about or self._is_left_out(position)
 
     def counts_exactly(self, names: Iterable[str]) -> bool:
-        """Whether no class of these names is in doubt, or was counted while its instances came and went."""
-        doubted, about = self._doubted, self._approximate
-        return not (doubted or about) or not any(
-            at in doubted or (at in about and at not in self._untracked)
+        """Return False if a class of these names is known, but not counted exactly, and a count of all tracked objects
+        would change that.
+        """
+        kinds = (self._doubted, self._approximate, self._uncounted)
+        return not any(kinds) or not any(
+            at not in self._untracked and any(at in kind for kind in kinds)
             for name in names
             for at in self._by_name.get(name, ())
         )
