@@ -258,7 +258,7 @@ def _kept(size: float | None, holder: str | None = "app.Keeper.kept[*]") -> Cand
 def test_whether_a_holder_may_be_all_that_keeps_tensors(
     owner: Candidate, parts: list[Candidate], growth: float, keeps: bool
 ) -> None:
-    assert _keeps(owner, parts, growth) == keeps
+    assert _keeps(owner, parts, Memory(sure(growth))) == keeps
 
 
 @pytest.mark.parametrize(
@@ -581,7 +581,7 @@ def test_tensors_go_where_a_growth_keeps_them_and_leave_no_empty_phase(
     found: dict[str | None, list[Candidate]] = {}
     for phase, member in groups:
         found.setdefault(phase, []).append(member)
-    _join_held(found, 1e9)
+    _join_held(found, Memory(sure(1e9)))
     assert {p: [m.name.split(".")[-1] for m in members] for p, members in found.items()} == after
 
 
