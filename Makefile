@@ -66,10 +66,10 @@ test-coverage: $(VENV)/.test ## branches of the detector, spool, ingest and webh
 test-mutation: $(VENV)/.test ## change the detector and the signatures a bit at a time; tests must notice 80 % (MUTATION_ARGS='--mutants 50 --modules trend' chooses)
 	$(PYTHON) -m tests.mutation $(MUTATION_ARGS)
 
-audit: $(VENV)/.test $(AUDIT)/.tools ## known holes and licences of what the image installs (OFFLINE=1: licences alone; OFFLINE=ok: holes where a network allows)
+audit: $(VENV)/.test $(AUDIT)/.tools ## known holes and licences of what the image installs, and the age of base images (OFFLINE=1: without holes; OFFLINE=ok: holes where a network allows)
 	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
 
-lock: $(AUDIT)/.tools ## write requirements/server.txt anew, what the image installs, with hashes
+lock: $(AUDIT)/.tools ## write requirements/server.txt and build.txt anew, what the image installs and what builds it, with hashes
 	@.ci/lock $(AUDIT)
 
 lint: $(VENV)/.test ## ruff

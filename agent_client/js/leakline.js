@@ -16,7 +16,7 @@
  * @typedef {object} Options
  * @property {any} tf the TensorFlow.js that trains
  * @property {string} [server] default: LEAKLINE_SERVER, else where this module was loaded from, else this machine
- * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN
+ * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN, or the file that LEAKLINE_TOKEN_FILE names
  * @property {string} [project] default: LEAKLINE_PROJECT, else that of the token, else "default"
  * @property {string} [name] default: LEAKLINE_RUN_NAME, else a readable random one
  * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, else a new one
@@ -947,6 +947,28 @@ function whereAmI() {
 /** From Node 20.16 on; an import of it would end the module in a page. */
 function nodeOs() { return globalThis.process?.getBuiltinModule?.("node:os"); }
 
+/** The token of LEAKLINE_TOKEN, or of the file that LEAKLINE_TOKEN_FILE names. @param {Record<string, string | undefined>} env */
+function tokenOf(env) {
+  const path = env.LEAKLINE_TOKEN_FILE?.trim();
+  if (!path) return env.LEAKLINE_TOKEN || undefined;
+  const wrong = (/** @type {string} */ why) => new TypeError(`leakline.init: environment LEAKLINE_TOKEN_FILE=${show(path)}: ${why}`);
+  if (env.LEAKLINE_TOKEN) throw wrong("LEAKLINE_TOKEN is set too; set one of the two");
+  const files = globalThis.process?.getBuiltinModule?.("node:fs");
+  if (!files) throw wrong("cannot be read by this program; it needs Node 20.16 or newer");
+  let content;
+  try {
+    // Checked before it is opened: a pipe would block until somebody writes to it.
+    content = files.statSync(path).isFile() && files.readFileSync(path, "latin1");
+  } catch (error) {
+    throw wrong(`cannot be read (${/** @type {any} */ (error).code})`);
+  }
+  if (content === false) throw wrong("is not a regular file");
+  const token = content.trim();
+  if (!token) throw wrong("is empty; write the token into it");
+  if (!/^[ -~]{1,65536}$/.test(token)) throw wrong("must be one line of printable ASCII");
+  return token;
+}
+
 /** Checked options, with what the environment and the defaults add. @param {any} given */
 function settingsOf(given) {
   const options = given ?? {};
@@ -983,7 +1005,7 @@ function settingsOf(given) {
   const time = options.clock ?? (() => Date.now() / 1000);
   return {
     tf: options.tf, server, mode, runId, total, bands,
-    token: text("token", env.LEAKLINE_TOKEN || undefined), project: text("project", env.LEAKLINE_PROJECT || undefined),
+    token: text("token", options.token ?? tokenOf(env)), project: text("project", env.LEAKLINE_PROJECT || undefined),
     name: text("name", env.LEAKLINE_RUN_NAME || randomName()), unit: text("unit", "generation"),
     phases: [...(options.phases ?? [])], tags: [...(options.tags ?? [])], config,
     intervalSeconds: number("intervalSeconds", 10), sendSeconds: number("sendSeconds", 1),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ PHASES_LIMIT: Final = 256
 CLASS_NAME_LIMIT: Final = 400
 # Of the configuration as JSON: it goes with the announcement of the run, which the server bounds.
 CONFIG_LIMIT_BYTES: Final = 64 * 1024
+SECRET_FILE_LIMIT_BYTES: Final = 64 * 1024
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -130,7 +132,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         config=_config(arguments.get("config")),
         tags=_names(arguments.get("tags"), "tags", TAGS_LIMIT, TAG_LIMIT),
         server=_server(server, server_source),
-        token=_token(env.get("LEAKLINE_TOKEN")),
+        token=_token(*env.secret("LEAKLINE_TOKEN")),
         ca_file=_ca_file(env.get("LEAKLINE_CA_FILE")),
         mode=_one_of(mode, MODES, "mode", mode_source),
         quiet=_flag(env, arguments, "quiet", "LEAKLINE_QUIET"),
@@ -160,6 +162,9 @@ class _Environment:
 
     def get(self, name: str) -> str | None:
         return self._environ.get(name, "").strip() or None
+
+    def secret(self, name: str) -> tuple[str, str | None]:
+        return read_secret(self._environ, name)
 
     def choose(
         self, arguments: Mapping[str, Any], argument: str, variable: str, default: Any
@@ -217,6 +222,48 @@ class _Environment:
         if not fits(number):
             raise BadArgument(name, value, why, "environment")
         return number
+
+
+def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
+    """Return which variable gives a secret, and the secret: ``variable`` itself, or the file that ``<variable>_FILE``
+    names.
+
+    Raises BadArgument, which names the file and never its content.
+    """
+    value = environ.get(variable, "").strip() or None
+    from_file = f"{variable}_FILE"
+    path = environ.get(from_file, "").strip()
+    if not path:
+        return variable, value
+    if value is not None:
+        why = f"{variable} is set too; set one of the two"
+    else:
+        text, why = _read_line(path)
+        if text is not None:
+            return from_file, text
+    raise BadArgument(from_file, path, why, "environment")
+
+
+def _read_line(path: str) -> tuple[str | None, str]:
+    """Return the one line of text in a file, or None and what is wrong with the file."""
+    try:
+        # Checked before it is opened: a pipe would block until somebody writes to it.
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            return None, "is not a regular file"
+        with Path(path).open("rb") as file:
+            content = file.read(SECRET_FILE_LIMIT_BYTES + 1)
+        text = content.decode().strip()
+    except OSError as error:
+        return None, f"cannot be read ({error.strerror or error})"
+    except UnicodeDecodeError:
+        return None, "must be text in UTF-8"
+    if len(content) > SECRET_FILE_LIMIT_BYTES:
+        return None, f"is larger than {SECRET_FILE_LIMIT_BYTES // 1024} KiB"
+    if not text:
+        return None, "is empty; write the secret into it"
+    if not text.isprintable():
+        return None, "must be one line of printable characters"
+    return text, ""
 
 
 def _flag(env: _Environment, arguments: Mapping[str, Any], name: str, variable: str) -> bool:
@@ -317,10 +364,10 @@ def _server(value: object, source: str) -> str:
     return value.strip().rstrip("/")
 
 
-def _token(value: str | None) -> str | None:
+def _token(variable: str, value: str | None) -> str | None:
     if value is not None and not (value.isascii() and value.isprintable()):
         # It travels in a header; and it is a secret, which no message repeats.
-        raise BadArgument("LEAKLINE_TOKEN", "...", "must be printable ASCII", "environment")
+        raise BadArgument(variable, "...", "must be printable ASCII", "environment")
     return value
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from leakline.analysis.priority import DEFAULTS as PRIORITIES
 from leakline.analysis.priority import Priorities
 from leakline.errors import BadArgument, LeaklineError
+from leakline.settings import read_secret
 from leakline.sizes import size_bytes
 
 from .alerts.address import parse as parse_webhook_url
@@ -31,7 +32,7 @@ from .store.retention import FOREVER, Limits, PerProject
 from .store.rules import Terms
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Source = Literal["environment", "command line"]
+Source = Literal["environment", "file", "command line"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
@@ -158,20 +159,30 @@ def from_environment(
 ) -> Config:
     """Read the settings; unset and empty mean the default. ``typed``: variable -> the option that said it.
 
-    Raises WrongSettings with every wrong value.
+    A secret may stand in a file, which the variable with ``_FILE`` at its end names. Raises WrongSettings with every
+    wrong value.
     """
     problems: list[str] = []
     found: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
     for variable, (name, parse) in _VARIABLES.items():
-        text = environment.get(variable, "").strip()
+        given, text = variable, environment.get(variable, "").strip()
+        if variable in SECRETS and variable not in typed:
+            try:
+                given, secret = read_secret(environment, variable)
+            except BadArgument as error:
+                problems.append(str(error))
+                continue
+            text = secret or ""
         if text:
             try:
                 found[name] = parse(text)
             except ValueError as error:
                 source = "argument" if variable in typed else "environment"
-                called = typed.get(variable, variable)
-                shown = called if variable in _SECRET else f"{called}={text!r}"
+                called = typed.get(variable, given)
+                shown = called if variable in SECRETS else f"{called}={text!r}"
                 problems.append(f"{source} {shown}: {error}")
+            sources[name] = "environment" if given == variable else "file"
     if found.get("insecure") and found.get("login"):
         problems.append(
             "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
@@ -184,7 +195,7 @@ def from_environment(
     if problems:
         # What looks unset may be misspelt: both are mended at once.
         raise WrongSettings(problems + misspelt(environment))
-    return Config(**found, sources=dict.fromkeys(found, "environment"))
+    return Config(**found, sources=sources)
 
 
 def from_arguments(
@@ -205,9 +216,10 @@ def from_arguments(
 def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
     """A sentence for each variable that is nearly one of ours: what it says is not heard."""
     said = []
+    known = {*VARIABLES, *(f"{variable}_FILE" for variable in SECRETS)}
     for name in sorted(environment):
-        near = get_close_matches(name, VARIABLES, 1, NEARLY)
-        if near and name not in VARIABLES and name.startswith("LEAKLINE_"):
+        near = get_close_matches(name, known, 1, NEARLY)
+        if near and name not in known and name.startswith("LEAKLINE_"):
             said.append(f"{name} is no setting and does nothing; did you mean {near[0]}?")
     return said
 
@@ -419,8 +431,8 @@ def _origin(text: str) -> str:
 
 
 # Values that must not be repeated in a message: a database has a password, and chat services put a secret into the
-# path of their webhooks.
-_SECRET: Final = frozenset(
+# path of their webhooks. Each may stand in a file instead.
+SECRETS: Final = frozenset(
     {
         "LEAKLINE_DATABASE_URL",
         "LEAKLINE_WEBHOOK_URL",

@@ -20,10 +20,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from leakline.environment import command_line
 from leakline.snapshot import LARGEST_FLOAT, ProcessIdentity, RunHeader, Snapshot
 
 from .errors import InvalidField, Malformed, TooLarge, Unsupported
@@ -33,6 +34,7 @@ from .limits import MAX_OTLP_POINTS as MAX_POINTS
 from .limits import MAX_OTLP_RESOURCES as MAX_RESOURCES
 from .limits import MAX_OTLP_SERIES as MAX_SERIES
 from .limits import MAX_OTLP_SNAPSHOTS as MAX_SNAPSHOTS
+from .redaction import redacted
 from .texts import without_control
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -64,6 +66,7 @@ _DEVICES: Final = {
     "leakline.torch.cuda.reserved": "cuda.{}.reserved_bytes",
 }  # fmt: skip
 _DEVICE_ATTRIBUTES: Final = ("leakline.device", "hw.id", "gpu", "device")
+_COMMAND_LINE: Final = "process.command_line"
 _OWN: Final = "leakline."
 _GENERATION: Final = "leakline.generation"
 _OURS: Final = re.compile(
@@ -199,7 +202,7 @@ def _told(at: int, resource: Any) -> Told:
     )  # fmt: skip
     process = ProcessIdentity(
         instance=f"otlp-{digest[:40]}",
-        pid=pid if isinstance(pid, int) and 0 <= pid < 2**31 else 0,
+        pid=pid if _is_integer(pid) and 0 <= pid < 2**31 else 0,
         host=_text(attributes, "host.name", ""),
     )
     told = Told(header, process, snapshots, bool(project))
@@ -212,10 +215,16 @@ def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
     # For the braces around them, and its name.
     room = MAX_ENVIRONMENT_BYTES - 64
     for key, value in islice(attributes.items(), 64):
-        room -= len(msgspec.json.encode({key[:200]: value}))
+        name = without_control(key)[:200]
+        text = without_control(value) if isinstance(value, str) else value
+        if key == _COMMAND_LINE and isinstance(text, str):
+            # A secret may stand behind the option that names it.
+            text = " ".join(command_line(text.split()))
+        told = redacted({name: text})
+        room -= len(msgspec.json.encode(told))
         if room < 0:
             break
-        found[key[:200]] = value
+        found |= told
     return found
 
 
@@ -244,6 +253,10 @@ def _plain(value: Any) -> str | int | float | bool | None:
         return getattr(value, kind)  # type: ignore[no-any-return]
     number = value.double_value if kind == "double_value" else math.nan
     return float(number) if math.isfinite(number) else None
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +351,7 @@ def _of_metric(metric: Any, points: Iterable[Any]) -> Iterator[_Point]:
         generation, phase = attributes.get(_GENERATION), attributes.get("leakline.phase")
         yield _Point(
             point.time_unix_nano / 1e9, series, value * scale,
-            generation if isinstance(generation, int) and abs(generation) <= 2**53 else None,
+            generation if _is_integer(generation) and abs(generation) <= 2**53 else None,
             without_control(str(phase))[:256] if phase else None,
         )  # fmt: skip
 

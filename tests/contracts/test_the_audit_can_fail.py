@@ -1,4 +1,5 @@
-"""`make audit` fails for a licence, a known hole, and a look-up that did not happen, and never says of one that it did.
+"""`make audit` fails for a licence, a known hole, an old image, and a look-up that did not happen, and never claims one
+that did not.
 
 With programs of the test in the place of pip-licenses and pip-audit; what they find today is for CI.
 """
@@ -6,13 +7,18 @@ With programs of the test in the place of pip-licenses and pip-audit; what they 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "audit"
+ROOT = Path(__file__).resolve().parents[2]
+DATED = Path("requirements", "dated.txt")
+TODAY = date.today()
 FINE = "exit 0"
 HOLE = "echo 'starlette 0.0.1 PYSEC-2026-1'; exit 1"
 # As pip-audit ends where there is no way to the service: with a sentence, or with the traceback of who looked.
@@ -39,15 +45,76 @@ UNKNOWN_TO_A_SERVICE = MIRROR.replace(
 def audited(
     folder: Path, licences: str, holes: str, offline: str = "", python: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
+    """Audit a copy of what ships, which the test may have changed before."""
+    if not (folder / "Dockerfile").exists():
+        copy_what_ships(folder)
     tools = folder / "bin"
     tools.mkdir()
     for name, what in (("pip-licenses", licences), ("pip-audit", holes)):
         (tools / name).write_text(f"#!/bin/bash\n{what}\n")
         (tools / name).chmod(0o755)
     return subprocess.run(
-        [SCRIPT, folder, python], env={**os.environ, "OFFLINE": offline},
+        [folder / ".ci" / "audit", folder, python], env={**os.environ, "OFFLINE": offline},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def copy_what_ships(folder: Path) -> None:
+    """All of it published today, so that these tests are the same next year."""
+    for name in (".ci", "requirements", "deploy", "static/vendor"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("Dockerfile", "docker-compose.yml", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    text = re.sub(r" \d{4}-\d\d-\d\d$", f" {TODAY}", (folder / DATED).read_text(), flags=re.M)
+    (folder / DATED).write_text(text)
+
+
+def replace_in(file: Path, pattern: str, by: str) -> None:
+    text, count = re.subn(pattern, by, file.read_text(), flags=re.M)
+    assert count > 0
+    file.write_text(text)
+
+
+@pytest.mark.parametrize("offline", ["", "ok", "1"])
+@pytest.mark.parametrize(("days", "status"), [(0, 0), (183, 0), (184, 1), (545, 1), (-1, 1)])
+def test_an_image_older_than_half_a_year_fails(
+    tmp_path: Path, offline: str, days: int, status: int
+) -> None:
+    copy_what_ships(tmp_path)
+    day = TODAY - timedelta(days=days)
+    replace_in(tmp_path / DATED, r"^(postgres:\S+) .*$", rf"\1 {day}")
+    ended = audited(tmp_path, FINE, FINE, offline)
+    assert ended.returncode == status, ended.stderr
+    assert (f"of {day} is {days} days old" in ended.stderr) == bool(status)
+    assert ("each with a day of the last half year" in ended.stderr) != bool(status)
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern", "by", "why"),
+    [
+        ("Dockerfile", r"^FROM python:\S+$", "FROM python:3.99.0-slim", "python:3.99.0-slim ships"),
+        ("docker-compose.yml", r"image: nginx:\S+", "image: 'nginx:9.9'  # new", "nginx:9.9 ships"),
+        ("deploy/nginx.conf", r"\Z", "  - image: registry.example/sidecar:1\n", "registry.example/sidecar:1 ships"),
+        (str(DATED), r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is named by nothing"),
+        (str(DATED), r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a day"),
+        (str(DATED), r"^plotly.*\n", "", "plotly-basic-4.1.1.min.js ships"),
+    ],
+)  # fmt: skip
+def test_what_ships_without_a_day_fails(
+    tmp_path: Path, file: str, pattern: str, by: str, why: str
+) -> None:
+    copy_what_ships(tmp_path)
+    replace_in(tmp_path / file, pattern, by)
+    ended = audited(tmp_path, FINE, FINE)
+    assert ended.returncode == 1
+    assert why in ended.stderr and "Traceback" not in ended.stderr
+    assert "requirements/dated.txt" in ended.stderr
+
+
+def test_holes_are_looked_up_in_what_builds_the_image_too(tmp_path: Path) -> None:
+    ended = audited(tmp_path, FINE, 'echo "$*"')
+    for name in ("requirements/server.txt", "requirements/build.txt"):
+        assert f"--requirement {name}" in ended.stdout
 
 
 @pytest.mark.parametrize("offline", ["", "ok", "1"])

@@ -6,15 +6,20 @@ What the parts do together is run for real by tests/server/test_two_servers_behi
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +42,16 @@ SERVICES: dict[str, dict[str, Any]] = PLAN["services"]
 SERVERS = ("leakline-1", "leakline-2")
 PROXY = nginx.CONFIGURATION.read_text()
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*)|:\?([^}]*))?\}")
-# What has no value of its own, as a person would set it.
-GIVEN = {"LEAKLINE_ADMIN_PASSWORD": "correct horse battery staple"}
-# Of uvicorn, and told where who gets in is told.
+SECRETS: dict[str, dict[str, str]] = PLAN["secrets"]
+DATED = ROOT / "requirements" / "dated.txt"
+MAKE_SECRETS = ROOT / "deploy" / "make-secrets"
+BUILD, RUNTIME = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
 # A version of three or two numbers, or a digest; never what means something else tomorrow.
 PINNED = re.compile(r"[\w./-]+(:\d+\.\d+(\.\d+)?-[\w.-]+|@sha256:[0-9a-f]{64})")
 
 
 def _copied() -> list[str]:
-    lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.M)
+    lines = re.findall(r"^COPY (?!--)(.+)$", DOCKERFILE, re.M)
     return [source for line in lines for source in line.split()[:-1]]
 
 
@@ -87,7 +93,7 @@ def test_every_name_of_a_service_leads_to_something(name: str) -> None:
     known = {
         "build", "image", "depends_on", "environment", "read_only", "tmpfs", "cap_drop", "security_opt", "networks",
         "stop_grace_period", "restart", "user", "volumes", "ports", "healthcheck",
-        "mem_limit", "pids_limit", "logging",
+        "mem_limit", "pids_limit", "logging", "secrets",
     }  # fmt: skip
     assert set(service) <= known, "a slip of the pen, or teach this test"
 
@@ -100,6 +106,8 @@ def test_nothing_runs_as_root_or_may_become_it(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
+    # What it writes besides is in memory, or in a volume.
+    assert service["read_only"] is True and service["tmpfs"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -117,23 +125,46 @@ def test_every_image_is_pinned() -> None:
     for image in images:
         assert PINNED.fullmatch(image), image
     assert len(set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M))) == 1
+    # With the day that `make audit` compares with today, and the example of the documents with it.
+    dated = re.findall(r"^([\w./-]+:\S+) \d{4}-\d\d-\d\d$", DATED.read_text(), re.M)
+    assert sorted(dated) == sorted(set(images))
+    told = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"(?:postgres|nginx|python):\d[\w.-]+", told)) <= set(images)
 
 
-def test_what_is_installed_into_the_image_is_pinned_and_proved() -> None:
-    assert "--require-hashes" in DOCKERFILE
-    locked = (ROOT / "requirements" / "server.txt").read_text()
-    names = re.findall(r"^([\w.-]+)==", locked, re.M)
-    assert locked.count("--hash=sha256:") >= len(names) > 10
-    missing = _needed_by_the_image() - {canonicalize_name(name) for name in names}
+def test_a_vendored_script_is_the_one_that_its_note_names() -> None:
+    notes = list((ROOT / "static" / "vendor").glob("*/README.txt"))
+    assert notes
+    for note in notes:
+        (script,) = note.parent.glob("*.js")
+        assert hashlib.sha256(script.read_bytes()).hexdigest() in note.read_text()
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("lock", "asked"),
+    [
+        (
+            "server.txt",
+            [*PROJECT["project"]["dependencies"], *EXTRAS["server"], *EXTRAS["postgres"]],
+        ),
+        ("build.txt", PROJECT["build-system"]["requires"]),
+    ],
+)
+def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked: list[str]) -> None:
+    assert re.search(rf"pip .*install .*--require-hashes -r requirements/{lock}", DOCKERFILE)
+    locked = (ROOT / "requirements" / lock).read_text()
+    names = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.M)}
+    assert locked.count("--hash=sha256:") >= len(names) > 4
+    missing = _needed(asked) - names
     assert missing == set(), f"{missing}: make lock"
 
 
-def _needed_by_the_image() -> set[str]:
-    """What our wheel asks for with its extras, and what that asks for in turn. `pip check` knows of no extras."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    optional = project["project"]["optional-dependencies"]
-    asked = [*project["project"]["dependencies"], *optional["server"], *optional["postgres"]]
-    asked += project["build-system"]["requires"]
+def _needed(asked: list[str]) -> set[str]:
+    """What is asked for, and what that asks for in turn. `pip check` knows of no extras."""
     waiting = [(Requirement(text), "") for text in asked]
     needed: set[tuple[str, str]] = set()
     while waiting:
@@ -182,12 +213,15 @@ def test_the_health_check_of_the_image_is_a_program_that_python_understands() ->
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_settings_are_ones_that_a_server_takes(name: str, tmp_path: Path) -> None:
     given = {key: _filled_in(str(value)) for key, value in SERVICES[name]["environment"].items()}
-    assert set(given) <= set(VARIABLES)
-    config = from_environment(given)
+    assert {key.removesuffix("_FILE") for key in given} <= set(VARIABLES)
+    make_secrets(tmp_path)
+    mounted = {key: value.replace("/run/secrets", str(tmp_path)) for key, value in given.items()}
+    config = from_environment(mounted)
     assert config.database_url.startswith("postgresql+psycopg://")
     database = SERVICES["postgres"]["environment"]
-    user, password = database["POSTGRES_USER"], _filled_in(database["POSTGRES_PASSWORD"])
+    user, password = database["POSTGRES_USER"], (tmp_path / "database_password").read_text()
     assert f"//{user}:{password}@postgres:5432/{database['POSTGRES_DB']}" in config.database_url
+    assert config.admin_password == (tmp_path / "admin_password").read_text()
     # What people reach is the published port.
     (published,) = SERVICES["proxy"]["ports"]
     assert config.public_url == f"http://{published.rpartition(':')[0]}"
@@ -242,8 +276,8 @@ def _last(instruction: str) -> str:
 
 
 def _filled_in(text: str) -> str:
-    """As compose does, where only what it insists on is set."""
-    return VARIABLE.sub(lambda found: found[2] or GIVEN.get(found[1], ""), text)
+    """As compose does, where nothing is set."""
+    return VARIABLE.sub(lambda found: found[2] or "", text)
 
 
 def _variables() -> Iterator[str]:
@@ -276,10 +310,51 @@ def test_neither_the_image_nor_the_servers_answer_without_a_login() -> None:
     assert all("LEAKLINE_INSECURE" not in SERVICES[name]["environment"] for name in SERVERS)
 
 
-def test_compose_insists_on_a_password_and_on_nothing_else() -> None:
-    """Servers that nobody could sign in to do not start; so it is said before anything is built."""
-    insisted = {found[1] for found in VARIABLE.finditer(COMPOSE) if found[3]}
-    assert insisted == set(GIVEN)
+def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([MAKE_SECRETS, folder], capture_output=True, text=True, check=False)
+
+
+def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD|SECRET|TOKEN|DATABASE_URL", key) and value != f"${{{key}:-}}":
+                assert key.endswith("_FILE") and re.fullmatch(r"/run/secrets/\w+", value), key
+                assert Path(value).name in service["secrets"], name
+    assert not any("PASSWORD" in found[1] for found in VARIABLE.finditer(COMPOSE))
+    # A file that is missing is an error of compose, before anything starts.
+    assert {found["file"] for found in SECRETS.values()} == {f"./secrets/{key}" for key in SECRETS}
+    assert "secrets/" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        made = make_secrets(folder)
+        assert made.returncode == 0, made.stderr
+        assert {file.name for file in folder.iterdir()} == set(SECRETS)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        # The users of the containers are others than the one who made them.
+        assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
+    assert (one / "database_password").read_text() != (other / "database_password").read_text()
+    assert len((one / "admin_password").read_text()) == 48
+    before = {file.name: file.read_text() for file in one.iterdir()}
+    assert (one / "admin_password").read_text() not in make_secrets(one).stdout
+    assert {file.name: file.read_text() for file in one.iterdir()} == before
+    (one / "database_password").write_text("chosen")
+    assert make_secrets(one).returncode == 0
+    assert ":chosen@" in (one / "database_url").read_text()
+
+
+def test_a_password_that_is_no_part_of_an_address_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "database_password").write_text("p@ss/word")
+    made = make_secrets(tmp_path)
+    assert made.returncode == 1 and made.stderr.count("\n") == 1
+    assert "letters, digits" in made.stderr and "p@ss" not in made.stderr
+
+
+def test_no_document_names_a_password_that_works_by_itself() -> None:
+    for file in (ROOT / "docker-compose.yml", ROOT / "Dockerfile", *(ROOT / "deploy").iterdir()):
+        assert not re.search(r"(?i)password\w*[:=]\s*[\w-]*leakline", file.read_text()), file
 
 
 def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() -> None:
@@ -288,6 +363,78 @@ def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() 
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
     assert all("ports" not in SERVICES[name] for name in SERVERS)
     assert "`LEAKLINE_TRUSTED_PROXIES`" in (ROOT / "docs" / "access.md").read_text()
+
+
+def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
+    """The stage that is kept installs no package; what is copied into it was installed from outside."""
+    assert not re.search(r"apt-get|gcc|pip install|pip --python", RUNTIME)
+    assert "pip uninstall --yes pip" in RUNTIME
+    assert "venv --without-pip /leakline" in BUILD
+    copied = re.findall(r"^COPY (--from=build )?(\S+)", RUNTIME, re.M)
+    assert copied == [("--from=build ", "/leakline")]
+    locked = (ROOT / "requirements" / "server.txt").read_text()
+    for name in ("pip", "setuptools", "wheel", "hatchling", "pluggy", "trove-classifiers"):
+        assert not re.search(rf"^{name}==", locked, re.M), name
+
+
+def test_the_bill_of_materials_names_what_is_installed() -> None:
+    script = ROOT / ".ci" / "bill_of_materials.py"
+    assert "bill_of_materials.py > /leakline/bill-of-materials.json" in RUNTIME
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    bill = json.loads(printed.stdout)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    references = [each["bom-ref"] for each in bill["components"]]
+    assert len(set(references)) == len(references)
+    found = {each["name"]: each for each in bill["components"] if "pypi" in each["purl"]}
+    assert any(each["purl"].startswith("pkg:npm/plotly.js-basic") for each in bill["components"])
+    for name in ("leakline", "fastapi", "psycopg", "uvloop"):
+        assert found[name]["version"] == version(name)
+        assert found[name]["purl"] == f"pkg:pypi/{name}@{version(name)}"
+        assert found[name]["licenses"][0]["license"]["name"]
+    assert bill["components"][0]["version"] == platform.python_version()
+    if shutil.which("dpkg-query"):
+        debian = {each["name"] for each in bill["components"] if "pkg:deb/" in each["purl"]}
+        assert {"bash", "dpkg"} <= debian
+
+
+# Everything that is mounted stays, read-only; /tmp is empty and may be written to.
+READ_ONLY = """
+set -e
+code=$(stat -c %m "$CODE")
+mount --make-rprivate /
+mount -t tmpfs tmpfs /tmp
+for place in / "$code"; do mount -o remount,bind,ro "$place"; done
+mkdir /tmp/data
+cd /tmp/data
+if touch "$CODE/written" 2>/dev/null; then echo "not read-only" >&2; exit 1; fi
+exec "$@"
+"""
+
+
+@pytest.mark.flow
+def test_a_server_writes_nothing_outside_its_folder_and_tmp() -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a mount namespace")
+    command = [sys.executable, "-m", "leakline", "serve", "--port", "0"]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
+    }
+    server = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", *command],
+        env={**environment, "CODE": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://[\d.:]+", server.stdout.readline())
+        assert found is not None, server.communicate()[1]
+        for path in ("/readyz", "/", "/settings"):
+            with urllib.request.urlopen(found[0] + path, timeout=30) as answer:
+                assert answer.status == 200
+    finally:
+        server.terminate()
+        _, said = server.communicate(timeout=30)
+    assert (server.returncode, said) == (0, "")
 
 
 def test_every_setting_is_a_documented_one() -> None:

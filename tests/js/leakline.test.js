@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import { BANDS, bandOf, init, toWire } from "../../agent_client/js/leakline.js";
@@ -551,4 +554,35 @@ test("a check takes far less than a tenth of a millisecond", () => {
   };
   took();
   assert.ok(Math.min(took(), took(), took()) < 100);
+});
+
+test("a token can come from a file, and a wrong file is named without its content", async (t) => {
+  const server = fakeServer();
+  const folder = mkdtempSync(join(tmpdir(), "leakline-"));
+  const file = (name, content) => {
+    writeFileSync(join(folder, name), content);
+    return join(folder, name);
+  };
+  t.after(() => {
+    delete process.env.LEAKLINE_TOKEN_FILE;
+    delete process.env.LEAKLINE_TOKEN;
+    rmSync(folder, { recursive: true });
+  });
+  const wrong = [
+    [join(folder, "missing"), "ENOENT"], [folder, "is not a regular file"], [file("empty", "\n"), "is empty"],
+    [file("two", "SECRET\nSECRET"), "one line"], [file("binary", "SECRET\u00ff"), "printable ASCII"],
+  ];
+  for (const [path, why] of wrong) {
+    process.env.LEAKLINE_TOKEN_FILE = path;
+    const named = (error) => error instanceof TypeError && error.message.includes("LEAKLINE_TOKEN_FILE") && error.message.includes(why) && !/SECRET|\n/.test(error.message);
+    assert.throws(() => begin(server), named, why);
+  }
+  process.env.LEAKLINE_TOKEN_FILE = file("token", "leakline_ingest_1\n");
+  process.env.LEAKLINE_TOKEN = "leakline_ingest_2";
+  assert.throws(() => begin(server), /LEAKLINE_TOKEN is set too; set one of the two/);
+  delete process.env.LEAKLINE_TOKEN;
+  await begin(server).finish();
+  assert.equal(server.asked[0].headers.authorization, "Bearer leakline_ingest_1");
+  await begin(server, { token: "argument" }).finish();
+  assert.equal(server.asked.at(-1).headers.authorization, "Bearer argument");
 });

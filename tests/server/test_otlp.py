@@ -122,8 +122,8 @@ def test_too_many_points_and_resources_are_refused(
 def test_what_a_resource_tells_of_itself_is_cut_where_a_run_may_tell_no_more(
     api: TestClient,
 ) -> None:
-    # Each character takes six bytes as JSON.
-    more = {f"{i}" + "\x01" * 190: "\x02" * 400 for i in range(60)}
+    # Each character takes four bytes as JSON.
+    more = {f"{i}" + "\U0001f600" * 190: "\U0001f600" * 400 for i in range(60)}
     assert post(api, memory([1], who={**WHO, **more})).status_code == 200
     told = run_of(api)["environment"]
     assert 50_000 < len(msgspec.json.encode(told)) <= limits.MAX_ENVIRONMENT_BYTES

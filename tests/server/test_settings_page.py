@@ -88,6 +88,14 @@ def test_a_setting_says_where_its_value_came_from(tmp_path: Path) -> None:
         assert row(api, "LEAKLINE_KEEP_BYTES")[1:3] == ["no bound", "default"]
         assert row(api, "LEAKLINE_PORT")[1:3] == ["0", "command line"]
         assert row(api, "LEAKLINE_HOST")[2] == "environment"
+    file = tmp_path / "address"
+    file.write_text("https://hooks.example.com/VERYSECRET")
+    config = from_environment({"LEAKLINE_WEBHOOK_URL_FILE": str(file)})
+    config = replace(config, database_url=f"sqlite:///{tmp_path}/x.db")
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+        assert row(api, "LEAKLINE_WEBHOOK_URL")[1:3] == ["set, not shown", "file"]
+        assert "VERYSECRET" not in api.get("/settings").text
+    config = from_arguments(environment, None, "0", f"sqlite:///{tmp_path}/x.db")
     with TestClient(create_app(replace(config, sources={})), base_url="http://127.0.0.1") as api:
         assert row(api, "LEAKLINE_KEEP_DAYS")[2] == "the program that started it"
 

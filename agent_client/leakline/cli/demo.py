@@ -127,7 +127,7 @@ def _serve(children: Children, wanted_port: int) -> Asker:
     if port != wanted_port != 0:
         print(f"port {wanted_port} is taken; using {port}")
     # The secret of a webhook is made once and shown once: it must not be lost with the rest of stderr.
-    shown = "LEAKLINE_WEBHOOK_URL" in os.environ
+    shown = not os.environ.keys().isdisjoint(("LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_URL_FILE"))
     command = [sys.executable, "-m", "leakline", "serve", "--host", HOST, "--port", str(port)]
     server = children.start("server", command, errors_shown=shown)
     asker = Asker(f"http://{HOST}:{port}")

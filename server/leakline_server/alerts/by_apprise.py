@@ -1,22 +1,32 @@
 """One message by way of the package apprise, which knows a hundred services: an extra, `leakline[apprise]`.
 
-Its addresses come from the environment alone and are not checked as webhooks are: apprise looks names up itself.
+Its addresses come from the environment alone and are not checked as webhooks are: apprise looks names up itself. It
+reads answers of any length, waits as long as a service sends, follows redirects and logs addresses with their secrets.
+So each message is sent by a process of its own, which has a bound of time and memory, follows no redirect and logs
+nothing.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from importlib.util import find_spec
-from threading import Thread
-from typing import Final
+from typing import Any, Final
 
-from .formats.chat import read
+from . import apprise_process
+from .formats.chat import escaped, read
 from .formats.message import Message
 from .post import TOTAL_SECONDS, Delivered, GiveUp, Outcome, TryAgain
 
 FORMAT: Final = "apprise"
+# What the smallest of the services take; none of our own texts comes near.
+MAX_TITLE: Final = 250
+MAX_BODY: Final = 4_000
+# The process takes a quarter of it, as long as no answer is large.
+MAX_MEMORY_BYTES: Final = 256 * 2**20
 
 # Tone of a message -> apprise's word for it.
 _TYPES: Final = {"alarm": "failure", "warning": "warning", "good": "success", "neutral": "info"}
@@ -39,53 +49,49 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     """
     if not installed():
         return GiveUp("apprise is not installed: pip install 'leakline[apprise]'")
-    answer: Future[bool | None] = Future()
+    bounds = {"seconds": total_seconds, "memory_bytes": MAX_MEMORY_BYTES, "path": sys.path}
+    asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
-
-    def hand_over() -> None:
-        try:
-            answer.set_result(_hand_over(url, message))
-        except Exception as error:  # noqa: BLE001 - a hundred services, each with errors of its own
-            answer.set_exception(error)
-
-    # Services wait as long as they like; the thread ends with them.
-    Thread(target=hand_over, name="leakline-apprise", daemon=True).start()
     try:
-        taken = answer.result(total_seconds)
-    except FutureTimeout:
+        # Over its input: an address holds a secret, and arguments are there for all to read.
+        ended = subprocess.run(
+            [sys.executable, "-I", apprise_process.__file__], input=json.dumps(asked).encode(),
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(), timeout=total_seconds,
+            start_new_session=True, check=False,
+        )  # fmt: skip
+        answer = json.loads(ended.stdout)
+    except subprocess.TimeoutExpired:
         return TryAgain(f"no answer within {total_seconds:g} s", time.monotonic() - started)
-    except Exception as error:  # noqa: BLE001 - as above
-        # Its text may hold the address.
+    except (OSError, ValueError) as error:
+        # ValueError: it ended without an answer, as when it is killed for memory.
         return TryAgain(f"apprise: {type(error).__name__}", time.monotonic() - started)
     seconds = time.monotonic() - started
-    if taken is None:
+    if "error" in answer:
+        return TryAgain(f"apprise: {answer['error']}", seconds)
+    if answer["taken"] is None:
         return GiveUp("apprise does not know this kind of address", seconds)
-    return (
-        Delivered(None, seconds) if taken else TryAgain("apprise: the service refused it", seconds)
-    )
+    if not answer["taken"]:
+        return TryAgain("apprise: the service refused it", seconds)
+    return Delivered(None, seconds)
 
 
-def _hand_over(url: str, message: Message) -> bool | None:
-    """Whether the service took it; None when the address is none."""
-    import apprise
-
-    services = apprise.Apprise()
-    if not services.add(url):
-        return None
-    parts = read(message)
-    lines = [parts.summary, *(f"{line.label}: {line.text}" for line in parts.lines)]
-    body = "\n".join([*map(_mentioning_nobody, lines), parts.link])
-    return bool(
-        services.notify(
-            title=_mentioning_nobody(parts.title),
-            body=body,
-            notify_type=_TYPES.get(parts.tone, "info"),
-            # Unsaid, it counts as what the service shows best: HTML in mail, Markdown in chat.
-            body_format="text",
-        )
-    )
+def parts(message: Message) -> dict[str, Any]:
+    """Return title, text and kind of a message as the process takes them."""
+    found = read(message)
+    lines = [found.summary, *(f"{line.label}: {line.text}" for line in found.lines)]
+    text = escaped("\n".join(map(_mentioning_nobody, lines)), MAX_BODY - len(found.link) - 1, {})
+    return {
+        "title": escaped(_mentioning_nobody(found.title), MAX_TITLE, {}),
+        "body": f"{text}\n{found.link}",
+        "kind": _TYPES.get(found.tone, "info"),
+    }
 
 
 def _mentioning_nobody(text: str) -> str:
     """For some services apprise looks for names to call; a space of no width keeps it from finding one."""
     return text.replace("@", "@\u200b")
+
+
+def _environment() -> dict[str, str]:
+    """Without our own settings, among which are secrets that are none of its business."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")}

@@ -35,7 +35,7 @@ from ..errors import (
 )
 from ..limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
 from ..store import joining, snapshots
-from ..store.incoming import Accepted, Contradiction, OtherIdentity, TooManyBytes
+from ..store.incoming import Accepted, Contradiction, Incoming, OtherIdentity, TooManyBytes
 from . import schemas
 from .bodies import read_body
 from .callers import calling
@@ -160,7 +160,10 @@ async def _store(streams: Streams, use: Services, told: otlp.Told) -> int:
     async with stream.lock:
         for tries in range(1, TRIES + 1):
             if not stream.joined:
+                # A run that would begin with what is refused does not begin.
+                await run_in_threadpool(_checked, told, told.snapshots, 0)
                 await run_in_threadpool(_join, use, told, stream)
+            stream.follow_clock(told.snapshots[0].time, time.time())
             newer, late = stream.news(told.snapshots)
             if await _stored(use, told, stream, newer, last=tries == TRIES):
                 return late
@@ -191,24 +194,35 @@ async def _stored(
     use: Services, told: otlp.Told, stream: Stream, newer: Sequence[Snapshot], *, last: bool
 ) -> bool:
     """False: what was remembered of the run is not true any more. Raises RequestRefused."""
-    numbered = (replace(s, sequence=stream.sequence + i) for i, s in enumerate(newer, 1))
+    # All of them before the first is stored: what is refused is refused as a whole.
+    for few, batch in await run_in_threadpool(_checked, told, newer, stream.sequence):
+        outcome = await use.writer.store(batch)
+        if isinstance(outcome, Accepted) and outcome.count == len(few):
+            for s in few:
+                stream.remember(s.sequence, s.time, s.generation, s.phase, s.samples)
+            continue
+        # The run was removed, or another server has given the number.
+        stream.joined = False
+        if not last:
+            return False
+        raise _refusal(told, outcome)
+    return True
+
+
+def _checked(
+    told: otlp.Told, snapshots: Sequence[Snapshot], after: int
+) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
+    """Return the snapshots, numbered from behind ``after`` on, with the batches to store. Raises RequestRefused."""
+    numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
+    checked = []
     for part in within(numbered):
         for few in consecutive(part):
             wire = batch_to_wire(Batch(told.process, few))
             batch = ingest.check(told.header.id, msgspec.json.encode(wire), time.time())
             # The run may have been removed, and begun anew in another project.
             batch = replace(batch, project=told.header.project, browser=calling.get().browser)
-            outcome = await use.writer.store(batch)
-            if isinstance(outcome, Accepted) and outcome.count == len(few):
-                for s in few:
-                    stream.remember(s.sequence, s.time, s.generation, s.phase, s.samples)
-                continue
-            # The run was removed, or another server has given the number.
-            stream.joined = False
-            if not last:
-                return False
-            raise _refusal(told, outcome)
-    return True
+            checked.append((few, batch))
+    return checked
 
 
 def _refusal(told: otlp.Told, outcome: Any) -> RequestRefused:

@@ -23,6 +23,8 @@ MAX_PHASES: Final = 64
 # Snapshots of one of them, newest last.
 REMEMBERED: Final = 64
 FEW_POINTS: Final = 64
+# So far ahead of ours a clock is wrong, and not in another zone.
+FAR_AHEAD_SECONDS: Final = 86_400.0
 
 _Samples = Mapping[str, int | float]
 _Point = tuple[int | None, str | None, str]
@@ -47,6 +49,11 @@ class Stream:
     def forget(self) -> None:
         self.sequence, self.time = 0, -1.0
         self.times, self.points = [], {}
+
+    def follow_clock(self, told: float, now: float) -> None:
+        """Where a clock was far ahead and has been set right, nothing is late: else it would be so for as long."""
+        if self.time > now + FAR_AHEAD_SECONDS >= told:
+            self.time, self.times, self.points = -1.0, [], {}
 
     def remember(
         self,
@@ -108,12 +115,11 @@ class Stream:
         )
 
     def _is_unknown(self, time: float) -> bool:
-        """A moment that nothing is stored of; one before all that is remembered may have been."""
-        return (
-            bool(self.times)
-            and time > self.times[0]
-            and all(abs(stored - time) > TOGETHER_SECONDS for stored in self.times)
+        """A moment that nothing is stored of; one before all that is remembered may have been, where there was more."""
+        is_remembered = bool(self.times) and (
+            time > self.times[0] or self.sequence <= len(self.times)
         )
+        return is_remembered and all(abs(stored - time) > TOGETHER_SECONDS for stored in self.times)
 
 
 def _is_told(before: tuple[int | None, _Samples] | None, now: Snapshot) -> bool:
