@@ -123,12 +123,13 @@ BROWSER_RUNS_PER_DAY: Final = 1_000
 BROWSER_BYTES_PER_DAY: Final = 4 * 2**30
 
 # -- what waits
-# A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
-MAX_WAITING_BATCHES: Final = 1_024
-# Snapshots of 65 series as arrays take at most 10 MB then.
-MAX_WAITING_SNAPSHOTS: Final = 20_000
+# Of all; of a project at most half, and of a run a third, so that others have room (`fair_queue.py`). A thousand
+# processes of a run that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
+MAX_WAITING_BATCHES: Final = 3_072
+# Snapshots of 65 series as arrays take at most 30 MB then.
+MAX_WAITING_SNAPSHOTS: Final = 60_000
 # Of bodies, inflated, or of their numbers where those are more.
-MAX_WAITING_BYTES: Final = 64 * 2**20
+MAX_WAITING_BYTES: Final = 96 * 2**20
 MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
