@@ -148,6 +148,17 @@ MAX_ACCEPTED_COUNTS: Final = 200
 # With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
 
+# -- rows that requests add, one by one; the oldest go
+# Of people who are signed in; with one token, or the password, more than a team has browsers, and nobody pushes out
+# those with another.
+MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS_OF_ONE: Final = 100
+# What is over: tokens, accepted counts of a project, what people said of a leak, requests of a run.
+MAX_PAST: Final = 1_000
+# Resolved, of a run.
+MAX_RUN_INCIDENTS: Final = 1_000
+MAX_RUN_ALERTS: Final = 5_000
+
 # -- an answer
 # Names of series that are asked for at a time, where each may stand for many.
 MAX_NAMES_ASKED: Final = 200
