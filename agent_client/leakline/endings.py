@@ -41,6 +41,9 @@ KILLED: Final = ("terminated", "SIGTERM")
 # As long as an end may take, and a little more.
 FINISH_SECONDS: Final = 3.0
 
+# The module and the function in which Python begins with a program.
+_OUTERMOST: Final = {("__main__", "<module>"), ("runpy", "_run_module_as_main")}
+
 _local: Final = threading.local()
 # Weakly, so that a finished run is not kept for the life of the process.
 _runs: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -105,6 +108,23 @@ def _at_exit() -> None:
             run._finish_at_exit()
     with contextlib.suppress(KeyboardInterrupt):
         end_all()
+    if _is_interrupted():
+        # The interpreter notes a Ctrl-C that nobody caught, and ends by SIGINT for it once all is done. Whatever has
+        # executed a string since has cleared that note: our work did where it imported a module with a named tuple.
+        # One that raises the same sets it again.
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
+
+
+def _is_interrupted() -> bool:
+    """Whether the interpreter itself has reported a Ctrl-C, of a script or of ``python -m``."""
+    error = getattr(sys, "last_value", None)
+    # Where somebody types, Python goes on.
+    if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):
+        return False
+    frame = error.__traceback__.tb_frame
+    # Also IPython reports what it has caught: below that, there are other frames.
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTERMOST
 
 
 def _before_fork() -> None:

@@ -5,13 +5,14 @@ the process ("terminate called without an active exception"): torch lets go of t
 and what the collector finds of the program's is freed on whichever thread it comes by, also on one of ours. So nothing
 is collected any more by then.
 
-Nobody is made to leave: a thread that an exception ends in the middle of an import, say, takes the lock of imports
-with it, and the program waits for that for ever.
+Nobody is made to leave: a thread that ends in the middle of an import takes the lock of imports with it, and the
+program waits for that for ever, at its next import or where it prints a traceback. So one that imports is waited for.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ WAITING_SECONDS: Final = 0.1
 COMPUTING_SECONDS: Final = 0.3
 # A collection that one has begun: the program would have waited for it, too.
 COLLECTING_SECONDS: Final = 10.0
+# All imports that one is in.
+IMPORTING_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.01
 
 
@@ -52,8 +55,19 @@ def end_all() -> None:
     for thread in left:
         seconds = WAITING_SECONDS if thread.waits else COMPUTING_SECONDS
         thread.join(max(0.0, began + seconds - time.monotonic()))
+    while time.monotonic() < began + IMPORTING_SECONDS and any(map(_is_importing, left)):
+        time.sleep(_LOOK_AGAIN_SECONDS)
     while time.monotonic() < began + COLLECTING_SECONDS and _is_collecting_elsewhere():
         time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _is_importing(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_collecting_elsewhere() -> bool:

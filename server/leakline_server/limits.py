@@ -123,12 +123,13 @@ BROWSER_RUNS_PER_DAY: Final = 1_000
 BROWSER_BYTES_PER_DAY: Final = 4 * 2**30
 
 # -- what waits
-# A thousand processes that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
-MAX_WAITING_BATCHES: Final = 1_024
-# Snapshots of 65 series as arrays take at most 10 MB then.
-MAX_WAITING_SNAPSHOTS: Final = 20_000
+# Of all; of a project at most half, and of a run a third, so that others have room (`fair_queue.py`). A thousand
+# processes of a run that send in the same moment, as after a restart, are taken; the last waits a tenth of a second.
+MAX_WAITING_BATCHES: Final = 3_072
+# Snapshots of 65 series as arrays take at most 30 MB then.
+MAX_WAITING_SNAPSHOTS: Final = 60_000
 # Of bodies, inflated, or of their numbers where those are more.
-MAX_WAITING_BYTES: Final = 64 * 2**20
+MAX_WAITING_BYTES: Final = 96 * 2**20
 MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
@@ -146,6 +147,17 @@ MAX_REQUESTS: Final = 16
 MAX_ACCEPTED_COUNTS: Final = 200
 # With those of the environment not more than can be sent to at once, so that none ever waits for another.
 MAX_WEBHOOKS: Final = 31
+
+# -- rows that requests add, one by one; the oldest go
+# Of people who are signed in; with one token, or the password, more than a team has browsers, and nobody pushes out
+# those with another.
+MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS_OF_ONE: Final = 100
+# What is over: tokens, accepted counts of a project, what people said of a leak, requests of a run.
+MAX_PAST: Final = 1_000
+# Resolved, of a run.
+MAX_RUN_INCIDENTS: Final = 1_000
+MAX_RUN_ALERTS: Final = 5_000
 
 # -- an answer
 # Names of series that are asked for at a time, where each may stand for many.

@@ -24,6 +24,7 @@ from sqlalchemy.exc import (
 )
 
 from .errors import Malformed, RequestRefused, TooBusy, Unavailable, disk_full
+from .fair_queue import FairQueue, Sender, Weight
 from .figures import WriterFigures
 from .limits import MAX_WAITING_BATCHES, MAX_WAITING_BYTES, MAX_WAITING_SNAPSHOTS
 from .store import full_disk
@@ -36,6 +37,9 @@ from .store.retention import FOREVER, PerProject
 from .worker import Worker
 
 MAX_GROUP: Final = 64
+# Of one transaction, in snapshots; a name that its run does not have is a row of its own and costs as much. What
+# costs more is written by itself, so that a cheap batch waits for at most one of those: some 25 ms.
+MAX_GROUP_COST: Final = 2_000
 # Of what is refused: so many a second more, and each is asked to come back a second later.
 REFUSED_PER_SECOND: Final = 200
 LONGEST_RETRY_SECONDS: Final = 30
@@ -93,12 +97,8 @@ class Writer:
     ) -> None:
         self._engine, self._stored, self._to_seal = engine, stored, to_seal
         self._inbox = Inbox(bytes_per_day)
-        self._queue: deque[_Waiting] = deque()
+        self._queue: FairQueue[_Waiting] = FairQueue()
         self._turned_away = TurnedAway()
-        # Snapshots and bytes: that came, counted on the event loop, and that were taken to be written, on the writer's
-        # thread.
-        self._came = self._taken = 0
-        self._bytes_came = self._bytes_taken = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         # Processes, and how many of their snapshots were sealed: told by the sealer's thread.
         self._sealed: deque[tuple[Key, int]] = deque()
@@ -121,13 +121,14 @@ class Writer:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def refuse_when_full(self) -> None:
+    def sender(self, run_id: str, project: str | None) -> Sender:
+        """Return who waits with a batch of the run. ``project``: the only one that its token adds to, if any."""
+        return Sender(project or self._inbox.project_of(run_id) or "", run_id)
+
+    def refuse_when_full(self, sender: Sender) -> None:
         """Raises TooBusy when more waits than may; before anything is done for a batch that will not be taken."""
-        if (
-            len(self._queue) >= MAX_WAITING_BATCHES
-            or self._came - self._taken >= MAX_WAITING_SNAPSHOTS
-            or self._bytes_came - self._bytes_taken >= MAX_WAITING_BYTES
-        ):
+        room = MAX_WAITING_BATCHES, MAX_WAITING_SNAPSHOTS, MAX_WAITING_BYTES
+        if not self._queue.has_room(sender, room):
             raise TooBusy(
                 "too_busy",
                 "the server has more batches waiting than it can write; send this one again later",
@@ -136,11 +137,12 @@ class Writer:
 
     async def store(self, batch: Incoming) -> Outcome:
         """Returns once the batch is durable, or says why not. Raises TooBusy and Unavailable."""
-        self.refuse_when_full()
+        sender = self.sender(batch.run_id, batch.project)
+        self.refuse_when_full(sender)
         answer = asyncio.get_running_loop().create_future()
-        self._came += batch.count
-        self._bytes_came += batch.size_bytes
-        self._queue.append(_Waiting(batch, answer))
+        cost = 1 + batch.count + self._inbox.count_new_names(batch)
+        weight = Weight(1, batch.count, batch.size_bytes)
+        self._queue.add(sender, _Waiting(batch, answer), weight, cost)
         self._worker.wake()
         outcome: Outcome | Exception = await answer
         if isinstance(outcome, Exception):
@@ -154,10 +156,8 @@ class Writer:
     def _once(self) -> float:
         while self._sealed:
             self._inbox.sealed(*self._sealed.popleft())
-        group = [self._queue.popleft() for _ in range(min(MAX_GROUP, len(self._queue)))]
+        group = self._queue.take(MAX_GROUP, MAX_GROUP_COST)
         if group:
-            self._taken += sum(w.batch.count for w in group)
-            self._bytes_taken += sum(w.batch.size_bytes for w in group)
             self._store_group(group)
         elif self.figures.refused:
             self._try_to_write()
@@ -195,7 +195,7 @@ class Writer:
     ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
         """In one transaction; when that fails for what is in a batch, each in its own."""
         try:
-            with writing(self._engine) as connection:
+            with writing(self._engine, first=True) as connection:
                 written = self._inbox.store(connection, group)
         except (*DATABASE_ERRORS, *_UNSTORABLE) as error:
             self._inbox.forget({batch.run_id for batch in group})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from threading import Event, Timer
 
 import pytest
 
 import leakline
-from leakline.threads import WAITING_SECONDS
+from leakline import threads
+from leakline.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThread, end_all
 
 CLIENT = Path(leakline.__file__).parent
 # Beside tests that take the machine to themselves for a moment.
@@ -144,3 +147,42 @@ def test_every_thread_of_the_client_is_one_that_leaves() -> None:
         if "threading.Thread(" in path.read_text() and not {"cli", "drill"} & set(path.parts)
     ]
     assert others == []
+
+
+def import_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OurThread, Event]:
+    """A thread that is in the body of a module, until the event is set."""
+    (tmp_path / "takes_long.py").write_text("import sys\nsys.leakline_test.wait(20)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    go_on = Event()
+    monkeypatch.setattr(sys, "leakline_test", go_on, raising=False)
+    thread = OurThread("importing", __import__, "takes_long")
+    thread.start()
+    return thread, go_on
+
+
+def test_a_thread_that_imports_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold the lock of imports, which nobody would release any more."""
+    thread, go_on = import_beside(tmp_path, monkeypatch)
+    later = Timer(3 * COMPUTING_SECONDS, go_on.set)
+    later.start()
+    end_all()
+    gc.enable()
+    assert go_on.is_set() and "takes_long" in sys.modules
+    later.join()
+    thread.join()
+    del sys.modules["takes_long"]
+
+
+def test_an_import_without_end_holds_up_no_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "IMPORTING_SECONDS", 2 * COMPUTING_SECONDS)
+    thread, go_on = import_beside(tmp_path, monkeypatch)
+    end_all()
+    gc.enable()
+    assert thread.is_alive() and not go_on.is_set()
+    go_on.set()
+    thread.join()
+    del sys.modules["takes_long"]

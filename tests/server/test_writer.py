@@ -137,7 +137,7 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, run: An
             batches.drop(connection)
         answer = asyncio.ensure_future(writer.store(batch(run, 0)))
         await asyncio.sleep(0)
-        writer._store_group([writer._queue.popleft()])
+        writer._store_group(writer._queue.take(1, 1))
         with pytest.raises(Exception, match="the database did not take the batch"):
             await answer
         assert (writer.figures.commits, writer.figures.failures) == (0, 1)

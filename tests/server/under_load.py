@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -197,3 +199,54 @@ def load(server: Watched, per_second: float, seconds: float) -> Figures:
         training.join(30)
         assert not training.is_alive(), server.log
     return figures
+
+
+def _burden(port: int, number: int, names: int, until: float) -> None:
+    """Begin one run after the other and send each a batch of new names; come back at once when refused."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def post(path: str, body: dict[str, Any]) -> None:
+        status = 429
+        while status == 429 and time.monotonic() < until:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            status = answer.status
+
+    for n in itertools.count():
+        name = f"crowd-{number}-{n}"
+        post("/api/v1/runs", {"id": name, "project": "crowd", "name": name})
+        columns = {
+            "time": [time.time()],
+            "series": {f"gauge.{name}.{i}": [i] for i in range(names)},
+        }
+        process = {"instance": name, "rank": 0, "pid": 1, "host": "crowd"}
+        post(
+            f"/api/v1/runs/{name}/batches",
+            {"version": 1, "process": process, "first_sequence": 0, "count": 1, "columns": columns},
+        )
+        if time.monotonic() >= until:
+            return
+
+
+def _crowd(port: int, connections: int, names: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=_burden, args=(port, number, names, until))
+        for number in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def start_crowd(
+    port: int, connections: int, names: int, seconds: float
+) -> multiprocessing.process.BaseProcess:
+    """Start a process in which a project sends batches of ``names`` new names over that many connections."""
+    crowd = multiprocessing.get_context("spawn").Process(
+        target=_crowd, args=(port, connections, names, seconds), daemon=True
+    )
+    crowd.start()
+    return crowd

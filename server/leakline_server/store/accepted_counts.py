@@ -16,8 +16,9 @@ from sqlalchemy import Connection, Engine, Row, Select, and_, insert, or_, selec
 from leakline.analysis.history import Expectation
 from leakline.analysis.learned import replaces
 
-from ..limits import MAX_ACCEPTED_COUNTS
+from ..limits import MAX_ACCEPTED_COUNTS, MAX_PAST
 from .engine import writing
+from .newest import keep_newest
 from .tables import accepted_counts, runs
 
 _LIVE: Final = ("running", "silent")
@@ -41,6 +42,7 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
     """Expect it from now on, in place of what was accepted for the same place. Returns the ids of the runs that it
     concerns, each with a new revision; None when there is no such run. Raises TooMany.
     """
+    table = accepted_counts
     with writing(engine) as connection:
         run = _run(connection, run_id)
         if run is None:
@@ -53,6 +55,8 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
             raise TooMany(run.project)
         concerned = _concerned(connection, run, ended)
         _end(connection, ended, now)
+        past = table.c.project == run.project, table.c.ended_at.is_not(None)
+        keep_newest(connection, table.c.id, table.c.id, MAX_PAST, *past)
         connection.execute(
             insert(accepted_counts).values(
                 project=run.project, type=wanted.type, phase=wanted.after, low=wanted.low, high=wanted.high,

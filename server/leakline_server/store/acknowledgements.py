@@ -9,8 +9,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Row, and_, false, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    false,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
 
+from ..limits import MAX_PAST
+from .newest import keep_newest
 from .tables import acknowledgements, attempts, incidents, runs
 
 Kind = Literal["acknowledged", "ignored", "closed"]
@@ -49,16 +62,28 @@ def say(connection: Connection, project: str, fingerprint: str, said: Acknowledg
             expires_at=said.expires_at,
         )
     )  # fmt: skip
+    table = acknowledgements
+    past = (
+        table.c.project == project,
+        table.c.fingerprint == fingerprint,
+        not_(_holds(said.created_at)),
+    )
+    keep_newest(connection, table.c.id, table.c.id, MAX_PAST, *past)
+
+
+def _holds(now: float) -> ColumnElement[bool]:
+    table = acknowledgements
+    later = or_(table.c.expires_at.is_(None), table.c.expires_at > now)
+    return and_(table.c.ended_at.is_(None), later)
 
 
 def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now: float) -> bool:
     """Take back what holds; the caller commits. Returns whether there was anything."""
     table = acknowledgements
-    holds = or_(table.c.expires_at.is_(None), table.c.expires_at > now)
     ended = connection.execute(
         update(table)
         .where(table.c.project == project, table.c.fingerprint == fingerprint)
-        .where(table.c.kind == kind, table.c.ended_at.is_(None), holds)
+        .where(table.c.kind == kind, _holds(now))
         .values(ended_at=now)
         .returning(table.c.id)
     )

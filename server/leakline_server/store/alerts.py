@@ -10,6 +10,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ..limits import MAX_RUN_ALERTS
+from .newest import keep_newest
 from .superseding import supersede
 from .tables import alerts, deliveries, webhooks
 
@@ -143,6 +145,9 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
         for alert in new
     ]
     written = [row for row in rows if _insert_if_new(connection, row)]
+    for run_id in {alert.run_id for alert in new}:
+        of_run = alerts.c.run_id == run_id
+        keep_newest(connection, alerts.c.id, alerts.c.number, MAX_RUN_ALERTS, of_run)
     enabled = connection.scalars(select(webhooks.c.id).where(webhooks.c.enabled)).all()
     due = [
         {

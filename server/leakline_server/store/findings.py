@@ -15,7 +15,9 @@ from leakline.analysis.results import Finding, Verdict, to_json
 from leakline.analysis.summary import nothing_yet
 from leakline.kills import said_at_end
 
+from ..limits import MAX_RUN_INCIDENTS
 from .acknowledgements import go_with
+from .newest import keep_newest
 from .run_order import sorted_by
 from .runs import iso
 from .tables import incidents, runs
@@ -174,6 +176,9 @@ def _save_incidents(connection: Connection, verdict: Verdict, now: float) -> lis
             still = 0.0 if row is None else now - row.changed_at
             changes.append(IncidentChange(number, finding, before, finding.status, still))
     changes += [_resolve(connection, row, now) for row in stored.values() if row.status != RESOLVED]
+    if len(rows) + len(verdict.findings) > MAX_RUN_INCIDENTS:
+        over = incidents.c.run_id == verdict.run, incidents.c.status == RESOLVED
+        keep_newest(connection, incidents.c.id, incidents.c.changed_at, MAX_RUN_INCIDENTS, *over)
     return changes
 
 

@@ -103,7 +103,7 @@ class _Plan:
 
 
 class Inbox:
-    """Used by one thread."""
+    """Used by one thread, but for `project_of` and `count_new_names`."""
 
     def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
@@ -111,6 +111,17 @@ class Inbox:
         # Of each of them, as of the last transaction that had to do with it, and of all.
         self._sizes: dict[str, int] = {}
         self._size = 0
+
+    def project_of(self, run_id: str) -> str | None:
+        """Return the project of a run; None if nothing of the run is remembered."""
+        known = self._runs.get(run_id)
+        return None if known is None else known.project
+
+    def count_new_names(self, batch: Incoming) -> int:
+        """Return how many series of the batch its run does not have; all of them if nothing of it is remembered."""
+        known = self._runs.get(batch.run_id)
+        names = batch.columns.names()
+        return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """After a failed transaction: what was planned for these runs did not happen."""
@@ -415,7 +426,7 @@ _LOCK: Final = (
     .order_by(runs.c.id)
     .with_for_update(key_share=True)
 )
-_INSERT_SERIES: Final = Many(insert(series))
+_INSERT_SERIES: Final = Many(insert(series), as_arrays=True)
 _INSERT_BATCHES: Final = Many(insert(batches))
 _INSERT_DETAILS: Final = Many(insert(details))
 _IS_SILENT: Final = or_(runs.c.state == "silent", runs.c.presumed)

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
-from sqlalchemy import Connection, Engine, delete, func, insert, inspect, select, update
+from sqlalchemy import Connection, Engine, delete, insert, inspect, select, true, update
 from sqlalchemy.exc import IntegrityError
 
+from ..limits import MAX_SESSIONS, MAX_SESSIONS_OF_ONE
 from .engine import writing
+from .newest import keep_newest
 from .tables import sessions, settings
 from .tables import tokens as tokens_table
 from .tokens import Token, find_by_id, has_admin
 
-MAX_SESSIONS: Final = 10_000
 _KEY: Final = "password"
 
 Source = Literal["environment", "command"]
@@ -82,7 +83,7 @@ def can_sign_in(engine: Engine, now: float) -> bool:
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
     """Somebody has signed in: with the token of this id, or the password of this hash. False: it was changed since.
 
-    The oldest go where there are too many.
+    The oldest go where there are too many, first of the same token or password.
     """
     token_id = proof if isinstance(proof, int) else None
     with writing(engine) as connection:
@@ -90,11 +91,11 @@ def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: fl
         if token_id is None and _hash_of(_stored(connection, hold=True)) != proof:
             return False
         connection.execute(delete(sessions).where(sessions.c.expires_at < now))
-        count = connection.scalar(select(func.count()).select_from(sessions)) or 0
-        if count >= MAX_SESSIONS:
-            oldest = select(sessions.c.digest).order_by(sessions.c.expires_at).limit(1)
-            this = sessions.c.digest == oldest.scalar_subquery()
-            connection.execute(delete(sessions).where(this))
+        same = (
+            sessions.c.token_id.is_(None) if token_id is None else sessions.c.token_id == token_id
+        )
+        for which, most in ((same, MAX_SESSIONS_OF_ONE), (true(), MAX_SESSIONS)):
+            keep_newest(connection, sessions.c.digest, sessions.c.expires_at, most - 1, which)
         connection.execute(
             insert(sessions).values(
                 digest=digest, token_id=token_id, created_at=now, expires_at=now + seconds

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, or_, select, update
 
-from ..limits import MAX_REQUESTS
+from ..limits import MAX_PAST, MAX_REQUESTS
 from .engine import writing
 from .history import NoSuchRun
+from .newest import keep_newest
 from .runs import locked
 from .tables import requests
 
@@ -120,6 +121,8 @@ def _put(
     of_run = requests.c.run_id == run_id
     connection.execute(delete(requests).where(of_run, requests.c.asked_at < now - KEEP_SECONDS))
     connection.execute(delete(requests).where(of_run, *_key(wanted)))
+    over = of_run, or_(requests.c.answered, requests.c.asked_at <= now - EXPIRE_SECONDS)
+    keep_newest(connection, requests.c.id, requests.c.asked_at, MAX_PAST, *over)
     generation = wanted.generation
     if generation is None and same is not None:
         generation = same.generation

@@ -14,13 +14,15 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    not_,
     or_,
     select,
     update,
 )
 
-from ..limits import MAX_TOKENS
+from ..limits import MAX_PAST, MAX_TOKENS
 from .engine import writing
+from .newest import keep_newest
 from .tables import tokens
 
 # How long one that is revoked or expired stays in the list.
@@ -70,6 +72,7 @@ def make(engine: Engine, new: NewToken, now: float) -> Token:
     """Raises TooManyTokens. What was revoked or expired long ago goes."""
     with writing(engine) as connection:
         connection.execute(delete(tokens).where(_ended_before(now - SHOWN_SECONDS)))
+        keep_newest(connection, tokens.c.id, tokens.c.id, MAX_PAST, not_(_may_be_used(now)))
         count = select(func.count()).select_from(tokens).where(_may_be_used(now))
         if (connection.scalar(count) or 0) >= MAX_TOKENS:
             raise TooManyTokens

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,26 +41,46 @@ VALUE_BYTES: Final = 64
 @dataclass(slots=True)
 class Coming:
     """The bytes of all bodies that are on their way, and of what was made of them until that is answered. Belongs to
-    the event loop."""
+    the event loop.
+
+    Those of the batches of a project count twice, so that it leaves as much room to others as it takes.
+    """
 
     size: int = 0
+    of_projects: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
-    def holding(self, size: int) -> Iterator[None]:
+    def holding(self, size: int, project: str | None = None) -> Iterator[None]:
         """Raises TooBusy when too much is held at once."""
-        self.size += size
         try:
-            if self.size > MAX_BODIES_BYTES:
-                raise _too_many_bodies()
+            self.add(size, project)
             yield
         finally:
-            self.size -= size
+            self.remove(size, project)
+
+    def add(self, size: int, project: str | None) -> None:
+        """Raises TooBusy when too much is held now; ``size`` is held all the same, until it is removed."""
+        self.size += size
+        counted = self.size
+        if project is not None:
+            self.of_projects[project] = of_project = self.of_projects.get(project, 0) + size
+            counted += of_project
+        if counted > MAX_BODIES_BYTES:
+            raise _too_many_bodies()
+
+    def remove(self, size: int, project: str | None) -> None:
+        self.size -= size
+        if project is not None:
+            self.of_projects[project] -= size
+            if not self.of_projects[project]:
+                del self.of_projects[project]
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live, coming: Coming
+    receive: Receive, headers: Mapping[bytes, bytes], refuse: TooLarge, limit: int, live: Live, coming: Coming,
+    project: str | None = None,
 ) -> bytes:  # fmt: skip
-    """The whole body, counted while it comes.
+    """The whole body, counted while it comes. ``project``: of a batch.
 
     Raises ``refuse`` beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect, Malformed when it is
     too slow, and Unavailable when the server ends before it is there.
@@ -79,11 +99,9 @@ async def read_body(
                         raise ClientDisconnect
                     part = message.get("body", b"")
                     size += len(part)
-                    coming.size += len(part)
+                    coming.add(len(part), project)
                     if size > limit:
                         raise refuse
-                    if coming.size > MAX_BODIES_BYTES:
-                        raise _too_many_bodies()
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)
@@ -96,7 +114,7 @@ async def read_body(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
         ) from error
     finally:
-        coming.size -= size
+        coming.remove(size, project)
 
 
 def _too_many_bodies() -> TooBusy:

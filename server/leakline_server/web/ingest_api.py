@@ -51,6 +51,8 @@ from .services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
 MAX_KNOWN_HOSTS: Final = 64
+# Ten snapshots of a training, compressed, take a quarter of it.
+QUICK_BODY_BYTES: Final = 4 * 1024
 _BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
@@ -134,11 +136,17 @@ async def _answer(
 ) -> bytes:
     """Raises RequestRefused and ClientDisconnect."""
     headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
-    body = await _read(receive, headers, services)
-    services.writer.refuse_when_full()
-    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
-    batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
     project = caller.project
+    sender = services.writer.sender(run_id, project)
+    body = await _read(receive, headers, services, sender.project)
+    services.writer.refuse_when_full(sender)
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    if len(body) <= QUICK_BODY_BYTES:
+        batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
+    else:
+        with services.coming.holding(len(body), sender.project):
+            async with services.checking.turn(sender, len(body)):
+                batch = ingest.check(run_id, ingest.inflate(body, encoding), time.time())
     if project is not None:
         batch = replace(batch, project=project, browser=caller.browser)
     accepted = _accepted(run_id, await services.writer.store(batch), project)
@@ -184,12 +192,14 @@ def _conflict(found: Contradiction, project: str | None) -> Conflict:
     )
 
 
-async def _read(receive: Receive, headers: Mapping[bytes, bytes], use: Services) -> bytes:
+async def _read(
+    receive: Receive, headers: Mapping[bytes, bytes], use: Services, project: str
+) -> bytes:
     limit, what = MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
         limit, what = MAX_INFLATED_BYTES, "in all"
     refuse = ingest.too_large(limit, what)
-    return await read_body(receive, headers, refuse, limit, use.live, use.coming)
+    return await read_body(receive, headers, refuse, limit, use.live, use.coming, project)
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -33,6 +33,7 @@ from ..errors import (
     run_not_found,
     too_many_bytes,
 )
+from ..fair_queue import Sender
 from ..limits import MAX_BODY_BYTES, MAX_INFLATED_BYTES
 from ..store import joining, snapshots
 from ..store.incoming import Accepted, Contradiction, Incoming, OtherIdentity, TooManyBytes
@@ -162,7 +163,8 @@ async def _store(streams: Streams, use: Services, told: otlp.Told) -> int:
             if not stream.joined:
                 # A run that would begin with what is refused does not begin.
                 await run_in_threadpool(_checked, told, told.snapshots, 0)
-                await run_in_threadpool(_join, use, told, stream)
+                async with use.adding.turn(Sender(told.header.project, told.header.id), 1):
+                    await run_in_threadpool(_join, use, told, stream)
             stream.follow_clock(told.snapshots[0].time, time.time())
             newer, late = stream.news(told.snapshots)
             if await _stored(use, told, stream, newer, last=tries == TRIES):

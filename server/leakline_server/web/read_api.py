@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,6 +27,7 @@ from ..errors import (
     run_not_found,
     too_many_bytes,
 )
+from ..fair_queue import Sender
 from ..limits import MAX_INTEGER, MAX_NAME_LENGTH, MAX_NAMES_ASKED, MAX_PAGE, MAX_QUERY_LENGTH
 from ..store import details, engine, findings, history, joining, run_order, runs, snapshots
 from ..store.intake import TooMuchStored, patience_seconds
@@ -82,7 +84,7 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]] = _ERRORS) -> di
         **_WRITE_ERRORS,
     },
 )
-def create_run(
+async def create_run(
     request: Request, body: Annotated[schemas.NewRun, json_body(schemas.NewRun)], use: Use
 ) -> Response:
     now = time.time()
@@ -102,7 +104,10 @@ def create_run(
         environment=body.environment,
     )
     try:
-        joined = join(use, header, now, _process(body.process), body.sent_at)
+        async with use.adding.turn(Sender(project, run_id), 1):
+            joined = await run_in_threadpool(
+                join, use, header, now, _process(body.process), body.sent_at
+            )
     except joining.OtherProject as error:
         raise refusal_to_join(
             run_id,
@@ -121,9 +126,14 @@ def create_run(
     openapi_extra=described(schemas.RunChanges),
     **_answer(schemas.Run, _WRITE_ERRORS),
 )
-def change_run(
+async def change_run(
     run: RunId, body: Annotated[schemas.RunChanges, json_body(schemas.RunChanges)], use: Use
 ) -> Response:
+    async with use.adding.turn(use.writer.sender(run, calling.get().project), 1):
+        return await run_in_threadpool(_change_run, run, body, use)
+
+
+def _change_run(run: str, body: schemas.RunChanges, use: Services) -> Response:
     may_only_add(body)
     given = body.model_dump(exclude={"tags", "notes"})
     changes = runs.Changes(

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from ..config import Config
+from ..fair_queue import Turns
 from ..figures import CompactorFigures, ExaminerFigures, RetainerFigures, SealerFigures
 from ..live import Live
 from ..requests import Requests
@@ -43,6 +44,10 @@ class Services:
     # Of the process that looks at runs for this one, while there is one.
     analysis_pid: Callable[[], int | None]
     coming: Coming = field(default_factory=Coming)
+    # Of batches whose check keeps the event loop from everything else.
+    checking: Turns = field(default_factory=lambda: Turns(pauses=True))
+    # Of requests that begin or change a run: each holds a thread until it has written.
+    adding: Turns = field(default_factory=lambda: Turns(at_once=8))
     # Of whoever signs in, whom nobody knows yet: however many send, no batch is kept out.
     signing_in: Coming = field(default_factory=Coming)
 
