@@ -81,9 +81,8 @@ class Chain:
         self.at_exit = False
         # Whether the server has everything.
         self._arrived = False
-        # What the server says of the run at its end, and until when somebody waits for what is said.
+        # What the server says of the run at its end.
         self._verdict: str | None = None
-        self._goodbye_until = 0.0
         self.outbox = SafeOutbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
@@ -196,7 +195,6 @@ class Chain:
 
     def _ask_for_verdict(self, delivery: Delivery) -> None:
         """On the sender's thread, when the server has heard of the end."""
-        self._goodbye_until = time.monotonic() + GOODBYE_SECONDS
         if not self._is_told_of:
             self._verdict = verdict_of_server(
                 delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
@@ -243,14 +241,12 @@ class Chain:
     def say_goodbye(self) -> None:
         if self._is_told_of or self.spool_path is None:
             return
-        until, where = self._exit_until, f": leakline report {self.spool_path.parent}"
+        verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
         if self._arrived:
-            # The server has it as well, and nobody waits for what is to be seen there.
-            until, where = (
-                self._goodbye_until,
-                not_ready(self._settings.project, self.header.name, self._settings.url),
-            )
-        verdict = self._verdict or verdict_within(self.spool_path, until - time.monotonic())
+            # The server works it out, and nobody waits for what is to be seen there.
+            where = not_ready(self._settings.project, self.header.name, self._settings.url)
+        elif verdict is None:
+            verdict = verdict_within(self.spool_path, self._exit_until - time.monotonic())
         self._notices.say(verdict or f"the verdict is not ready yet{where}")
 
     def _say_hello(self) -> None:
