@@ -23,9 +23,10 @@ from .store.engine import Engine
 from .store.exporting import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
-# What a spreadsheet takes for a formula when a text begins with it, after blanks too; the wide ones where people write
-# Chinese or Japanese. `static/js/csv.js` has the same.
-_FORMULA: Final = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]")
+# Where a spreadsheet would find a formula: at the beginning of a text, or after what separates cells where commas do
+# not, as in Excel in most of Europe, which then heeds no quotes either. The wide signs count where people write Chinese
+# or Japanese. `static/js/csv.js` has the same.
+_FORMULA: Final = re.compile(r"""(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))""")
 _OF_PROCESS: Final = ("process", "rank", "attempt")
 # Rows that are made into text at once.
 _ROWS: Final = 256
@@ -111,8 +112,8 @@ def _cell(value: Any) -> Any:
 
 
 def _neutral(text: str) -> str:
-    """Names and labels come from programs: none may begin a formula in a spreadsheet."""
-    return "'" + text if _FORMULA.match(text) else text
+    """Names and labels come from programs: none may become a formula in a spreadsheet."""
+    return _FORMULA.sub(r"\1'", text)
 
 
 def _taken(text: io.StringIO) -> bytes:

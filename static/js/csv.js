@@ -1,12 +1,13 @@
 // The numbers of a chart as a table with one row per x. Knows no page.
 
-// What a spreadsheet takes for a formula when a text begins with it, after blanks too; the wide ones where people write
-// Chinese or Japanese. `export.py` of the server has the same.
-const FORMULA = /^\s*[=+\-@\t\r\n＝＋－＠]/;
+// Where a spreadsheet would find a formula: at the beginning of a text or after what separates cells where commas do not,
+// as in Excel in most of Europe, which then heeds no quotes either. The wide signs count where people write Chinese or
+// Japanese. `export.py` of the server has the same.
+const FORMULA = /(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))/g;
 
 const cell = (value) => {
   const given = value === null || value === undefined ? "" : String(value);
-  const text = typeof value === "string" && FORMULA.test(given) ? `'${given}` : given;
+  const text = typeof value === "string" ? given.replace(FORMULA, "$1'") : given;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 

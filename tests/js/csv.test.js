@@ -33,3 +33,11 @@ test("a name that a spreadsheet would take for a formula is a text, a negative n
   for (const name of names) assert.ok(header.includes(`,'${name} [bytes]`));
   assert.equal(row, `0${",-5".repeat(names.length)}`);
 });
+
+test("nor where a spreadsheet separates cells by something else", () => {
+  const names = { "a;=1": "a;'=1", "a; -2": "a;' -2", 'a|"=1"': `a|'"=1"`, "a\n@x": "a\n'@x", "a-b, =c": "a-b, =c" };
+  for (const [name, safe] of Object.entries(names)) {
+    const csv = chartToCsv(chart([{ name, x: [0], y: [1] }]));
+    assert.ok(csv.includes(safe.replaceAll('"', '""')), csv);
+  }
+});

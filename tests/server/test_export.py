@@ -103,9 +103,44 @@ def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_r
     assert {f"type.{label}.count" for label in clean} <= names
     assert {f"type.{label}.count" for label in clean if label in LABELS} <= set(rows[0]["samples"])
     table = list(csv.DictReader(io.StringIO(exported(api, "csv").decode(), newline="")))
-    assert [row["label"].removeprefix("'") for row in table] == [c.removeprefix("'") for c in clean]
+    # Apostrophes are what keeps a spreadsheet from reading a formula.
+    assert [row["label"].replace("'", "") for row in table] == [c.replace("'", "") for c in clean]
     texts = [cell for row in table for cell in (row["label"], row["phase"], *row)]
     assert not [cell for cell in texts if cell.strip()[:1] in (*"=+-@＝＋－＠",)]
+
+
+@pytest.mark.parametrize("quote", ['"', None])
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+def test_no_spreadsheet_finds_a_formula_whatever_it_takes_to_separate_cells(
+    api: TestClient, make_run: Any, between: str, quote: str | None
+) -> None:
+    labels = [
+        f"{before}{space}{sign}1+2{after}"
+        for before in ("a;", "a|", "; ;", 'a;"', "a;'", "")
+        for space in ("", " ")
+        for sign in "=+-@＝＋－＠"
+        for after in ("", ";")
+    ]
+    run = make_run()
+    run.create(api)
+    wire = run.wire(0, len(labels))
+    wire["columns"] |= {"label": labels}
+    assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
+    text = io.StringIO(exported(api, "csv").decode(), newline="")
+    quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
+    rows = list(csv.reader(text, delimiter=between, quotechar=quote, quoting=quoting))
+    cells = [cell for row in rows for cell in row]
+    if between == "," and quote == '"':
+        assert [cell.replace("'", "") for cell in cells if "1+2" in cell] == [
+            label.replace("'", "") for label in labels
+        ]
+    assert not [
+        cell
+        for cell in cells
+        if re.match("""[\\s"']*[=+@＝＋－＠-]""", cell)
+        and not cell.startswith("'")
+        and not _is_number(cell)
+    ]
 
 
 def _is_number(text: str) -> bool:
