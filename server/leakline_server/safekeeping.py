@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .store.backup import CannotBackUp, Checked
 from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
 from .store.migrate import NewerDatabase, current, refuse_newer, revisions, upgrade
 from .store.serving import AlreadyServed, alone_on
+from .store.views import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,32 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
         if checked.schema is None:
             raise CannotBackUp(f"{source} is no database of Leakline; name a file of db backup")
         refuse_newer(checked.schema, MIGRATIONS, str(source))
+        _refuse_what_is_not_ours(source, checked.schema)
         with alone_on(config.database_url):
             return checked, backup.restore(source, database)
+
+
+def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
+    """A trigger or a view of somebody else would run as the server. Raises CannotBackUp."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder, "leakline.db")
+        engine = open_engine(f"sqlite:///{fresh}")
+        try:
+            upgrade(engine, MIGRATIONS, schema)
+        finally:
+            engine.dispose()
+        ours = backup.objects_of(fresh)
+    found = backup.objects_of(source)
+    # Those of an older version are dropped and made anew when it is brought to this one.
+    replaced = set() if schema == revisions(MIGRATIONS)[-1] else {("view", name) for name in VIEWS}
+    strange = [
+        each for each, text in found.items() if each not in replaced and ours.get(each) != text
+    ]
+    if wrong := [*strange, *(each for each in ours if each not in found)]:
+        kind, name = wrong[0]
+        raise CannotBackUp(
+            f"{source} is no database as Leakline makes it: look at its {kind} {name!r}"
+        )
 
 
 def _file_of(config: Config, instead: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -509,3 +510,31 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["db", "--help"])
     assert "leakline db backup" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        ("CREATE TRIGGER spy AFTER INSERT ON runs BEGIN DELETE FROM chunks; END", "trigger 'spy'"),
+        ("CREATE VIEW spy AS SELECT * FROM webhooks", "view 'spy'"),
+        ("DROP VIEW run_list; CREATE VIEW run_list AS SELECT * FROM webhooks", "view 'run_list'"),
+        ("CREATE TABLE spy (x)", "table 'spy'"),
+        ("CREATE VIRTUAL TABLE spy USING fts5(x)", "table 'spy"),
+        ("CREATE UNIQUE INDEX spy ON runs (name)", "index 'spy'"),
+        ("ALTER TABLE runs ADD COLUMN spy TEXT", "table 'runs'"),
+        ("DROP TABLE rules", "table 'rules'"),
+    ],
+)
+def test_a_backup_with_what_is_not_ours_is_refused(
+    db: Db, file: Path, tmp_path: Path, make_run: Any, planted: str, named: str
+) -> None:
+    fill(file, make_run, "r1")
+    saved = tmp_path / "saved.db"
+    assert db("backup", saved)[0] == 0
+    with contextlib.closing(sqlite3.connect(saved)) as connection:
+        connection.executescript(planted)
+    before = file.read_bytes()
+    status, _, said = db("restore", saved)
+    assert status == 1
+    assert "is no database as Leakline makes it: look at its" in said and named in said
+    assert file.read_bytes() == before

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sqlite3
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +100,29 @@ def check(database: Path) -> Checked:
         if named.fetchone() is not None:
             found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return Checked(None if found is None else str(found[0]), database.stat().st_size)
+
+
+def objects_of(database: Path) -> dict[tuple[str, str], object]:
+    """What a whole database has, by kind and name: of a table its columns and what holds for them, of anything else its
+    text. Of SQLite's own nothing.
+    """
+    found: dict[tuple[str, str], object] = {}
+    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+        named = (
+            "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        )
+        for kind, name, sql in connection.execute(named).fetchall():
+            text = " ".join(str(sql).split())
+            found[kind, name] = _table(connection, name, text) if kind == "table" else text
+    return found
+
+
+def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
+    """Not its text: what SQLite has written anew for an older version is quoted otherwise."""
+    columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
+    keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
+    rules = Counter(re.findall(r"\b(?:VIRTUAL|CHECK|GENERATED|STRICT)\b", sql.upper()))
+    return sorted(columns), sorted(keys), rules
 
 
 def _there_already(target: Path) -> CannotBackUp:
