@@ -205,12 +205,19 @@ def test_who_goes_away_while_it_waits_takes_no_turn() -> None:
 def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
     coming = Coming()
     coming.add(MAX_BODIES_BYTES // 2, "crowd")
-    with pytest.raises(TooBusy):
-        coming.add(1, "crowd")
-    coming.remove(1, "crowd")
+    coming.check("crowd")
+    with pytest.raises(TooBusy), coming.holding(1, "crowd"):
+        pytest.fail("there is no room for more of it")
     with coming.holding(MAX_BODIES_BYTES // 4, "other"):
         assert set(coming.of_projects) == {"crowd", "other"}
-    coming.remove(MAX_BODIES_BYTES // 2, "crowd")
+    coming.add(-(MAX_BODIES_BYTES // 2), "crowd")
+    assert (coming.size, coming.of_projects) == (0, {})
+
+
+def test_a_body_that_ends_before_it_began_takes_nothing() -> None:
+    coming = Coming()
+    with coming.holding(0, "gone"), coming.holding(0, "gone"):
+        coming.check("gone")
     assert (coming.size, coming.of_projects) == (0, {})
 
 

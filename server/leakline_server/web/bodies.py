@@ -52,28 +52,25 @@ class Coming:
     @contextmanager
     def holding(self, size: int, project: str | None = None) -> Iterator[None]:
         """Raises TooBusy when too much is held at once."""
+        self.add(size, project)
         try:
-            self.add(size, project)
+            self.check(project)
             yield
         finally:
-            self.remove(size, project)
+            self.add(-size, project)
 
     def add(self, size: int, project: str | None) -> None:
-        """Raises TooBusy when too much is held now; ``size`` is held all the same, until it is removed."""
         self.size += size
-        counted = self.size
         if project is not None:
-            self.of_projects[project] = of_project = self.of_projects.get(project, 0) + size
-            counted += of_project
-        if counted > MAX_BODIES_BYTES:
-            raise _too_many_bodies()
+            of_project = self.of_projects.pop(project, 0) + size
+            if of_project:
+                self.of_projects[project] = of_project
 
-    def remove(self, size: int, project: str | None) -> None:
-        self.size -= size
-        if project is not None:
-            self.of_projects[project] -= size
-            if not self.of_projects[project]:
-                del self.of_projects[project]
+    def check(self, project: str | None) -> None:
+        """Raises TooBusy when too much is held now."""
+        of_project = 0 if project is None else self.of_projects.get(project, 0)
+        if self.size + of_project > MAX_BODIES_BYTES:
+            raise _too_many_bodies()
 
 
 async def read_body(
@@ -102,6 +99,7 @@ async def read_body(
                     coming.add(len(part), project)
                     if size > limit:
                         raise refuse
+                    coming.check(project)
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)
@@ -114,7 +112,7 @@ async def read_body(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
         ) from error
     finally:
-        coming.remove(size, project)
+        coming.add(-size, project)
 
 
 def _too_many_bodies() -> TooBusy:

@@ -268,12 +268,15 @@ def test_a_look_costs_little_however_many_series_there_are() -> None:
     columns: dict[str, Column] = {f"type.m.C{n}.count": [100.0] * 400 for n in range(380)}
     columns |= {f"type.m.D{n}.count": [dice.random() for _ in range(400)] for n in range(20)}
     history = run(process(columns))
-    began = time.process_time()
-    look(rule("type.*.count", measure="rate"), history)
-    assert time.process_time() - began < 1.0
-    began = time.process_time()
-    look(rule("type.*.count"), history)
-    assert time.process_time() - began < 0.5
+
+    def costs(asked: Terms) -> float:
+        """Without what a collection of this process's heap takes meanwhile, which is mostly that of other tests."""
+        began = time.thread_time()
+        look(asked, history)
+        return time.thread_time() - began
+
+    assert min(costs(rule("type.*.count", measure="rate")) for _ in range(3)) < 1.0
+    assert min(costs(rule("type.*.count")) for _ in range(3)) < 0.5
 
 
 def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
