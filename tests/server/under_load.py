@@ -11,12 +11,14 @@ import os
 import random
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,7 +203,45 @@ def load(server: Watched, per_second: float, seconds: float) -> Figures:
     return figures
 
 
-def _burden(port: int, number: int, names: int, until: float) -> None:
+@dataclass
+class Crowd:
+    """A process in which one project sends batches of new names over many connections."""
+
+    process: multiprocessing.process.BaseProcess
+    _waited: Connection
+
+    def waited(self) -> list[float]:
+        """Return the seconds that each of its batches took, with all refusals, once it has ended."""
+        found: list[float] = self._waited.recv()
+        self.process.join(60)
+        return found
+
+
+def start_crowd(port: int, connections: int, names: int, seconds: float) -> Crowd:
+    """Start a process in which a project sends batches of ``names`` new names over that many connections."""
+    context = multiprocessing.get_context("spawn")
+    waited, told = context.Pipe(duplex=False)
+    crowd = context.Process(
+        target=_crowd, args=(port, connections, names, seconds, told), daemon=True
+    )
+    crowd.start()
+    return Crowd(crowd, waited)
+
+
+def _crowd(port: int, connections: int, names: int, seconds: float, told: Connection) -> None:
+    until, waited = time.monotonic() + seconds, list[float]()
+    threads = [
+        threading.Thread(target=_burden, args=(port, number, names, until, waited))
+        for number in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told.send(waited)
+
+
+def _burden(port: int, number: int, names: int, until: float, waited: list[float]) -> None:
     """Begin one run after the other and send each a batch of new names; come back at once when refused."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
@@ -221,32 +261,43 @@ def _burden(port: int, number: int, names: int, until: float) -> None:
             "series": {f"gauge.{name}.{i}": [i] for i in range(names)},
         }
         process = {"instance": name, "rank": 0, "pid": 1, "host": "crowd"}
+        began = time.monotonic()
         post(
             f"/api/v1/runs/{name}/batches",
             {"version": 1, "process": process, "first_sequence": 0, "count": 1, "columns": columns},
         )
+        waited.append(time.monotonic() - began)
         if time.monotonic() >= until:
             return
 
 
-def _crowd(port: int, connections: int, names: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    threads = [
-        threading.Thread(target=_burden, args=(port, number, names, until))
-        for number in range(connections)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+@dataclass(frozen=True)
+class Beside:
+    """What others had beside a crowd: 99 % of their answers within so many seconds, without it and with it."""
+
+    alone: float
+    crowded: float
+    refused: list[tuple[int, str]]
+    # What half of the batches of the crowd took at least.
+    of_the_crowd: float
 
 
-def start_crowd(
-    port: int, connections: int, names: int, seconds: float
-) -> multiprocessing.process.BaseProcess:
-    """Start a process in which a project sends batches of ``names`` new names over that many connections."""
-    crowd = multiprocessing.get_context("spawn").Process(
-        target=_crowd, args=(port, connections, names, seconds), daemon=True
+def beside_a_crowd(port: int) -> Beside:
+    """Send 500 snapshots a second of ten projects, and from the fifth second on over 40 connections of another project
+    batches of 4,000 new names.
+    """
+    figures, began = Figures(), time.monotonic()
+    trainings = [Training(port, n, 500, began + 13.0, figures) for n in range(10)]
+    for training in trainings:
+        training.start()
+    threading.Event().wait(4.0)
+    # What it takes to start is not measured.
+    crowd = start_crowd(port, 40, 4_000, seconds=8.0)
+    begun = time.monotonic()
+    for training in trainings:
+        training.join(60)
+    waited = crowd.waited()
+    alone = Figures([answer for answer in figures.answers if answer[0] < begun])
+    return Beside(
+        alone.p99(began + 1.0), figures.p99(begun + 1.0), figures.refused, statistics.median(waited)
     )
-    crowd.start()
-    return crowd
