@@ -117,7 +117,7 @@ def _at_exit() -> None:
 
 
 def _is_interrupted() -> bool:
-    """Whether the interpreter itself has reported a Ctrl-C, of a script or of ``python -m``."""
+    """Return True if the interpreter itself has reported a Ctrl-C, of a script or of ``python -m``."""
     error = getattr(sys, "last_value", None)
     # Where somebody types, Python goes on.
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):

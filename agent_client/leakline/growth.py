@@ -222,7 +222,7 @@ class TypeGrowth:
         told = {*self._asked, *growing}
         self._untold_at_zero = [_key(name) for name in self._piling if name not in told]
         names = (*self._asked, *growing, *self._piling)
-        return self._counts.rows_of({name: _key(name) for name in names}, self._told_about)
+        return self._counts.rows_of({name: _key(name) for name in names}, self._known_by_changes)
 
     def read_census(self) -> dict[str, Number]:
         """The same names as the last census counted them. While its result lives, `read` is one too high for each.
@@ -280,11 +280,11 @@ class TypeGrowth:
         """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
-        return self._counts.read_names(names, self._told_about)
+        return self._counts.read_names(names, self._known_by_changes)
 
     @property
-    def _told_about(self) -> frozenset[str]:
-        """What is told although only its changes are exact. A declared count is held against what is told."""
+    def _known_by_changes(self) -> frozenset[str]:
+        """Names of classes that may be sent though only their changes are exact; a watched one must be exact."""
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:

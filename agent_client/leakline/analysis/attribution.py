@@ -215,7 +215,7 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
-    """Whether an object or container may be all that keeps ``alike``, parts of one type by phase.
+    """Return True if an object or container may be all that keeps ``alike``, parts of one type by phase.
 
     Its bytes have to be about theirs, or most of what memory gains; where nothing is measured, a type that rises in
     several phases has no holder of its own in each, and one that is filled in another phase keeps what that gains.
@@ -226,16 +226,10 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool
     if not leads_into(holder, owner.name):
         return False
     sizes = [c.bytes_rate for c in alike if c.bytes_rate is not None]
-    whole = _bytes_of_all(owner)
+    whole = owner.bytes_rate if owner.deep or owner.role == "container" else None
     if whole is None or not sizes:
         return len(alike) == 1 and not (whole is None and _is_filled(alike[0], owner, memory))
     return sum(sizes) <= _OVERSHOOT * whole or whole >= _COVERS * memory.total.estimate
-
-
-def _bytes_of_all(owner: Candidate) -> float | None:
-    """Return the bytes that an object or container gains with all that it holds, where they were measured."""
-    is_whole = owner.deep or owner.role == "container"
-    return owner.bytes_rate if is_whole and owner.family in ("object", "container") else None
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:

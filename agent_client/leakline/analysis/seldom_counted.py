@@ -56,7 +56,8 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     ]
     if not rising:
         return a
-    # All classes of tensors share one series of bytes: take the class of which a census counted more bytes, or more.
+    # All classes of tensors share one series of bytes: take the class whose own bytes rose most in a census, then the one
+    # whose number did.
     owner = max(
         rising,
         key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, upto), c.growth.slope, c.name),
@@ -73,7 +74,7 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
 
 
 def _gained(study: LaneStudy, candidate: Candidate, first: int, upto: int) -> float:
-    """Return by how much the bytes of this very type rose; 0 where no census has told them."""
+    """Return by how much the bytes of the type itself rose; 0 where no census has counted them."""
     series = f"type.{candidate.name}.bytes"
     if not study.lane.has(series):
         return 0.0

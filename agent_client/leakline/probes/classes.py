@@ -139,8 +139,8 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """What was not counted yet has not changed; what was in doubt has, since it was not; and of what was known by
-        its changes these go on.
+        """Set the offset of a class, so that `changes` still compares with what was known of it before: nothing of one
+        that was not counted yet, the last exact count of one in doubt, and the changes of one counted approximately.
         """
         before, self._offsets[position] = self._offsets[position], offset
         if position in self._doubted:
