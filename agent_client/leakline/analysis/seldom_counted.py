@@ -56,8 +56,8 @@ def _named(study: LaneStudy, a: Assessed, found: Sequence[Assessed], upto: int) 
     ]
     if not rising:
         return a
-    # All classes of tensors share one series of bytes: take the class whose own bytes rose most in a census, then the one
-    # whose number did.
+    # All classes of tensors share one series of bytes: take the class whose own bytes rose most in a census, then
+    # the one whose number did.
     owner = max(
         rising,
         key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, upto), c.growth.slope, c.name),
