@@ -44,7 +44,7 @@ def test_when_every_group_passed_it_passes(folder: Path) -> None:
 def test_a_group_that_failed_is_named_and_the_others_run(folder: Path) -> None:
     ended = _tested(folder, "case $* in *tests/client*) exit 1;; esac")
     assert ended.returncode == 1
-    assert "failed in tests/client\n" in ended.stderr
+    assert "make test: failed:\ntests/client\n" in ended.stderr
     assert len((folder / "began.log").read_text().splitlines()) == GROUPS
 
 
@@ -90,7 +90,23 @@ def test_a_choice_may_leave_groups_out_but_not_all_of_them(folder: Path) -> None
 def test_without_a_choice_an_empty_group_is_a_failure(folder: Path) -> None:
     ended = _tested(folder, "case $* in *tests/probes*) exit 5;; esac")
     assert ended.returncode == 1
-    assert "failed in tests/probes\n" in ended.stderr
+    assert "failed:\ntests/probes\n" in ended.stderr
+
+
+def test_what_is_alone_may_all_be_long(folder: Path) -> None:
+    (folder / "tests" / "server" / "test_marked.py").write_text("pytestmark = pytest.mark.alone\n")
+    ended = _tested(folder, "case $* in *test_marked.py*) exit 5;; esac")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_last_lines_name_each_test_that_failed(folder: Path) -> None:
+    lines = [
+        "FAILED tests/client/test_a.py::test_one - assert 1 == 2",
+        "ERROR tests/client/test_b.py",
+    ]
+    said = "; ".join(f"echo '{line}'" for line in lines)
+    ended = _tested(folder, f"case $* in *tests/client*) {said}; exit 1;; esac")
+    assert ended.stderr.splitlines()[-2:] == lines
 
 
 def test_long_ones_are_run_by_themselves_and_no_group_need_have_some(folder: Path) -> None:
@@ -101,7 +117,7 @@ def test_long_ones_are_run_by_themselves_and_no_group_need_have_some(folder: Pat
     assert some.returncode == 0, some.stderr
     assert all(" and long " in line for line in (folder / "began.log").read_text().splitlines())
     failed = _tested(folder, "case $* in *tests/browser*) exit 1;; *) exit 5;; esac", length="long")
-    assert "make test-long: failed in tests/browser" in failed.stderr
+    assert "make test-long: failed:\ntests/browser" in failed.stderr
     none = _tested(folder, "exit 5", length="long")
     assert none.returncode == 1
     assert _tested(folder, ALL_WELL, length="quick").returncode == 2
