@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+# Found in what a process has recorded, when that was read back.
+DAMAGED: Final = "spool_damaged"
 THINNED: Final = frozenset({"spool_thinned"})
 # Reasons of losses that are snapshots; other reasons count events, gauges, and what was not taken at all.
 DROPPED: Final = frozenset(
-    {"queue_full", "recording_failed", "spool_full", "memory_full", "refused", "too_large"}
+    {"queue_full", "recording_failed", "spool_full", "memory_full", "refused", "too_large", DAMAGED}
 )
 
 

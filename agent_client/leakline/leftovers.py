@@ -28,6 +28,7 @@ from .spool import (
     AT_EXIT,
     BATCH,
     END,
+    Holdings,
     Record,
     encode_record,
     is_in_place,
@@ -262,6 +263,8 @@ def told(done: Uploaded) -> str:
     parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
     if done.refused:
         parts.append(f"{done.refused} refused")
+    if done.held is not None:
+        parts += damage_told(done.held)
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
@@ -269,3 +272,16 @@ def told(done: Uploaded) -> str:
     elif not done.state:
         parts.append("no end recorded (it may still run)")
     return ", ".join(parts)
+
+
+def damage_told(held: Holdings) -> list[str]:
+    """What of a spool is lost, in words."""
+    parts = []
+    if held.damaged_bytes:
+        lost = f"{held.missing} snapshots lost" if held.missing else "damaged"
+        parts.append(f"{lost} ({held.damaged_bytes:,} bytes of the file cannot be read)")
+    if held.foreign_bytes:
+        parts.append(
+            f"not sent: another recording behind it in the same file ({held.foreign_bytes:,} bytes)"
+        )
+    return parts

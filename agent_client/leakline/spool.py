@@ -20,7 +20,8 @@
 - The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
   One that records follow is no end: somebody took a process for dead that went on.
 - A torn tail (the process died while writing) is not a record; a record with a wrong checksum is
-  skipped, and reading goes on at the next marker whose record is whole.
+  skipped, and reading goes on at the next marker whose record is whole. `examine` says what was skipped.
+- The header of another process begins another recording: somebody has joined two files.
 - Each record is one ``write`` to the operating system, so it survives ``kill -9``; not a power cut.
 
 Beside it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed width up to the server's
@@ -44,6 +45,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from .accounts import DROPPED, THINNED
 from .batches import merge
 from .breathing import breathe
 from .errors import SpoolError
@@ -230,6 +232,73 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a spool holds of its process, and what of it is lost.
+
+    ``size_bytes``: where the last whole record ends. ``end``: that record, where it says how the process ended.
+    ``damaged_bytes``: in no whole record of this process. ``missing``: where there are such, the snapshots that are not
+    there by the numbers of the others; what was torn off at the end has none. ``foreign_bytes``: another recording
+    behind this one.
+    """
+
+    size_bytes: int
+    end: Record | None
+    damaged_bytes: int = 0
+    missing: int = 0
+    foreign_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damaged_bytes and not self.foreign_bytes
+
+
+def examine(fd: int, path: Path) -> Holdings:
+    """Read a whole spool that is open. Raises SpoolError."""
+    held = _examine(fd, path, numbers=False)
+    # Numbers are looked at only where something is lost: that takes as long as to send it.
+    return held if held.is_whole else _examine(fd, path, numbers=True)
+
+
+def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
+    # Before: a process may be appending.
+    size = os.fstat(fd).st_size
+    position, damaged, foreign, missing, newest = len(MAGIC), 0, 0, 0, 0
+    own, last = "", None
+    lost: Mapping[str, int] = {}
+    for record in read_open(fd, 0, path):
+        breathe()
+        if record.kind == HEADER:
+            instance = record.payload()["process"]["instance"]
+            own = own or instance
+            if instance != own:
+                start = record.start - len(MAGIC)
+                damaged += max(0, start - position)
+                foreign, size = size - start, position
+                break
+        damaged += record.start - position
+        position = record.end
+        if record.kind == BATCH and numbers:
+            batch = record.batch()
+            if batch.process.instance != own:
+                # Somebody has written over a part of the file.
+                damaged += record.end - record.start
+                continue
+            for snapshot in batch.snapshots:
+                missing += max(0, snapshot.sequence - newest - 1)
+                newest = max(newest, snapshot.sequence)
+            lost = batch.lost
+        last = record
+    # Snapshots that went in the process have numbers as well.
+    missing -= sum(lost.get(reason, 0) for reason in (*DROPPED, *THINNED))
+    damaged += max(0, size - position)
+    return Holdings(position, _end(last), damaged, max(0, missing), foreign)
+
+
+def _end(last: Record | None) -> Record | None:
+    return last if last is not None and last.kind == END else None
+
+
 def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
     """Raises SpoolError when the file is no spool or died before its header was whole."""
     payload = _header_payload(path)
@@ -249,9 +318,11 @@ def read_memory_group(path: Path) -> str | None:
 
 
 def _header_payload(path: Path) -> dict[str, Any]:
-    for record in read_records(path):
-        if record.kind == HEADER:
-            return record.payload()
+    first = next(read_records(path), None)
+    if first is not None and first.kind == HEADER and first.start == len(MAGIC):
+        return first.payload()
+    if first is not None:
+        raise SpoolError(path, "its header is damaged, so nobody knows which run this is")
     raise SpoolError(path, "holds no header; its process ended before recording anything")
 
 
@@ -300,10 +371,20 @@ def is_live(path: Path) -> bool | None:
 
 
 def read_batches(path: Path) -> Iterator[Batch]:
-    """Every batch in the file. Raises SpoolError."""
+    """Every batch of the process whose spool it is. Raises SpoolError."""
+    _, process = read_header(path)
     for record in read_records(path):
-        if record.kind == BATCH:
-            yield record.batch()
+        if record.kind == BATCH and (batch := record.batch()).process.instance == process.instance:
+            yield batch
+
+
+def read_holdings(path: Path) -> Holdings:
+    """`examine` a file by its name. Raises SpoolError."""
+    try:
+        with path.open("rb") as file:
+            return examine(file.fileno(), path)
+    except OSError as error:
+        raise SpoolError(path, f"cannot be read ({error.strerror})") from error
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
@@ -326,7 +407,7 @@ def read_open_end(fd: int, path: Path) -> Record | None:
             breathe()
             last = record
         if last is not None or start == 0:
-            return last if last is not None and last.kind == END else None
+            return _end(last)
         # The last record, or one that is torn or damaged, is longer.
         tail *= 16
 
@@ -358,8 +439,13 @@ def _ack_crc(digits: str, server: str) -> str:
     return f"{zlib.crc32(f'{digits} {server}'.encode()):08x}"
 
 
-def collect(records: Iterable[Record], offset: int, limit: int) -> tuple[list[Batch], int]:
-    """The first snapshots of ``records``, up to ``limit``, merged, and the offset behind them; never behind the end."""
+def collect(
+    records: Iterable[Record], offset: int, limit: int, instance: str
+) -> tuple[list[Batch], int]:
+    """The first snapshots of ``records`` that this process took, up to ``limit``, merged, and the offset behind them.
+
+    Never behind the end.
+    """
     batches: list[Batch] = []
     count, mark = 0, offset
     for record in records:
@@ -371,7 +457,8 @@ def collect(records: Iterable[Record], offset: int, limit: int) -> tuple[list[Ba
             breathe()
             if batches and count + len(batch.snapshots) > limit:
                 break
-            batches.append(batch)
-            count += len(batch.snapshots)
+            if batch.process.instance == instance:
+                batches.append(batch)
+                count += len(batch.snapshots)
         mark = record.end
     return merge(batches), mark

@@ -80,7 +80,7 @@ class SpoolFile:
         server: str | None = None,
         memory_group: str | None = None,
     ) -> None:
-        self.path, self._limit = path, limit_bytes
+        self.path, self._limit, self._instance = path, limit_bytes, process.instance
         self._largest = min(limit_bytes // 4, RECORD_LIMIT_BYTES)
         self._full = int(limit_bytes * FULL)
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class SpoolFile:
             except OSError as error:
                 raise SpoolError(self.path, f"cannot be read ({error.strerror})") from error
             records = read_open(self._fd, self._sent, self.path)
-            batches, end = collect(records, self._sent, limit)
+            batches, end = collect(records, self._sent, limit, self._instance)
             batches = list(after(self._already, batches))
             if end <= self._sent:
                 # Somebody has cut the file off, or written into it.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .accounts import DAMAGED
 from .batches import SNAPSHOTS_PER_BATCH
 from .delivery import Body, Delivery, Outcome, Refused, accepted_body
 from .errors import SpoolError
@@ -15,8 +16,10 @@ from .sender import announcement
 from .snapshot import Batch, ProcessIdentity, RunHeader
 from .spool import (
     AT_EXIT,
+    Holdings,
     Record,
     collect,
+    examine,
     is_in_place,
     read_ack,
     read_header,
@@ -30,7 +33,8 @@ from .spool import (
 class Uploaded:
     """What an upload has done, ``complete`` when nothing is left.
 
-    ``state`` is how the process ended; empty: no end is recorded, it may still run.
+    ``state`` is how the process ended; empty: no end is recorded, it may still run. ``held`` says what is lost of the
+    spool itself; None where nothing in it was left to send.
     """
 
     run: str
@@ -40,6 +44,7 @@ class Uploaded:
     state: str = ""
     reason: str = ""
     complete: bool = False
+    held: Holdings | None = None
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
@@ -95,21 +100,28 @@ def _uploading(
     limit: int,
 ) -> Iterator[Uploaded]:
     offset = 0 if again else spool.accepted(delivery.server)
-    end = read_open_end(spool.fd, spool.path)
-    told = {} if end is None else end.payload()
-    done = Uploaded(
-        header.id, header.name, state=str(told.get("state", "")), reason=str(told.get("reason", ""))
-    )
+    held = None
     if next(spool.records(offset), None) is None:
+        end = read_open_end(spool.fd, spool.path)
+    else:
+        held = examine(spool.fd, spool.path)
+        end = held.end
+    told = {} if end is None else end.payload()
+    state, reason = (str(told.get(name, "")) for name in ("state", "reason"))
+    done = Uploaded(header.id, header.name, state=state, reason=reason, held=held)
+    if held is None:
         yield replace(done, complete=True)
         return
     _accepted(delivery, "POST", "/runs", announcement(header, process))
+    damaged = {DAMAGED: held.missing} if held.missing else {}
     while True:
-        batches, mark = collect(spool.records(offset), offset, limit)
+        records = (each for each in spool.records(offset) if each.end <= held.size_bytes)
+        batches, mark = collect(records, offset, limit, process.instance)
         if mark <= offset:
             break
         for batch in batches:
-            sent, refused = _send(batch, header.id, delivery)
+            told_losses = replace(batch, lost={**batch.lost, **damaged})
+            sent, refused = _send(told_losses, header.id, delivery)
             done = replace(done, sent=done.sent + sent, refused=done.refused + refused)
         offset = mark
         spool.note(offset, delivery.server)

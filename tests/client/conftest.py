@@ -74,7 +74,7 @@ def _check_account(chain: Chain) -> None:
     # An answer that came too late leaves a snapshot both there and pending.
     assert account.sent <= len(arrived) <= account.sent + account.pending or not _servers
     if file is not None and file.path.exists():
-        left, _ = collect(read_records(file.path, file._sent), file._sent, 10**9)
+        left, _ = collect(read_records(file.path, file._sent), file._sent, 10**9, file._instance)
         assert sum(len(batch.snapshots) for batch in left) == file.waiting()
 
 

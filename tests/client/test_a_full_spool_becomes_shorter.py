@@ -305,7 +305,7 @@ def test_a_mark_of_before_a_rewrite_skips_nothing_after_it(tmp_path: Path) -> No
         file.append(batch(snapshot(last)))
     kept = sequences(file.path)
     mark = read_ack(file.path, SERVER)
-    batches, _ = collect(read_records(file.path, mark), mark, 10_000)
+    batches, _ = collect(read_records(file.path, mark), mark, 10_000, file._instance)
     given = [s.sequence for b in batches for s in b.snapshots]
     assert given == kept[-len(given) :]
     assert given[0] <= 51, "a record may hold some of before; to have them again changes nothing"
@@ -607,7 +607,7 @@ def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark
         records = list(read_records(path))
         assert records[-1].end == path.stat().st_size, "no torn record: it was whole before"
         mark = read_ack(path, SERVER)
-        batches, _ = collect(read_records(path, mark), mark, 10_000)
+        batches, _ = collect(read_records(path, mark), mark, 10_000, read_header(path)[1].instance)
         given = [s.sequence for b in batches for s in b.snapshots]
         assert given == left[-len(given) :]
         assert set(given) >= {n for n in left if n > 40}

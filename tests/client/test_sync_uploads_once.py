@@ -114,7 +114,7 @@ def test_a_refused_batch_is_told_and_not_repeated(
     record("one")
     server.answer(200, {})
     server.answer(409, {"error": {"code": "conflict", "message": "other content"}})
-    assert main(["sync", str(spool_directory), "--server", server.address]) == 0
+    assert main(["sync", str(spool_directory), "--server", server.address]) == 1
     assert "5 refused" in capsys.readouterr().out
 
 

@@ -22,7 +22,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.kills": ("leakline.snapshot", "leakline.sizes", "leakline.analysis"),
     "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil"),
     "leakline.holders": ("leakline.snapshot", "leakline.probes", "torch", "numpy"),
-    "leakline.spool": ("leakline.snapshot", "leakline.errors", "leakline.batches", "leakline.breathing"),
+    "leakline.spool": ("leakline.snapshot", "leakline.errors", "leakline.batches", "leakline.breathing",
+                       "leakline.accounts"),
     "leakline.batches": ("leakline.snapshot",),
     "leakline.rewriting": (
         "leakline.snapshot", "leakline.batches", "leakline.spool", "leakline.descriptor",

@@ -1,6 +1,7 @@
 """Upload recorded runs: what the server has not got. Doing it twice is the same as once.
 
-PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline.
+PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline. What cannot be read in it or is
+refused is counted, and the exit status is 1 then.
 
 example: leakline sync .leakline
          leakline sync .leakline --server http://10.0.0.5:8765
@@ -26,6 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
     parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
     parser.add_argument("--again", action="store_true", help="send also what was accepted before")
+    parser.add_argument(
+        "--allow-damage", action="store_true", help="exit status 0 also where a part cannot be read"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -50,5 +54,8 @@ def main(options: argparse.Namespace) -> int:
                 failed = 1
                 continue
             print(f"{done.name}: {told(done)} {settings.server}/runs/{done.run}")
+            is_whole = options.allow_damage or done.held is None or done.held.is_whole
+            if done.refused or not is_whole:
+                failed = 1
     delivery.close()
     return failed

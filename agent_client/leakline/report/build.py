@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..accounts import DAMAGED
 from ..analysis.contracts import counted_type
 from ..analysis.history import ProcessHistory, RunHistory, Value, history_from_batches
 from ..analysis.results import Verdict, to_json
@@ -16,7 +17,7 @@ from ..analysis.wording import seen_of
 from ..errors import SpoolError
 from ..kills import death_of, said_at_end
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
-from ..spool import read_batches, read_end, read_header
+from ..spool import read_batches, read_end, read_header, read_holdings
 from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
@@ -96,6 +97,7 @@ def load(spools: Sequence[Path]) -> Recording:
     processes: list[ProcessIdentity] = []
     batches: list[Batch] = []
     endings: list[Ending] = []
+    damaged: list[int] = []
     ended = True
     for path in spools:
         try:
@@ -107,6 +109,7 @@ def load(spools: Sequence[Path]) -> Recording:
         headers.append(header)
         processes.append(process)
         own = list(read_batches(path))
+        damaged.append(read_holdings(path).missing)
         batches.extend(own)
         ended = ended and read_end(path) is not None
         ending = ending_of(path, process, own)
@@ -120,7 +123,9 @@ def load(spools: Sequence[Path]) -> Recording:
     )  # fmt: skip
     lost: dict[str, int] = {}
     # Totals run per process: its newest batch has them all.
-    for process in processes:
+    for process, missing in zip(processes, damaged, strict=True):
+        if missing:
+            lost[DAMAGED] = lost.get(DAMAGED, 0) + missing
         newest = [b for b in batches if b.process.instance == process.instance][-1:]
         for reason, count in (newest[0].lost if newest else {}).items():
             lost[reason] = lost.get(reason, 0) + count

@@ -35,6 +35,7 @@ _REASONS: Final = {
     "generations stay. Raise LEAKLINE_SPOOL_LIMIT for longer outages.",
     "spool_full": "The file on disk reached its bound, and the oldest went. Raise LEAKLINE_SPOOL_LIMIT, or run "
     "leakline sync while the training goes on.",
+    "spool_damaged": "The file on disk was damaged before it was uploaded, and these could not be read in it.",
     "memory_full": "No file could be written, so only memory was left: free disk space or set LEAKLINE_DIR.",
     "refused": "The server refused them as wrong: its log names the field. Client and server may differ in version.",
     "too_large": "One snapshot was larger than the server takes: count fewer classes, or fewer gauges.",
