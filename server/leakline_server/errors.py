@@ -187,6 +187,15 @@ def disk_full() -> Unavailable:
     )
 
 
+def database_moved() -> Unavailable:
+    return Unavailable(
+        "database_moved",
+        "the file of the database was deleted or replaced while the server ran; nothing of this is stored: put it back "
+        "or restart the server, then send it again",
+        retry_after_seconds=DISK_FULL_SECONDS,
+    )
+
+
 def shorten(value: Any) -> Any:
     """A value as it may stand in an error: short, and plain JSON."""
     if value is None or isinstance(value, (bool, float)):

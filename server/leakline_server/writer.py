@@ -23,14 +23,21 @@ from sqlalchemy.exc import (
     StatementError,
 )
 
-from .errors import Malformed, RequestRefused, TooBusy, Unavailable, disk_full
+from .errors import Malformed, RequestRefused, TooBusy, Unavailable, database_moved, disk_full
 from .fair_queue import FairQueue, Sender, Weight
 from .figures import WriterFigures
 from .limits import MAX_WAITING_BATCHES, MAX_WAITING_BYTES, MAX_WAITING_SNAPSHOTS
 from .store import full_disk
 from .store.codec import CorruptChunk
 from .store.columns import Key
-from .store.engine import DATABASE_ERRORS, Engine, check_that_it_writes, is_out_of_space, writing
+from .store.engine import (
+    DATABASE_ERRORS,
+    DatabaseMoved,
+    Engine,
+    check_that_it_writes,
+    is_out_of_space,
+    writing,
+)
 from .store.inbox import Inbox
 from .store.incoming import Accepted, Incoming, Outcome
 from .store.retention import FOREVER, PerProject
@@ -282,6 +289,8 @@ def _refusal(error: Exception) -> RequestRefused:
             "batch_cannot_be_stored",
             f"a value of the batch cannot be stored ({type(error).__name__}); nothing of it is, do not send it again",
         )
+    if isinstance(error, DatabaseMoved):
+        return database_moved()
     return disk_full() if is_out_of_space(error) else _not_written()
 
 

@@ -39,6 +39,8 @@ PATIENCE: Final = {
     "tcp_user_timeout": 20_000,
 }
 
+# The file of each SQLite database that is open.
+_files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
 _pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
 _pings_lock = threading.Lock()
 # That of whoever writes, and that of whoever waits for it and is not the writer of batches.
@@ -53,6 +55,7 @@ _POSTGRES_FULL: Final = "53100"
 __all__ = [
     "DATABASE_ERRORS",
     "Connection",
+    "DatabaseMoved",
     "Engine",
     "Many",
     "check_that_it_writes",
@@ -69,6 +72,55 @@ __all__ = [
 
 class BadDatabaseUrl(ValueError):
     """The address of the database is of no use; the text says why."""
+
+
+class DatabaseMoved(OperationalError):
+    """What is written would not be found again: its file was deleted, or another one has its name by now."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("COMMIT", None, FileNotFoundError(str(path)))
+        self._path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to begin with "
+            "what is there now"
+        )
+
+
+class _File:
+    """Of an SQLite database, as it was when it was first opened. Raises DatabaseMoved."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._first: os.stat_result | None = None
+        self._has_log = False
+
+    def make(self) -> None:
+        """For us alone, whatever the umask, as what SQLite puts beside it. One that is there stays."""
+        if self._first is not None:
+            # SQLite would make a new one, and everybody who connects later would write into that.
+            self.check()
+            return
+        with contextlib.suppress(OSError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+    def opened(self, connection: Any) -> None:
+        if self._first is None:
+            self._first = self._path.stat()
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            self._has_log = mode == "wal"
+
+    def check(self, *, log: bool = False) -> None:
+        """``log``: with its write-ahead log, which is there for as long as somebody reads or writes."""
+        try:
+            found = self._path.stat()
+            if log and self._has_log:
+                Path(f"{self._path}-wal").stat()
+        except FileNotFoundError as error:
+            raise DatabaseMoved(self._path) from error
+        if self._first is not None and not os.path.samestat(self._first, found):
+            raise DatabaseMoved(self._path)
 
 
 def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
@@ -124,9 +176,11 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def ping(engine: Engine) -> None:
-    """Raises one of DATABASE_ERRORS when the database does not answer."""
+    """Raises one of DATABASE_ERRORS when the database does not answer, or is not where it was."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
+    if engine in _files:
+        _files[engine].check()
 
 
 def pinging(engine: Engine) -> Future[None]:
@@ -186,6 +240,8 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
         pace = contextlib.nullcontext() if durable else _not_waiting_for_the_disk(connection)
         with pace, connection.begin():
             yield connection
+            if engine in _files:
+                _files[engine].check(log=True)
 
 
 class Many:
@@ -261,7 +317,9 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         pool_use_lifo=True,
         hide_parameters=True,
     )
-    event.listen(engine, "do_connect", lambda *_: _make_file(database))
+    if not database.startswith("file:"):
+        file = _files[engine] = _File(Path(database))
+        event.listen(engine, "do_connect", lambda *_: file.make())
     event.listen(engine, "connect", _able_to_shrink)
     _on_connect(
         engine,
@@ -273,6 +331,8 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
             f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}",
         ],
     )
+    if engine in _files:
+        event.listen(engine, "connect", lambda connection, _record: file.opened(connection))
     event.listen(engine, "begin", _begin_sqlite)
     _write_locks[engine] = threading.RLock(), threading.RLock()
     return engine
@@ -281,13 +341,6 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
 def make_folder(folder: Path) -> None:
     """Of the database, for us alone; one that is there stays as it is."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
-def _make_file(database: str) -> None:
-    """For us alone, whatever the umask: what SQLite puts beside it gets the same rights. One that is there stays."""
-    if not database.startswith("file:"):
-        with contextlib.suppress(OSError):
-            os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _able_to_shrink(connection: Any, _record: Any) -> None:

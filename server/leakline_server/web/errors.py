@@ -20,12 +20,13 @@ from ..errors import (
     RequestRefused,
     Unauthorized,
     Unavailable,
+    database_moved,
     disk_full,
     shorten,
 )
 from ..store import full_disk
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS
+from ..store.engine import DATABASE_ERRORS, DatabaseMoved
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
@@ -83,6 +84,8 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         if full_disk.is_told(engine, error, full_disk.SENT_AGAIN_SECONDS):
             return await refused(request, disk_full())
         log.error("database: %s", error)
+        if isinstance(error, DatabaseMoved):
+            return await refused(request, database_moved())
         down = Unavailable(
             "database_unavailable",
             "the database does not answer; try again later",
