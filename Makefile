@@ -112,7 +112,7 @@ bench-scale: $(VENV)/.test ## post as thousands of training processes would (BEN
 compared: $(VENV)/.test $(if $(findstring --again,$(COMPARED_ARGS)),,bench-peers bench-server-peers) ## measure briefly beside the peers and write the cost table of docs/compared.md (about ten minutes)
 	$(PYTHON) -m benchmarks.compared $(COMPARED_ARGS)
 
-clean: ## remove the virtual environments and caches (never .leakline, which holds your runs)
+clean: ## remove the virtual environments and caches (never .leakline and .leakline-server, which hold your runs)
 	rm -rf $(VENV) $(INTEGRATIONS) $(AUDIT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.demo: $(INSTALLED)

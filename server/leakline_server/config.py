@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import math
 import os
 import socket
@@ -27,6 +28,7 @@ from .credentials import check_password
 from .limits import BYTES_PER_DAY, MAX_INTEGER, RUNS_PER_DAY
 from .logs import FORMATS as LOG_FORMATS
 from .logs import LEVELS, Format, Level
+from .store.disk import missing_file
 from .store.engine import Synchronous, check_url
 from .store.retention import FOREVER, Limits, PerProject
 from .store.rules import Terms
@@ -36,7 +38,10 @@ Source = Literal["environment", "file", "command line"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
-DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
+# In a folder of its own: whoever deletes recordings of the client deletes no database.
+DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline-server/leakline.db"
+# Where it was at first, beside those recordings.
+FORMER_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
 # Each is sent to by a thread of its own.
 MAX_APPRISE_URLS: Final = 32
 UNLIMITED: Final = "unlimited"
@@ -46,6 +51,8 @@ _BYTES_PER_DAY: Final = PerProject(BYTES_PER_DAY)
 # How alike two names are of which one is likely to be a slip of the other.
 NEARLY: Final = 0.92
 
+
+log = logging.getLogger("leakline")
 
 NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
@@ -137,6 +144,16 @@ class Config:
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}"
 
+    @property
+    def advice_to_move(self) -> str | None:
+        """The sentence for people where a database was found at the former place."""
+        if self.database_url != FORMER_DATABASE_URL or "database_url" in self.sources:
+            return None
+        return (
+            "the database is .leakline/leakline.db, among recordings of trainings, and goes when .leakline is deleted: "
+            "with the server stopped, move leakline.db* to .leakline-server"
+        )
+
 
 # Addresses that one can listen on and nobody can open.
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")
@@ -159,9 +176,16 @@ def from_environment(
 ) -> Config:
     """Read the settings; unset and empty mean the default. ``typed``: variable -> the option that said it.
 
-    A secret may stand in a file, which the variable with ``_FILE`` at its end names. Raises WrongSettings with every
-    wrong value.
+    A secret may stand in a file, which the variable with ``_FILE`` at its end names. Warns of a database at the former
+    place. Raises WrongSettings with every wrong value.
     """
+    found = _read(environment, typed)
+    if found.advice_to_move is not None:
+        log.warning(found.advice_to_move)
+    return found
+
+
+def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
     problems: list[str] = []
     found: dict[str, Any] = {}
     sources: dict[str, Source] = {}
@@ -195,17 +219,20 @@ def from_environment(
     if problems:
         # What looks unset may be misspelt: both are mended at once.
         raise WrongSettings(problems + misspelt(environment))
+    places = DEFAULT_DATABASE_URL, FORMER_DATABASE_URL
+    if "database_url" not in found:
+        found["database_url"] = next((url for url in places if not missing_file(url)), places[0])
     return Config(**found, sources=sources)
 
 
 def from_arguments(
     environment: Mapping[str, str], host: str | None, port: str | None, database_url: str | None
 ) -> Config:
-    """The settings with what the command line says on top. Raises WrongSettings."""
+    """The settings with what the command line says on top, for `serve`, which warns by itself. Raises WrongSettings."""
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
     typed = {variable: option_of(variable) for variable in said}
-    made = from_environment({**environment, **said}, typed)
+    made = _read({**environment, **said}, typed)
     told = {VARIABLES[variable] for variable in said}
     sources: dict[str, Source] = {
         name: "command line" if name in told else source for name, source in made.sources.items()

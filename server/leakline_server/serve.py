@@ -82,6 +82,8 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     refuse_without_a_login(config)
     for sentence in misspelt():
         log.warning(sentence)
+    if config.advice_to_move is not None:
+        log.warning(config.advice_to_move)
     if config.asks_nobody_of_the_public:
         log.warning(
             "LEAKLINE_PUBLIC_URL leads here from beyond this machine and nobody is asked who they are: set "

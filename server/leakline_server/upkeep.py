@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 from leakline.errors import LeaklineError
 
-from .config import Config, from_environment
+from .config import DEFAULT_DATABASE_URL, Config, from_environment
 from .export import ParquetMissing, export
 from .paths import MIGRATIONS
 from .store import disk, partitioning, removal, retention, sizes
@@ -42,8 +43,18 @@ class Retained:
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
     """The database of the address or of the settings; see `opened`."""
-    config = from_environment()
-    return opened(config if url is None else replace(config, database_url=url), new=new)
+    return opened(at(url), new=new)
+
+
+def at(url: str | None) -> Config:
+    """The settings, with another database where an option of the command names one. Raises WrongSettings."""
+    if url is None:
+        return from_environment()
+    # Named, so that nobody looks for the default one.
+    return replace(
+        from_environment({**os.environ, "LEAKLINE_DATABASE_URL": DEFAULT_DATABASE_URL}),
+        database_url=url,
+    )
 
 
 @contextlib.contextmanager

@@ -112,7 +112,7 @@ class Server:
     """`leakline serve` in a process of its own; on the same folder it is the same server."""
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        self.database = folder / ".leakline" / "leakline.db"
+        self.database = folder / ".leakline-server" / "leakline.db"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
         allowed = {"LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8", "PYTHONUNBUFFERED": "1"}
         self._log = (folder / "log").open("a+")

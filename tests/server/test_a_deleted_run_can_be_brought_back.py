@@ -280,7 +280,7 @@ def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: An
     server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert server.request("POST", "/deletions", b"pick=r1", form)[0] == 303
-    engine = open_engine(f"sqlite:///{server.folder}/.leakline/leakline.db")
+    engine = open_engine(f"sqlite:///{server.folder}/.leakline-server/leakline.db")
     with writing(engine) as connection:
         connection.execute(update(deletions).values(deleted_at=time.time() - GRACE_SECONDS))
     eventually(lambda: server.request("GET", "/api/v1/runs/r1")[0] == 404)

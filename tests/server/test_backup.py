@@ -220,10 +220,10 @@ def test_nothing_is_put_back_under_a_server(
 ) -> None:
     server = serve()
     assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
-    url = f"sqlite:///{tmp_path}/.leakline/leakline.db"
+    url = f"sqlite:///{tmp_path}/.leakline-server/leakline.db"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
-    database = tmp_path / ".leakline" / "leakline.db"
+    database = tmp_path / ".leakline-server" / "leakline.db"
     told = f"a server (process {server.process.pid}) is running on {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",), ("rewrite",)):
         said = db(*command, url=url)

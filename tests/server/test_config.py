@@ -9,6 +9,7 @@ import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -319,3 +320,38 @@ def test_only_the_origins_named_may_send_from_a_browser(tmp_path: Path) -> None:
         ):
             answer = api.options("/api/v1/runs/r1/batches", headers={"origin": origin, **ask})
             assert answer.headers.get("access-control-allow-origin") == allowed
+
+
+def test_a_new_database_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".leakline").mkdir()
+    (tmp_path / ".leakline" / "r1.spool").touch()
+    found = from_environment({})
+    assert found.database_url == "sqlite:///.leakline-server/leakline.db"
+    assert (found.advice_to_move, caplog.text) == (None, "")
+
+
+@pytest.mark.parametrize("read", [from_environment, lambda env: from_arguments(env, *[None] * 3)])
+def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, read: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".leakline").mkdir()
+    (tmp_path / ".leakline" / "leakline.db").touch()
+    found = read({})
+    assert found.database_url == "sqlite:///.leakline/leakline.db"
+    assert found.advice_to_move is not None
+    assert "move leakline.db* to .leakline-server" in found.advice_to_move
+    # The server says it where its log goes.
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == ([found.advice_to_move] if read is from_environment else [])
+    caplog.clear()
+    # Who names it knows where it is.
+    named = read({"LEAKLINE_DATABASE_URL": found.database_url})
+    assert (named.database_url, named.advice_to_move) == (found.database_url, None)
+    (tmp_path / ".leakline-server").mkdir()
+    (tmp_path / ".leakline-server" / "leakline.db").touch()
+    assert read({}).database_url == "sqlite:///.leakline-server/leakline.db"
+    assert caplog.text == ""

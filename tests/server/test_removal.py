@@ -268,7 +268,7 @@ def test_a_server_that_is_killed_while_it_removes_goes_on_when_it_starts_again(
     server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})
     assert server.request("DELETE", "/api/v1/runs/r1")[0] == 204
     server.kill()
-    engine = open_engine(f"sqlite:///{server.folder}/.leakline/leakline.db")
+    engine = open_engine(f"sqlite:///{server.folder}/.leakline-server/leakline.db")
     assert rows(engine, "r1") != {}
     again = serve()
     assert again.request("GET", "/api/v1/runs/r1")[0] == 404

@@ -38,7 +38,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said_in_one_line(start(tmp_path, "--port", port), 1, port, "--port")
-    assert not (tmp_path / ".leakline").exists()
+    assert not (tmp_path / ".leakline-server").exists()
 
 
 def test_listening_beyond_this_machine_is_refused(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
 
 def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -> None:
     serve().interrupt()
-    with sqlite3.connect(tmp_path / ".leakline" / "leakline.db") as database:
+    with sqlite3.connect(tmp_path / ".leakline-server" / "leakline.db") as database:
         database.execute("UPDATE alembic_version SET version_num = '9999_future'")
     database.close()
     said_in_one_line(start(tmp_path, "--port", "0"), 1, "9999_future", "newer")
@@ -187,3 +187,25 @@ def test_a_database_that_fails_is_503_and_the_batch_is_taken_later(
             database.execute("ALTER TABLE gone RENAME TO batches")
         database.close()
         assert run.send(api, 0, 6) == 3
+
+
+def test_a_server_on_a_database_at_the_former_place_says_so_in_one_line(
+    serve: Any, make_run: Any, tmp_path: Path
+) -> None:
+    first = serve()
+    assert first.request("POST", "/api/v1/runs", make_run().header)[0] == 201
+    first.interrupt()
+    (tmp_path / ".leakline-server").rename(tmp_path / ".leakline")
+    assert not (tmp_path / ".leakline-server").exists()
+    second = subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert second.stdout is not None
+        second.stdout.readline()
+    finally:
+        second.terminate()
+        _, errors = second.communicate(timeout=20)
+    assert errors.count("move leakline.db* to .leakline-server") == 1
+    assert not (tmp_path / ".leakline-server").exists()

@@ -206,7 +206,9 @@ def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_p
 
     def another() -> subprocess.CompletedProcess[str]:
         # By another name of the same file.
-        (tmp_path / "link").exists() or (tmp_path / "link").symlink_to(tmp_path / ".leakline")
+        (tmp_path / "link").exists() or (tmp_path / "link").symlink_to(
+            tmp_path / ".leakline-server"
+        )
         return subprocess.run(
             [sys.executable, "-m", "leakline", "serve", "--port", "0",
              "--database-url", f"sqlite:///{tmp_path}/link/leakline.db"],

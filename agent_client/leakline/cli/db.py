@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         (partition, _partition),
     ):
         action.add_argument(
-            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline/leakline.db"
+            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
         )  # fmt: skip
         action.set_defaults(run_action=run)
 

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stdin", action="store_true", help="read it there, and ask nothing")
     parser.add_argument("--remove", action="store_true", help="there is none any more")
     parser.add_argument(
-        "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline/leakline.db"
+        "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Serve the dashboard and the API, until Ctrl-C.
 
-The database is SQLite in .leakline/leakline.db unless told otherwise, and is brought to this version by itself.
+The database is SQLite in .leakline-server/leakline.db unless told otherwise, and is brought to this version by itself.
 
 example: leakline serve --port 8765
          leakline serve --database-url postgresql+psycopg://user@host/leakline

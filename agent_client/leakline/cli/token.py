@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("id", type=int, help="as leakline token list tells it")
     for action, run in ((create, _create), (listing, _list), (revoke, _revoke)):
         action.add_argument(
-            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline/leakline.db"
+            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
         )  # fmt: skip
         if action is not revoke:
             action.add_argument("--json", action="store_true", help="the same for programs")

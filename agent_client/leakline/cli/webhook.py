@@ -10,7 +10,6 @@ example: LEAKLINE_WEBHOOK_URL=https://hooks.example.com/leakline leakline webhoo
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from ..errors import LeaklineError
 
@@ -18,7 +17,7 @@ from ..errors import LeaklineError
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["test"], help="what to do")
     parser.add_argument(
-        "--database-url", help="default: LEAKLINE_DATABASE_URL, else .leakline/leakline.db"
+        "--database-url", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
     )
 
 
@@ -27,15 +26,12 @@ def main(options: argparse.Namespace) -> int:
     try:
         from leakline_server.alerts.post import Delivered
         from leakline_server.check_webhook import check_webhook
-        from leakline_server.config import from_environment
+        from leakline_server.upkeep import at
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing); install it: pip install 'leakline[server]'"
         ) from None
-    config = from_environment()
-    if options.database_url:
-        config = replace(config, database_url=options.database_url)
-    checked = check_webhook(config)
+    checked = check_webhook(at(options.database_url or None))
     if checked.made_secret is not None:
         print(f"webhook secret, made now and shown only this once: {checked.made_secret}")
     if not isinstance(checked.outcome, Delivered):

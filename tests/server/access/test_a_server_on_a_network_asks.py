@@ -26,7 +26,7 @@ def test_a_training_reports_to_a_server_that_asks(serve: Any, tmp_path: Path) ->
     assert refused.returncode == 2
     for word in ("0.0.0.0", "leakline password", "leakline token create", "LEAKLINE_INSECURE"):
         assert word in refused.stderr
-    assert not (tmp_path / ".leakline").exists()
+    assert not (tmp_path / ".leakline-server").exists()
 
     made = leakline(tmp_path, "token", "create", "--project", "erl")
     assert made.returncode == 0, made.stderr
