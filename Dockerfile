@@ -30,7 +30,7 @@ COPY --from=build /leakline /leakline
 # Of this stage: what is in the image, Debian's packages among it, as CycloneDX.
 RUN /leakline/bin/python /leakline/bill_of_materials.py > /leakline/bill-of-materials.json
 USER leakline
-# SQLite, when no LEAKLINE_DATABASE_URL says otherwise, is /data/.leakline/leakline.db. Nothing else is written, so
+# SQLite, when no LEAKLINE_DATABASE_URL says otherwise, is /data/.leakline-server/leakline.db. Nothing else is written, so
 # everything but /data and /tmp may be read-only.
 WORKDIR /data
 VOLUME /data

@@ -35,6 +35,7 @@ def _log_deleted(path: Path) -> Callable[[], Any]:
     return lambda: kept.rename(log)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lose", [_file_deleted, _folder_moved, _replaced, _log_deleted])
 def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
     serve: Any, make_run: Any, tmp_path: Path, eventually: Any, lose: Loss
