@@ -13,6 +13,7 @@ from leakline.analysis.results import to_json
 from leakline.analysis.thinning import thinned
 from leakline_server.store import history
 from leakline_server.web import derived
+from leakline_server.workers.examine import Examiner
 
 
 @pytest.fixture
@@ -29,11 +30,19 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.fixture
+def without_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict, which comes when it comes, has a say in rates and ratings."""
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
+
+
 def without_rating(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "change_rating"}
 
 
-def test_new_batches_are_seen_at_once(api: TestClient, make_run: Any) -> None:
+def test_new_batches_are_seen_at_once(
+    without_verdict: None, api: TestClient, make_run: Any
+) -> None:
     run = make_run()
     run.create(api)
     for generation in range(1, 4):
@@ -41,7 +50,7 @@ def test_new_batches_are_seen_at_once(api: TestClient, make_run: Any) -> None:
         past = history.load_history(api.app.state.services.engine, "r1")  # type: ignore[attr-defined]
         for path, derive in (("types", analysis.type_growth), ("stores", analysis.store_fill)):
             shown = api.get(f"/api/v1/runs/r1/{path}").json()["items"]
-            # Changes are rated by the verdict, which comes when it comes.
+            # The route rates changes with the verdict.
             assert [without_rating(row) for row in shown] == [
                 without_rating(row) for row in to_json(derive(past))
             ]
