@@ -116,6 +116,7 @@ def started(url: str, program: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.alone
 def test_a_start_says_what_it_waits_for_and_that_it_was_in_vain() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg://me:geheim@127.0.0.1:{silent.getsockname()[1]}/leakline"
