@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -21,7 +22,7 @@ from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk, full_disk, logins
+from .store import disk, full_disk, logins, set_aside
 from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.migrate import upgrade
@@ -99,6 +100,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     advice = disk.prepare(engine)
     if advice is not None:
         log.warning(advice)
+    set_aside.set_aside(engine)
     _take_rules(engine, config)
     logins.take_password(engine, config.admin_password, hash_password, is_password)
     rooms = _Rooms(config, engine, looks_apart)
@@ -212,21 +214,22 @@ class _Rooms:
         self._engine = engine
         self._apart = apart = Apart(engine, config.priorities) if looks_apart else None
         self._live = Live()
+        is_over = partial(set_aside.after, engine)
         self._deliverer = Deliverer(engine, config)
         requests = Requests(engine, has_answers=self._watch_now)
         self._watcher = Watcher(engine, self._live, requests)
-        self._watching = Worker("watch", self._watcher.once)
+        self._watching = Worker("watch", self._watcher.once, is_over)
         wakes = Wakes(self._live.wake, self._deliverer.wake, requests.wanted)
         look = apart or Looking(engine, priorities=config.priorities)
         self._examiner = Examiner(engine, config.silent_after_seconds, wakes, look=look)
-        self._examining = Worker("examine", self._examiner.once)
+        self._examining = Worker("examine", self._examiner.once, is_over)
         self._writer = Writer(engine, self._stored, self._seal, config.bytes_per_day)
         self._sealer = Sealer(engine, self._writer.sealed)
-        self._sealing = Worker("seal", self._sealer.once)
+        self._sealing = Worker("seal", self._sealer.once, is_over)
         self._retainer = Retainer(engine, config.limits, self._live.wake)
-        self._retaining = Worker("retain", self._retainer.once)
+        self._retaining = Worker("retain", self._retainer.once, is_over)
         self._compactor = Compactor(engine)
-        self._compacting = Worker("compact", self._compactor.once)
+        self._compacting = Worker("compact", self._compactor.once, is_over)
         self.services = Services(
             config,
             engine,

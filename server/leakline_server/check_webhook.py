@@ -14,7 +14,7 @@ from .alerts.signing import make_secret
 from .config import Config
 from .paths import MIGRATIONS
 from .store import webhooks
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, without_content
 from .store.migrate import NewerDatabase, upgrade
 
 
@@ -40,7 +40,9 @@ def check_webhook(config: Config) -> Checked:
         upgrade(engine, MIGRATIONS)
         return _check(config, config.webhook_url, engine)
     except (*DATABASE_ERRORS, BadDatabaseUrl, NewerDatabase, OSError) as error:
-        raise LeaklineError(f"the database cannot be used: {error}".splitlines()[0]) from error
+        raise LeaklineError(
+            f"the database cannot be used: {without_content(error)}".splitlines()[0]
+        ) from error
 
 
 def _check(config: Config, url: str, engine: Engine) -> Checked:

@@ -187,6 +187,23 @@ def disk_full() -> Unavailable:
     )
 
 
+def database_damaged() -> Unavailable:
+    return Unavailable(
+        "database_damaged",
+        "a part of the file of the database is damaged; what lies in other parts can be read: stop the server and "
+        "restore a backup",
+        retry_after_seconds=DISK_FULL_SECONDS,
+    )
+
+
+def damaged_data_set_aside() -> Unavailable:
+    return Unavailable(
+        "damaged_data_set_aside",
+        "stored data was damaged and has been set aside, the log of the server says which; send this again",
+        retry_after_seconds=1,
+    )
+
+
 def database_moved() -> Unavailable:
     return Unavailable(
         "database_moved",

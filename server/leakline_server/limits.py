@@ -158,6 +158,8 @@ MAX_PAST: Final = 1_000
 # Resolved, of a run.
 MAX_RUN_INCIDENTS: Final = 1_000
 MAX_RUN_ALERTS: Final = 5_000
+# Values that are damaged and set aside; each is named in the log.
+MAX_DAMAGED: Final = 10_000
 
 # -- an answer
 # Names of series that are asked for at a time, where each may stand for many.

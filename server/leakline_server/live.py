@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from .store.engine import without_content
+
 COALESCE_SECONDS: Final = 0.25
 # Something is sent at least this often, so that nobody in between takes a quiet stream for a dead one.
 BEAT_SECONDS: Final = 15.0
@@ -197,7 +199,7 @@ class Channel:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
             # The database failed, or the run is gone: every stream ends, and comes back to be told which.
-            log.warning("live streams end: %s", error)
+            log.warning("live streams end: %s", without_content(error))
         self.over = True
         self.wake_viewers()
 

@@ -37,6 +37,7 @@ from .store.engine import (
     DATABASE_ERRORS,
     BadDatabaseUrl,
     is_out_of_space,
+    is_undecodable,
     may_answer_soon,
     open_engine,
     ping,
@@ -100,7 +101,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
     with _ending_when_told(), contextlib.ExitStack() as held:
-        app = _open(config, held)
+        app = open_app(config, held)
         most = _allow_connections()
         allocator.give_back()
         _collect_rarely()
@@ -126,7 +127,7 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _open(config: Config, held: contextlib.ExitStack) -> FastAPI:
+def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
     """The application on its database, which stays ours until ``held`` ends."""
     _await_postgres(config.database_url)
     try:
@@ -178,6 +179,8 @@ def _cannot_open(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if is_undecodable(error):
+        return "a text in it is damaged; restore a backup"
     return str(getattr(error, "orig", error)).strip().splitlines()[0]
 
 
@@ -307,6 +310,9 @@ def _can_sign_in(config: Config) -> bool:
     except BadDatabaseUrl as error:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
+        if is_undecodable(error):
+            # There was one: it is set aside at the start, and what takes its place opens to nobody.
+            return True
         raise CannotServe(_cannot_open(error)) from error
 
 

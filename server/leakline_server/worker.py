@@ -13,10 +13,18 @@ log = logging.getLogger("leakline")
 
 
 class Worker:
-    """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait."""
+    """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait.
 
-    def __init__(self, name: str, once: Callable[[], float]) -> None:
-        self._once = once
+    ``is_over`` says of an unexpected error whether what it came of is gone, and logged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        once: Callable[[], float],
+        is_over: Callable[[Exception], bool] = lambda error: False,
+    ) -> None:
+        self._once, self._is_over = once, is_over
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"leakline-{name}", daemon=True)
@@ -43,9 +51,10 @@ class Worker:
             self._news.clear()
             try:
                 wait_seconds = self._once()
-            except Exception:
+            except Exception as error:
                 # A worker that ended would end alerts or ingest for all runs because of one; the log has the reason.
-                log.exception("%s: unexpected error", self._thread.name)
+                if not self._is_over(error):
+                    log.exception("%s: unexpected error", self._thread.name)
                 wait_seconds = BACK_OFF_SECONDS
             if wait_seconds > 0:
                 self._news.wait(wait_seconds)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sqlalchemy.exc import (
@@ -27,7 +28,7 @@ from .errors import Malformed, RequestRefused, TooBusy, Unavailable, database_mo
 from .fair_queue import FairQueue, Sender, Weight
 from .figures import WriterFigures
 from .limits import MAX_WAITING_BATCHES, MAX_WAITING_BYTES, MAX_WAITING_SNAPSHOTS
-from .store import full_disk
+from .store import full_disk, set_aside
 from .store.codec import CorruptChunk
 from .store.columns import Key
 from .store.engine import (
@@ -36,6 +37,7 @@ from .store.engine import (
     Engine,
     check_that_it_writes,
     is_out_of_space,
+    without_content,
     writing,
 )
 from .store.inbox import Inbox
@@ -109,7 +111,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Processes, and how many of their snapshots were sealed: told by the sealer's thread.
         self._sealed: deque[tuple[Key, int]] = deque()
-        self._worker = Worker("writer", self._once)
+        self._worker = Worker("writer", self._once, partial(set_aside.after, engine))
         self.figures = WriterFigures()
 
     def start(self) -> None:
@@ -209,6 +211,8 @@ class Writer:
             if len(group) > 1 and not isinstance(error, _OF_ALL):
                 return self._write_each(group)
             self.figures.failures += 1
+            if set_aside.after(self._engine, error):
+                return [_not_written() for _ in group], ()
             self._tell(error, len(group))
             return [_refusal(error) for _ in group], ()
         self.figures.commits += 1
@@ -222,12 +226,12 @@ class Writer:
             self.figures.refused = False
             full_disk.met(self._engine)
         elif _is_of_the_batch(error):
-            log.error("could not write %d batches: %s", count, error)
+            log.error("could not write %d batches: %s", count, without_content(error))
         elif not self.figures.refused:
             self.figures.refused = True
             log.error(
                 "could not write %d batches; this server is not ready until the database takes what is written: %s",
-                count, error,
+                count, without_content(error),
             )  # fmt: skip
 
     def _taken_again(self) -> None:

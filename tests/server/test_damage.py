@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, and_, select, update
+from sqlalchemy import Column, Table, Text, and_, insert, select, update
 from starlette.testclient import TestClient
 from tests.server.stored import LATER, engine_of, make_idle
 
-from leakline_server.store import blocks, compaction, sealing, summaries
+from leakline.analysis.results import Finding, Interval, Verdict, to_json
+from leakline_server.store import blocks, compaction, removal, sealing, summaries
+from leakline_server.store.alerts import list_alerts
 from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME, Key
+from leakline_server.store.deliveries import claim
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import batches, chunks, details, rollups, segments, series
+from leakline_server.store.findings import save
+from leakline_server.store.set_aside import PACKED, set_aside
+from leakline_server.store.tables import (
+    accepted_counts,
+    acknowledgements,
+    alerts,
+    attempts,
+    batches,
+    chunks,
+    damaged,
+    deliveries,
+    details,
+    incidents,
+    metadata,
+    processes,
+    rollups,
+    rule_states,
+    rules,
+    runs,
+    segments,
+    series,
+    sizes,
+    tries,
+    webhooks,
+)
+from leakline_server.workers.deliver import Deliverer
+from leakline_server.workers.examine import Examiner
 
 KEY = Key("r1", 1)
 READS = (
@@ -326,3 +358,242 @@ def test_a_damaged_rollup_is_read_from_what_lies_under_it(
         flip(engine, rollups, "pieces", rollups.c.series_id == column)
         assert read(api, short) == before
     assert damaged_chunks(api) == 2
+
+
+SECRET = "sk-very-secret"
+DAMAGES = {
+    "no text": "CAST(X'FF5B' || :secret AS TEXT)",
+    "half a text": "'[\"' || :secret",
+    "a blob": "CAST(:secret AS BLOB)",
+    "another shape": "'3'",
+    "no number": ":secret",
+}
+STORED = [
+    runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, rule_states, acknowledgements,
+    accepted_counts, rules, webhooks,
+]  # fmt: skip
+LISTS = (
+    "/api/v1/runs", "/", "/api/v1/projects", "/api/v1/incidents", "/incidents", "/alerts", "/api/v1/rules",
+    "/api/v1/webhooks", "/api/v1/webhooks/1/deliveries", "/settings", "/metrics",
+    "/api/v1/runs/r2", "/api/v1/runs/r2/verdict", "/runs/r2",
+    "/api/v1/compare?before=r1&after=r2", "/compare?a=r1&b=r2",
+)  # fmt: skip
+OF_RUN = (
+    "/api/v1/runs/r1", "/api/v1/runs/r1/verdict", "/api/v1/runs/r1/incidents", "/runs/r1",
+    "/api/v1/runs/r1/series?name=process.rss_bytes", "/api/v1/runs/r1/export.csv",
+    "/api/v1/runs/r1/export.json", "/runs/r1/report.md",
+)  # fmt: skip
+
+
+@pytest.fixture
+def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application's own workers, which would examine, and deliver."""
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
+    monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
+
+
+@pytest.fixture
+def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
+    """r1, of which a test damages something, and r2; each with an incident, an alert and what belongs to it."""
+    engine = engine_of(api)
+    for name in ("r1", "r2"):
+        run = make_run(id=name, instance=name)
+        run.create(api)
+        run.send(api, 0, 20)
+        growth = Interval(7.0, 6.0, 8.0)
+        found = Finding("f1", "confirmed", "objects", "train", 0.9, (), growth, None, 0.9)
+        verdict = Verdict(
+            name, "generation", 9, "confirmed", f"{name} leaks", growth, 0.9, (found,)
+        )
+        with writing(engine) as connection:
+            (change,) = save(connection, verdict, to_json(verdict), run.started)
+        with writing(engine) as connection:
+            rows = {
+                alerts: {"id": name, "incident_id": change.incident_id, "event": "incident.confirmed",
+                         "payload": '{"title": "leaks", "summary": "leaks", "when": {"generation": 3}}'},
+                webhooks: {"id": run.id[1:], "url": "http://127.0.0.1:9/", "format": "standard", "secret": "s",
+                           "source": "api", "created_at": run.started},
+                deliveries: {"id": run.id[1:], "alert_id": name, "webhook_id": run.id[1:], "state": "pending",
+                             "due_at": run.started},
+                tries: {"delivery_id": run.id[1:], "started_at": run.started, "seconds": 0.5},
+                sizes: {"bytes": 10, "measured_at": run.started, "revision": 1},
+                rules: {"id": run.id[1:], "name": "a", "series": "gauge.a", "measure": "value", "hold": 1, "grace": 0,
+                        "source": "api", "created_at": run.started},
+                rule_states: {"rule_id": run.id[1:], "firing": True, "generation": 3, "changed_at": run.started},
+            }  # fmt: skip
+            for table, values in rows.items():
+                own = {"run_id": name, "created_at": run.started}
+                known = {key: value for key, value in own.items() if key in table.c}
+                connection.execute(insert(table).values(**known | values))
+            accepted = {
+                "project": "erl",
+                "type": "Env",
+                "low": 1,
+                "high": 2,
+                "run": name,
+                "created_at": run.started,
+            }
+            connection.execute(insert(accepted_counts).values(**accepted))
+            said = {
+                "project": "erl",
+                "fingerprint": "f1",
+                "kind": "acknowledged",
+                "reason": "",
+                "status": "confirmed",
+            }
+            said |= {"priority": "minor", "created_at": run.started}
+            connection.execute(insert(acknowledgements).values(**said))
+        ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})
+        assert ended.status_code == 200
+    return engine
+
+
+def change(engine: Engine, statement: str, **values: Any) -> None:
+    """Past all that the server knows, and past foreign keys."""
+    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
+        database.execute(statement, values)
+        database.commit()
+
+
+def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
+    """Damage each column of the row of r1 in turn, and put all rows back."""
+    file = engine.url.database or ""
+    small = [each.name for each in metadata.sorted_tables if each not in PACKED]
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        (row_id,) = database.execute(f"SELECT min(rowid) FROM {table.name}").fetchone()
+        database.execute("VACUUM INTO ?", (f"{file}.kept",))
+    for column in table.c:
+        is_number_of_row = column.name == "id" and not isinstance(column.type, Text)
+        if is_number_of_row or column is runs.c.id:
+            continue
+        for way in ways_of(column):
+            set_to = (
+                f"UPDATE {table.name} SET {column.name} = {DAMAGES[way]} WHERE rowid = {row_id}"
+            )
+            with contextlib.closing(sqlite3.connect(file)) as database:
+                database.execute(set_to, {"secret": SECRET} if ":secret" in set_to else {})
+                database.commit()
+            yield column.name, way
+            with contextlib.closing(sqlite3.connect(file)) as database:
+                database.execute("ATTACH ? AS kept", (f"{file}.kept",))
+                for name in small:
+                    columns = ", ".join(f'"{each.name}"' for each in metadata.tables[name].c)
+                    database.execute(f"DELETE FROM {name}")
+                    database.execute(
+                        f"INSERT INTO {name} (rowid, {columns}) SELECT rowid, {columns} FROM kept.{name}"
+                        if "id" not in metadata.tables[name].primary_key.columns
+                        or isinstance(metadata.tables[name].c.id.type, Text)
+                        or len(metadata.tables[name].primary_key.columns) > 1
+                        else f"INSERT INTO {name} SELECT * FROM kept.{name}"
+                    )
+                database.commit()
+
+
+def ways_of(column: Column[Any]) -> Iterable[str]:
+    """Those that can be told: in a text that anybody may write, only what is no text."""
+    if not isinstance(column.type, Text):
+        return ("no number",)
+    default = "" if column.server_default is None else str(column.server_default.arg)
+    if default in ("{}", "[]") or column.name in ("verdict", "finding", "payload"):
+        return ("no text", "half a text", "a blob", "another shape")
+    return ("no text", "a blob")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("table", STORED, ids=str)
+def test_a_damaged_row_takes_nothing_from_others(
+    two_runs: Engine, api: TestClient, caplog: pytest.LogCaptureFixture, table: Table
+) -> None:
+    caplog.set_level(logging.INFO, "leakline")
+    asking = TestClient(api.app, "http://127.0.0.1", raise_server_exceptions=False)
+    of_other = ("/api/v1/runs/r2/verdict", "/api/v1/runs/r2/export.csv")
+    before = [asking.get(path).text for path in of_other]
+    wrong: list[Any] = []
+    for column, way in each_damage(two_runs, table):
+        for path in (*LISTS, *OF_RUN):
+            answer = asking.get(path)
+            if answer.status_code != 200 or any(SECRET in each.text for each in answer.history):
+                wrong.append((column, way, path, answer.status_code))
+        # What failed nowhere is found at the next start.
+        set_aside(two_runs)
+        assert [asking.get(path).text for path in of_other] == before
+        copies = select(damaged.c.value).where(
+            damaged.c.table_name == table.name, damaged.c.column_name == column
+        )
+        with two_runs.connect() as connection:
+            if len(connection.scalars(copies).all()) != 1:
+                wrong.append((column, way, "was not set aside"))
+        assert SECRET not in caplog.text
+        assert "Traceback" not in caplog.text
+    assert wrong == []
+    assert damaged_chunks(api) == caplog.text.count("stored data of") > 0
+    assert api.delete("/api/v1/runs/r1").status_code in (200, 202, 204)
+    assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
+    two_runs: Engine, api: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = {path: api.get(path).text for path in ("/api/v1/runs/r2", "/api/v1/runs/r2/verdict")}
+    exported = api.get("/api/v1/runs/r1/export.csv").text
+    for column in runs.c:
+        if column.name != "id":
+            change(
+                two_runs,
+                f"UPDATE runs SET {column.name} = {DAMAGES['a blob']} WHERE id = 'r1'",
+                secret=SECRET,
+            )
+    change(two_runs, "UPDATE attempts SET environment = '{' WHERE run_id = 'r1'")
+    change(two_runs, "UPDATE processes SET lost = '{', role = X'FF' WHERE run_id = 'r1'")
+    change(two_runs, "UPDATE incidents SET finding = '{' WHERE run_id = 'r1'")
+    change(two_runs, "UPDATE alerts SET payload = '{' WHERE run_id = 'r1'")
+    change(two_runs, "UPDATE details SET body = X'00' WHERE run_id = 'r1'")
+
+    listed = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
+    assert listed.keys() == {"r1", "r2"}
+    assert listed["r1"].startswith("Stored data of this run is damaged (")
+    assert "verdict" in listed["r1"]
+    (incident,) = api.get("/api/v1/runs/r1/incidents").json()["items"]
+    assert incident["summary"] == "Stored data of this incident is damaged (finding)."
+    # Its project cannot be read, so it is one by itself.
+    groups = api.get("/api/v1/incidents").json()["items"]
+    assert [run["run"] for group in groups for run in group["runs"]] in (["r1", "r2"], ["r2", "r1"])
+    (alert,) = list_alerts(two_runs, "r1", 9)
+    assert alert["payload"]["title"] == "Stored data of this alert is damaged"
+    page = api.get("/runs/r1")
+    assert page.status_code == 200
+    assert "Stored data of this run is damaged" in page.text
+    # Snapshots are whole.
+    assert api.get("/api/v1/runs/r1/export.csv").text == exported
+    assert api.get("/api/v1/runs/r1/export.json").status_code == 200
+    for path, text_of in whole.items():
+        assert api.get(path).text == text_of
+
+    # Of the deliveries of the webhook the damaged one fails, and the next goes out.
+    change(two_runs, "UPDATE deliveries SET webhook_id = 1")
+    claimed = claim(two_runs, 1, LATER, 60.0)
+    assert claimed is not None and claimed.alert_id == "r2"
+    failed = api.get("/api/v1/webhooks/1/deliveries").json()["items"][-1]
+    assert (failed["state"], failed["last_error"]) == (
+        "failed",
+        "Stored data of this alert is damaged",
+    )
+
+    for name in (
+        "its verdict",
+        "its tags",
+        "environment of row 1 of attempts",
+        "lost of row 1 of processes",
+        "payload of row 1 of alerts",
+    ):
+        assert f"stored data of run r1 is damaged: {name} cannot be read" in caplog.text
+    assert SECRET not in caplog.text
+    assert damaged_chunks(api) >= 10
+
+    assert api.delete("/api/v1/runs/r1").status_code in (200, 202, 204)
+    assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
+    while removal.sweep(two_runs, LATER):
+        continue
+    assert api.get("/api/v1/runs/r1").status_code == 404

@@ -634,7 +634,9 @@ CLOSED = {"MAX_PIPELINED", "MAX_UNREAD_BYTES", "UNREAD_SECONDS", "ANSWER_SECONDS
 
 
 # Rows of which the oldest go: `test_rows_are_bounded.py`.
-KEPT = {"MAX_SESSIONS", "MAX_SESSIONS_OF_ONE", "MAX_PAST", "MAX_RUN_INCIDENTS", "MAX_RUN_ALERTS"}
+KEPT = {
+    "MAX_SESSIONS", "MAX_SESSIONS_OF_ONE", "MAX_PAST", "MAX_RUN_INCIDENTS", "MAX_RUN_ALERTS", "MAX_DAMAGED",
+}  # fmt: skip
 
 
 # A thousand processes each, which is most of the time of this file: on Postgres `make test-fuzz` has them.

@@ -53,6 +53,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "intake": ("PROJECTS_PER_DAY",),
     "tokens": ("MAX_TOKENS", "MAX_PAST"),
     "sessions": ("MAX_SESSIONS", "MAX_SESSIONS_OF_ONE"),
+    "damaged": ("MAX_DAMAGED",),
     # The keys are ours, and `test_the_keys_of_settings_are_few` counts them.
     "settings": (),
 }

@@ -10,11 +10,13 @@ from sqlalchemy import Connection, Engine, select, update
 
 from .engine import writing
 from .runs import BadCursor, iso, iso_or_none
+from .superseding import SUPERSEDED
 from .tables import alerts, deliveries, runs, tries, webhooks
 
 # Of each delivery the newest tries; an urgent one may have been tried for a day.
 MAX_TRIES_SHOWN: Final = 20
 _WAITING: Final = ("pending", "claimed")
+STATES: Final = (*_WAITING, "delivered", "failed", "expired", SUPERSEDED)
 _MAX_DIGITS: Final = 19  # of what both databases hold
 
 

@@ -50,6 +50,8 @@ _write_locks: WeakKeyDictionary[Engine, tuple[threading.RLock, threading.RLock]]
 
 # SQLITE_FULL, and what a file says that must not grow: IOERR_WRITE (over a quota), IOERR_FSYNC, IOERR_SHMSIZE.
 _SQLITE_FULL: Final = frozenset({13, 778, 1034, 4874})
+# SQLITE_CORRUPT and SQLITE_NOTADB.
+_SQLITE_DAMAGED: Final = (11, 26)
 _POSTGRES_FULL: Final = "53100"
 
 __all__ = [
@@ -60,12 +62,15 @@ __all__ = [
     "Many",
     "check_that_it_writes",
     "check_url",
+    "is_damaged",
     "is_out_of_space",
+    "is_undecodable",
     "make_folder",
     "may_answer_soon",
     "open_engine",
     "ping",
     "pinging",
+    "without_content",
     "writing",
 ]
 
@@ -173,6 +178,29 @@ def is_out_of_space(error: BaseException) -> bool:
         getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
         or getattr(reason, "sqlstate", None) == _POSTGRES_FULL
     )
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Return True if SQLite cannot read a part of its file."""
+    code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) or 0
+    return code & 0xFF in _SQLITE_DAMAGED
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """Return True if the driver came upon a text that is not UTF-8, which it quotes."""
+    return str(getattr(error, "orig", error)).startswith("Could not decode to UTF-8")
+
+
+def without_content(error: BaseException) -> str:
+    """An error for logs; of one of the database never what is stored, which drivers quote."""
+    if not isinstance(error, SQLAlchemyError) or isinstance(error, DatabaseMoved):
+        return str(error)
+    reason = getattr(error, "orig", None) or error
+    state = getattr(reason, "sqlstate", None)
+    name = type(reason).__name__ if state is None else f"{type(reason).__name__} ({state})"
+    # SQLite itself names tables and columns at most. A Postgres that was not reached has nothing to quote.
+    is_safe = hasattr(reason, "sqlite_errorcode") or (state is None and may_answer_soon(error))
+    return f"{name}: {reason}" if is_safe else name
 
 
 def ping(engine: Engine) -> None:

@@ -16,6 +16,7 @@ from leakline.analysis.summary import nothing_yet
 from leakline.kills import said_at_end
 
 from ..limits import MAX_RUN_INCIDENTS
+from . import damage
 from .acknowledgements import go_with
 from .newest import keep_newest
 from .run_order import sorted_by
@@ -100,12 +101,14 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
                 runs.c.id == run_id
             )
         ).first()
-    if row is None:
-        return None
+        if row is None:
+            return None
+        parts = damage.parts_of(connection, [run_id]).get(run_id, ())
     found: dict[str, Any] = (
         first_verdict(run_id, row.unit) if row.verdict is None else msgspec.json.decode(row.verdict)
     )
-    return {**found, "summary": said_at_end(found, row.state, row.reason)}
+    said = said_at_end(found, row.state, row.reason)
+    return {**found, "summary": damage.sentence(parts, row.verdict, said)}
 
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:

@@ -126,7 +126,11 @@ def _stored(connection: Connection, *, hold: bool = False) -> _Stored | None:
     """``hold``: nobody else changes it before the end of this transaction."""
     query = select(settings.c.value).where(settings.c.key == _KEY)
     found = connection.scalar(query.with_for_update() if hold else query)
-    return None if found is None else msgspec.json.decode(found, type=_Stored)
+    try:
+        return None if found is None else msgspec.json.decode(found, type=_Stored)
+    except msgspec.MsgspecError:
+        # A damaged one opens to nobody, and does not open to everybody.
+        return _Stored("", "command")
 
 
 def _hash_of(found: _Stored | None) -> str | None:

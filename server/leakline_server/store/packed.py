@@ -116,8 +116,9 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
     try:
         data = decompress(body)
         return Body(_of_json(data, numbered()) if data[:1] == _JSON else _decode(data))
-    except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise CorruptChunk(f"a stored batch is damaged: {error}") from error
+    except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError):
+        # What it was says what is stored.
+        raise CorruptChunk("a stored batch is damaged") from None
 
 
 def _form(columns: BatchColumns, numbered: Mapping[str, int]) -> _Form:

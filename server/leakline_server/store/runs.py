@@ -17,7 +17,7 @@ from leakline.analysis.results import SEVERITY, OomForecast, to_json
 from leakline.kills import said_at_end
 
 from ..limits import MAX_ATTEMPTS_TOLD, MAX_NOTES, MAX_NOTES_BYTES, MAX_PAGE
-from . import accepted_counts, clocks, ends, told_processes
+from . import accepted_counts, clocks, damage, ends, told_processes
 from .columns import reading
 from .deleting import IS_DELETED
 from .details import load_events
@@ -148,7 +148,8 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
         # Rows are long: only those of the page are read.
         ids = [place.run_id for place in found[:limit]]
         rows = connection.execute(select(*_LISTED).where(runs.c.id.in_(ids))).all()
-    by_id = {row.id: summary(row) for row in rows}
+        parts = damage.parts_of(connection, ids)
+    by_id = {row.id: summary(row, parts.get(row.id, ())) for row in rows}
     return {
         # One may have been removed between the two questions.
         "items": [by_id[run_id] for run_id in ids if run_id in by_id],
@@ -192,7 +193,7 @@ def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
     """The RunSummary of one run."""
     with engine.connect() as connection:
         row = row_of(connection, run_id)
-    return None if row is None else summary(row)
+        return None if row is None else summary(row, _damaged(connection, run_id))
 
 
 def project_of(engine: Engine, run_id: str) -> str | None:
@@ -213,7 +214,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
         ).all()
         left_out, told = _attempts(connection, run_id)
         of_run = told_processes.of_run(connection, run_id, row.verdict)
-        return summary(row) | {
+        return summary(row, _damaged(connection, run_id)) | {
             "config": msgspec.json.decode(row.config),
             "environment": msgspec.json.decode(row.environment),
             "phases": msgspec.json.decode(row.phases),
@@ -240,7 +241,9 @@ def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
     alive = (runs.c.state == "running", ~IS_DELETED)
     newest = select(*_LISTED).where(*alive).order_by(runs.c.last_seen_at.desc()).limit(limit)
     with reading(engine) as connection:
-        found = [summary(row) for row in connection.execute(newest)]
+        rows = connection.execute(newest).all()
+        parts = damage.parts_of(connection, [row.id for row in rows])
+        found = [summary(row, parts.get(row.id, ())) for row in rows]
         count = len(found)
         if count == limit:
             count = connection.scalar(select(func.count()).select_from(runs).where(*alive)) or 0
@@ -275,8 +278,8 @@ _LISTED: Final = tuple(
 )  # fmt: skip
 
 
-def summary(row: Row[Any]) -> dict[str, Any]:
-    """The RunSummary of a row of runs, plain JSON."""
+def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
+    """The RunSummary of a row of runs, plain JSON. ``damaged``: what was set aside of it."""
     verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
     return {
         "id": row.id,
@@ -291,7 +294,7 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "attempt": row.attempt,
         "status": row.status,
         "priority": _priority(verdict.findings),
-        "summary": _sentence(row, verdict),
+        "summary": damage.sentence(damaged, row.verdict, _sentence(row, verdict)),
         "generations": _generations(row, verdict),
         "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
         "oom": msgspec.json.decode(verdict.oom),
@@ -304,6 +307,10 @@ def summary(row: Row[Any]) -> dict[str, Any]:
         "revision": row.revision,
         "url": f"/runs/{row.id}",
     }
+
+
+def _damaged(connection: Connection, run_id: str) -> Sequence[str]:
+    return damage.parts_of(connection, [run_id]).get(run_id, ())
 
 
 def _sentence(row: Row[Any], verdict: _Said) -> str:

@@ -34,7 +34,7 @@ from .assembling import chunks_of
 from .chunk_rows import chunk_row, size
 from .codec import CorruptChunk
 from .columns import Key, mine, reading, series_ids
-from .engine import DATABASE_ERRORS, Many, writing
+from .engine import DATABASE_ERRORS, Many, without_content, writing
 from .packed import Body, unpack
 from .runs import STATES
 from .tables import batches, chunks, runs, segments
@@ -129,7 +129,11 @@ def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
         except DATABASE_ERRORS as error:
             # The segment is there all the same, and the next one rolls up both.
             if not full_disk.is_told(engine, error):
-                log.error("could not sum up the segments of run %s: %s", key.run_id, error)
+                log.error(
+                    "could not sum up the segments of run %s: %s",
+                    key.run_id,
+                    without_content(error),
+                )
     return Sealed(plan.segment["count"], plan.more)
 
 

@@ -16,6 +16,7 @@
     tokens ── sessions                what programs show to be let in; people who are signed in
     removals                          runs that are gone, until their last row is
     intake                            what a project has taken in on a day
+    damaged                           values that could not be read, as they were found (set_aside.py)
 
 Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
 table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
@@ -537,4 +538,20 @@ settings = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+damaged = Table(
+    "damaged",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("found_at", Double, nullable=False),
+    # Null where the value is of no run, or of one that is gone.
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE")),
+    Column("table_name", Text, nullable=False),
+    # SQLite's own number of the row.
+    Column("row_number", BigInteger, nullable=False),
+    Column("column_name", Text, nullable=False),
+    # As it was found; numbers as text.
+    Column("value", LargeBinary),
+    Index("ix_damaged_run_id", "run_id"),
 )

@@ -29,8 +29,8 @@ from ..credentials import (
     digest_of,
 )
 from ..errors import Unauthorized, Unavailable
-from ..store import full_disk, logins, tokens
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store import full_disk, logins, set_aside, tokens
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.tokens import Token
 from .failures import Failures
 from .turnstile import Turnstile
@@ -184,7 +184,8 @@ class Callers:
             else:
                 found = _by_session(logins.find(self._engine, shown.digest), now)
         except DATABASE_ERRORS as error:
-            log.error("database: %s", error)
+            if not set_aside.after(self._engine, error):
+                log.error("database: %s", without_content(error))
             raise Unavailable(
                 "database_unavailable",
                 "the database does not answer; try again later",
@@ -227,7 +228,7 @@ class Callers:
         with self._lock:
             told, self._notes_no_use = self._notes_no_use, True
         if not told:
-            log.warning("when tokens were used last is not written: %s", error)
+            log.warning("when tokens were used last is not written: %s", without_content(error))
 
     def _tell_use_again(self) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreF
 
 from ..store import history
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from .annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
@@ -141,7 +141,9 @@ class Derivations:
             try:
                 self._derive(run_id)
             except (history.NoSuchRun, *DATABASE_ERRORS, CorruptChunk) as error:
-                log.info("could not derive anew what run %s shows: %s", run_id, error)
+                log.info(
+                    "could not derive anew what run %s shows: %s", run_id, without_content(error)
+                )
             finally:
                 with self._lock:
                     self._renewing.discard(run_id)

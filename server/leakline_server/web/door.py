@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config import Config
 from ..errors import Forbidden, NotFound, RequestRefused, Unauthorized, Unavailable, run_not_found
-from ..store import runs
+from ..store import runs, set_aside
 from ..store.engine import DATABASE_ERRORS, Engine
 from ..texts import without_control
 from .callers import ANYBODY, REMEMBERED_SECONDS, Caller, Callers, calling
@@ -116,6 +116,7 @@ class Door:
         try:
             return runs.project_of(self._engine, run_id)
         except DATABASE_ERRORS as error:
+            set_aside.after(self._engine, error)
             raise Unavailable(
                 "database_unavailable",
                 "the database does not answer; try again later",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -20,13 +22,15 @@ from ..errors import (
     RequestRefused,
     Unauthorized,
     Unavailable,
+    damaged_data_set_aside,
+    database_damaged,
     database_moved,
     disk_full,
     shorten,
 )
-from ..store import full_disk
+from ..store import full_disk, set_aside
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS, DatabaseMoved
+from ..store.engine import DATABASE_ERRORS, DatabaseMoved, is_damaged, without_content
 
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
@@ -83,9 +87,13 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         engine = request.app.state.services.engine
         if full_disk.is_told(engine, error, full_disk.SENT_AGAIN_SECONDS):
             return await refused(request, disk_full())
-        log.error("database: %s", error)
+        if await run_in_threadpool(set_aside.after, engine, error):
+            return await ask_again(request)
+        log.error("database: %s", without_content(error))
         if isinstance(error, DatabaseMoved):
             return await refused(request, database_moved())
+        if is_damaged(error):
+            return await refused(request, database_damaged())
         down = Unavailable(
             "database_unavailable",
             "the database does not answer; try again later",
@@ -93,10 +101,26 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         )
         return await refused(request, down)
 
+    async def ask_again(request: Request) -> Response:
+        """What was damaged is not there any more: browsers and clients read again by themselves."""
+        if request.method not in ("GET", "HEAD"):
+            return await refused(request, damaged_data_set_aside())
+        # With one slash, so that it is an address of this server.
+        query = request.scope.get("query_string", b"").decode("latin-1")
+        same = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{query}" if query else "")
+        return Response(status_code=307, headers={"Location": same})
+
     async def corrupt(request: Request, error: Exception) -> Response:
+        if await run_in_threadpool(set_aside.after, request.app.state.services.engine, error):
+            return await ask_again(request)
         log.error("stored data: %s", error)
-        message = f"stored data of this run is damaged ({error}); restore it from a backup"
+        message = f"stored data is damaged ({error}); delete the run, or restore a backup"
         return answer(request, 500, "stored_data_damaged", message)
+
+    async def perhaps_damaged(request: Request, error: Exception) -> Response:
+        if await run_in_threadpool(set_aside.after, request.app.state.services.engine, error):
+            return await ask_again(request)
+        raise error
 
     async def gone(request: Request, error: Exception) -> Response:
         # Nobody is there any more to read it; a bug, with its traceback in the log, it is not.
@@ -112,6 +136,8 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(CorruptChunk, corrupt)
+    for sign in set_aside.SIGNS:
+        app.add_exception_handler(sign, perhaps_damaged)
     for kind in DATABASE_ERRORS:
         app.add_exception_handler(kind, database)
 

@@ -92,7 +92,7 @@ class _Figures:
             yield CounterMetricFamily(f"leakline_{name}", text, value)
         yield GaugeMetricFamily(
             "leakline_chunks_damaged",
-            "Stored chunks and batches come upon that cannot be read.",
+            "Stored chunks, batches and rows come upon that cannot be read.",
             damage.count(self._services.engine),
         )
         yield GaugeMetricFamily(

@@ -26,9 +26,16 @@ from typing import IO, Any, Final, Literal
 from leakline import __version__
 from leakline.analysis.priority import DEFAULTS, Priorities
 
-from ..store import damage
+from ..store import damage, set_aside
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS, Engine, is_out_of_space, open_engine
+from ..store.engine import (
+    DATABASE_ERRORS,
+    Engine,
+    is_out_of_space,
+    is_undecodable,
+    open_engine,
+    without_content,
+)
 from ..store.history import NoSuchRun
 from .looking import CannotLook, Closed, Look, Looked, Looking, NoRoom
 
@@ -64,7 +71,7 @@ class _Answer:
     the process has used so far. ``damaged``: what was come upon for the first time.
     """
 
-    kind: Literal["looked", "gone", "full", "failed", "bug"]
+    kind: Literal["looked", "gone", "full", "failed", "damaged", "bug"]
     looked: Looked | None = None
     text: str = ""
     cpu_seconds: float = 0.0
@@ -189,6 +196,8 @@ def _looked(answer: _Answer, run_id: str) -> Looked:
         raise NoRoom(answer.text)
     if answer.kind == "failed":
         raise CannotLook(answer.text)
+    if answer.kind == "damaged":
+        raise CorruptChunk(answer.text)
     raise RuntimeError(f"in the process of the analysis:\n{answer.text}")
 
 
@@ -256,7 +265,12 @@ def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
         return _Answer("looked", looking(run_id))
     except NoSuchRun:
         return _Answer("gone")
-    except (*DATABASE_ERRORS, CorruptChunk) as error:
-        return _Answer("full" if is_out_of_space(error) else "failed", text=str(error))
-    except Exception:  # noqa: BLE001 - raised again by whoever asked
-        return _Answer("bug", text=traceback.format_exc())
+    except CorruptChunk as error:
+        return _Answer("damaged", text=str(error))
+    except DATABASE_ERRORS as error:
+        if is_undecodable(error):
+            return _Answer("damaged", text=without_content(error))
+        return _Answer("full" if is_out_of_space(error) else "failed", text=without_content(error))
+    except Exception as error:  # noqa: BLE001 - raised again by whoever asked
+        kind: Any = "damaged" if isinstance(error, set_aside.SIGNS) else "bug"
+        return _Answer(kind, text=traceback.format_exc())

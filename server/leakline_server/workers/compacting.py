@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import CompactorFigures
-from ..store import compaction, full_disk
+from ..store import compaction, full_disk, set_aside
 from ..store.columns import Key
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 
 LOOK_SECONDS: Final = 30.0
 # Of one core, while there is something to do.
@@ -38,8 +38,12 @@ class Compactor:
             try:
                 self._look()
             except DATABASE_ERRORS as error:
-                if not full_disk.is_told(self._engine, error):
-                    log.error("could not look for stored snapshots to compact: %s", error)
+                if not full_disk.is_told(self._engine, error) and not set_aside.after(
+                    self._engine, error
+                ):
+                    log.error(
+                        "could not look for stored snapshots to compact: %s", without_content(error)
+                    )
         return self._next() if self._due else LOOK_SECONDS
 
     def _look(self) -> None:
@@ -57,10 +61,12 @@ class Compactor:
             # Whatever it is, it is this process's: the next is tried.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
             foreseen = isinstance(error, DATABASE_ERRORS)
-            if not full_disk.is_told(self._engine, error):
+            if not full_disk.is_told(self._engine, error) and not set_aside.after(
+                self._engine, error
+            ):
                 log.error(
-                    "could not compact stored snapshots of run %s, which is tried again later: %r",
-                    key.run_id, error, exc_info=not foreseen,
+                    "could not compact stored snapshots of run %s, which is tried again later: %s",
+                    key.run_id, without_content(error), exc_info=not foreseen,
                 )  # fmt: skip
             if foreseen:
                 # The database may be away, for all of them.

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ..alerts import by_apprise
@@ -36,9 +37,9 @@ from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
 from ..alerts.schedule import next_wait
 from ..alerts.signing import make_secret
 from ..config import Config
-from ..store import deliveries, full_disk, webhooks
+from ..store import deliveries, full_disk, set_aside, webhooks
 from ..store.deliveries import Claimed, Try
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..worker import Worker
 
 # Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
@@ -71,7 +72,7 @@ class Deliverer:
         self._stopping = threading.Event()
         self._sending: set[int] = set()
         self._lock = threading.Lock()
-        self._worker = Worker("deliver", self._dispatch)
+        self._worker = Worker("deliver", self._dispatch, partial(set_aside.after, engine))
         self._told_of_address = False
 
     def start(self) -> None:
@@ -155,14 +156,17 @@ class Deliverer:
         try:
             times = deliveries.due_times(self._engine)
         except DATABASE_ERRORS as error:
-            if not full_disk.is_told(self._engine, error):
-                log.warning("webhooks wait for the database: %s", error)
+            self._tell(error)
             return POLL_SECONDS
         for webhook, due_at in times.items():
             if due_at <= now:
                 self._send_in_background(webhook)
         later = [at - now for at in times.values() if at > now]
         return min([POLL_SECONDS, *later])
+
+    def _tell(self, error: Exception) -> None:
+        if not full_disk.is_told(self._engine, error) and not set_aside.after(self._engine, error):
+            log.warning("webhooks wait for the database: %s", without_content(error))
 
     def _send_in_background(self, webhook: int) -> None:
         with self._lock:
@@ -184,9 +188,12 @@ class Deliverer:
             while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
                 pass
             done = True
-        except DATABASE_ERRORS as error:
-            if not full_disk.is_told(self._engine, error):
-                log.warning("webhooks wait for the database: %s", error)
+        except Exception as error:
+            # A damaged alert has failed with it, and the next one goes out.
+            if isinstance(error, DATABASE_ERRORS):
+                self._tell(error)
+            elif not set_aside.after(self._engine, error):
+                raise
         finally:
             with self._lock:
                 self._sending.discard(webhook)

@@ -22,9 +22,9 @@ from leakline.analysis.results import Verdict
 
 from ..alerts.rule_alerts import SaidMeanwhile
 from ..figures import ExaminerFigures
-from ..store import alerts, ends, examining, findings, full_disk, runs
+from ..store import alerts, ends, examining, findings, full_disk, runs, set_aside
 from ..store.codec import CorruptChunk
-from ..store.engine import DATABASE_ERRORS, Engine, writing
+from ..store.engine import DATABASE_ERRORS, Engine, without_content, writing
 from ..store.history import NoSuchRun
 from ..store.watching import has_other_servers
 from . import telling
@@ -145,7 +145,7 @@ class Examiner:
             self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, FAILED_SECONDS)
         except CorruptChunk as error:
-            log.error("could not examine run %s: %s", run_id, error)
+            self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
         except DATABASE_ERRORS as error:
             self._tell(f"could not examine run {run_id}", error)
@@ -153,6 +153,10 @@ class Examiner:
             # The disk may be full, or the database away, for all of them.
             self._rest_until = self._clock() + FAILED_SECONDS
             return FAILED_SECONDS
+        except Exception as error:
+            if not set_aside.after(self._engine, error):
+                raise
+            self._try_again_soon(run_id, FAILED_SECONDS)
         if not looked:
             return 0.0
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
@@ -175,8 +179,10 @@ class Examiner:
     def _tell(self, what: str, error: Exception) -> None:
         if isinstance(error, NoRoom):
             full_disk.met(self._engine, full_disk.AGAIN_SECONDS)
-        elif not full_disk.is_told(self._engine, error):
-            log.error("%s: %s", what, error)
+        elif not full_disk.is_told(self._engine, error) and not set_aside.after(
+            self._engine, error
+        ):
+            log.error("%s: %s", what, without_content(error))
 
     def _try_again_soon(self, run_id: str, seconds: float) -> None:
         with self._lock:

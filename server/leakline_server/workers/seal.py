@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..figures import SealerFigures
-from ..store import full_disk, sealing
+from ..store import full_disk, sealing, set_aside
 from ..store.codec import CorruptChunk
 from ..store.columns import Key
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 
 LOOK_SECONDS: Final = 30.0
 # What could not be sealed is tried again after so long, and holds up nothing else until then.
@@ -69,10 +69,13 @@ class Sealer:
         except Exception as error:
             # Whatever it is, it is this process's: the others are sealed.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            if not full_disk.is_told(self._engine, error):
+            if not full_disk.is_told(self._engine, error) and not set_aside.after(
+                self._engine, error
+            ):
                 log.error(
-                    "could not seal batches of run %s, which is tried again later: %r",
-                    key.run_id, error, exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
+                    "could not seal batches of run %s, which is tried again later: %s",
+                    key.run_id, without_content(error),
+                    exc_info=not isinstance(error, (*DATABASE_ERRORS, CorruptChunk)),
                 )  # fmt: skip
         if count or not self._due[key]:
             # That nothing is left says nothing new to who has just been told of a segment.
@@ -99,7 +102,9 @@ class Sealer:
         try:
             self._add(sealing.due(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
-            if not full_disk.is_told(self._engine, error):
-                log.error("could not look for batches to seal: %s", error)
+            if not full_disk.is_told(self._engine, error) and not set_aside.after(
+                self._engine, error
+            ):
+                log.error("could not look for batches to seal: %s", without_content(error))
             return
         self._looked = True

@@ -13,7 +13,8 @@ from typing import Final
 
 from ..live import Live
 from ..requests import Requests
-from ..store.engine import DATABASE_ERRORS, Engine
+from ..store import set_aside
+from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.watching import has_other_servers, revisions
 
 # How long a page may be behind what another server took in, and a process behind what was asked there.
@@ -49,8 +50,10 @@ class Watcher:
         try:
             self._look()
         except DATABASE_ERRORS as error:
-            if not self._failed:
-                log.warning("what other servers do waits for the database: %s", error)
+            if not set_aside.after(self._engine, error) and not self._failed:
+                log.warning(
+                    "what other servers do waits for the database: %s", without_content(error)
+                )
             self._failed = True
             return BACK_OFF_SECONDS
         self._failed = False

@@ -1,0 +1,169 @@
+"""Damaged values are set aside when a server starts and when reading fails, and nothing that is whole is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from starlette.testclient import TestClient
+from tests.server.stored import engine_of
+
+from leakline_server.app import create_app
+from leakline_server.config import Config
+from leakline_server.credentials import hash_password
+from leakline_server.store import logins, set_aside
+from leakline_server.store.engine import Engine
+from leakline_server.store.tables import damaged, runs, settings, tokens
+from leakline_server.workers.examine import Examiner, Wakes
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
+
+
+@pytest.fixture
+def engine(api: TestClient, make_run: Any) -> Engine:
+    for name in ("r1", "r2"):
+        run = make_run(id=name, instance=name)
+        run.create(api)
+        run.send(api, 0, 60)
+    return engine_of(api)
+
+
+def change(engine: Engine, statement: str) -> None:
+    """Past all that the server knows."""
+    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
+        database.execute(statement)
+        database.commit()
+
+
+def copies(engine: Engine) -> list[tuple[str | None, str, str, bytes | None]]:
+    d = damaged.c
+    with engine.connect() as connection:
+        found = connection.execute(select(d.run_id, d.table_name, d.column_name, d.value))
+        return [tuple(row) for row in found]
+
+
+def test_nothing_of_a_whole_database_is_set_aside(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert set_aside.set_aside(engine) == 0
+    assert (copies(engine), caplog.text) == ([], "")
+
+
+def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
+    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    assert set_aside.set_aside(engine) == 1
+    assert copies(engine) == [("r1", "runs", "reason", b"\xff[sk-secret")]
+    assert set_aside.set_aside(engine) == 0
+
+
+def test_who_reads_is_sent_to_the_same_address(api: TestClient, engine: Engine) -> None:
+    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    path = "/api/v1/runs?limit=5&q=before%2Dfix"
+    answer = api.get(path, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, path)
+    assert api.get(path, follow_redirects=False).status_code == 200
+
+
+def test_who_writes_is_asked_to_send_it_again(api: TestClient, engine: Engine) -> None:
+    change(engine, "UPDATE runs SET notes = '[' WHERE id = 'r1'")
+    body = {"notes": [{"text": "seen"}]}
+    refused = api.patch("/api/v1/runs/r1", json=body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["code"] == "damaged_data_set_aside"
+    assert api.patch("/api/v1/runs/r1", json=body).status_code == 200
+
+
+def test_a_batch_of_a_damaged_run_is_sent_again(
+    api: TestClient, engine: Engine, make_run: Any
+) -> None:
+    change(engine, f"UPDATE runs SET phases = {NOT_UTF8} WHERE id = 'r1'")
+    other = make_run(id="r1", instance="another")
+    sent = [
+        api.post("/api/v1/runs/r1/batches", json=other.wire(0, 3)).status_code for _ in range(2)
+    ]
+    assert sent in ([503, 200], [200, 200])
+
+
+def test_an_error_without_damage_is_looked_into_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Engine] = []
+    monkeypatch.setattr(set_aside, "set_aside", lambda engine: bool(looked.append(engine)))
+    assert [set_aside.after(engine, TypeError()) for _ in range(3)] == [False] * 3
+    assert looked == [engine]
+    assert not set_aside.after(engine, KeyboardInterrupt())
+
+
+def test_what_was_damaged_is_known_after_a_restart_and_goes_with_the_run(
+    api: TestClient, engine: Engine, database_url: str
+) -> None:
+    change(engine, "UPDATE runs SET tags = '{' WHERE id = 'r1'")
+    create_app(Config(database_url=database_url)).state.services.engine.dispose()
+    said = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
+    start = "Stored data of this run is damaged (tags): delete it, or restore a backup."
+    assert (said["r1"].startswith(start), "damaged" in said["r2"]) == (True, False)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM runs WHERE id = 'r1'")
+    assert copies(engine) == []
+
+
+def test_a_row_whose_key_is_damaged_is_kept_as_a_whole(
+    api: TestClient, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(engine, f"UPDATE runs SET id = {NOT_UTF8} WHERE id = 'r1'")
+    caplog.set_level(logging.ERROR, "leakline")
+    assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
+    found = copies(engine)
+    assert (None, "runs", "id", b"\xff[sk-secret") in found
+    assert {column for _, _, column, _ in found} == {*_columns("runs")}
+    assert "stored data of project erl is damaged: row 1 of runs cannot be read" in caplog.text
+    assert "sk-secret" not in caplog.text
+
+
+def _columns(table: str) -> list[str]:
+    return list(damaged.metadata.tables[table].c.keys())
+
+
+def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
+    logins.set_password(engine, hash_password("a long password"))
+    with engine.begin() as connection:
+        row = {
+            "name": "t",
+            "scope": "ingest",
+            "browser": False,
+            "begins": "b",
+            "digest": "d",
+            "created_at": 1.0,
+        }
+        connection.execute(tokens.insert().values(**row, project="p", revoked_at=2.0))
+    change(engine, f"UPDATE settings SET value = {NOT_UTF8} WHERE key = 'password'")
+    change(engine, f"UPDATE tokens SET project = {NOT_UTF8}")
+    assert set_aside.set_aside(engine) == 2
+    assert logins.password_hash(engine) == ""
+    with engine.connect() as connection:
+        assert connection.execute(select(tokens)).all() == []
+        assert connection.execute(select(settings.c.key)).scalars().all().count("password") == 1
+
+
+def test_the_examiner_goes_on_after_damage(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(engine, "UPDATE runs SET phases = '{', revision = revision + 1 WHERE id = 'r1'")
+    clock = [100.0]
+    examiner = Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None), lambda: clock[0])
+    examiner.news("r1")
+    caplog.set_level(logging.INFO, "leakline")
+    for _ in range(5):
+        examiner.once()
+        clock[0] += 60.0
+    assert "run r1 is damaged: its phases cannot be read" in caplog.text
+    assert "Traceback" not in caplog.text
+    with engine.connect() as connection:
+        examined = select(runs.c.verdict).where(runs.c.id == "r1")
+        assert connection.scalar(examined) is not None
