@@ -26,7 +26,7 @@ from sqlalchemy import Boolean, Column, Double, LargeBinary, Table, Text, insert
 from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict, to_json
 
 from ..limits import MAX_DAMAGED
-from . import acknowledgements, rules, tables
+from . import acknowledgements, full_disk, rules, tables
 from .codec import CorruptChunk
 from .damage import found_in_row, run_named
 from .delivery_list import STATES as DELIVERY_STATES
@@ -162,6 +162,11 @@ def after(engine: Engine, error: BaseException) -> bool:
             else:
                 checks.not_before = time.monotonic() + PAUSE_SECONDS
         return checks.finds != before
+
+
+def is_told(engine: Engine, error: BaseException) -> bool:
+    """Return True if the log has the cause of an error: the disk is full, or damaged values were set aside."""
+    return full_disk.is_told(engine, error) or after(engine, error)
 
 
 def set_aside(engine: Engine) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import CompactorFigures
-from ..store import compaction, full_disk, set_aside
+from ..store import compaction, set_aside
 from ..store.columns import Key
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 
@@ -38,9 +38,7 @@ class Compactor:
             try:
                 self._look()
             except DATABASE_ERRORS as error:
-                if not full_disk.is_told(self._engine, error) and not set_aside.after(
-                    self._engine, error
-                ):
+                if not set_aside.is_told(self._engine, error):
                     log.error(
                         "could not look for stored snapshots to compact: %s", without_content(error)
                     )
@@ -61,9 +59,7 @@ class Compactor:
             # Whatever it is, it is this process's: the next is tried.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
             foreseen = isinstance(error, DATABASE_ERRORS)
-            if not full_disk.is_told(self._engine, error) and not set_aside.after(
-                self._engine, error
-            ):
+            if not set_aside.is_told(self._engine, error):
                 log.error(
                     "could not compact stored snapshots of run %s, which is tried again later: %s",
                     key.run_id, without_content(error), exc_info=not foreseen,

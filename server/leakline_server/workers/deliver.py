@@ -37,7 +37,7 @@ from ..alerts.post import Delivered, GiveUp, Outcome, TryAgain, post
 from ..alerts.schedule import next_wait
 from ..alerts.signing import make_secret
 from ..config import Config
-from ..store import deliveries, full_disk, set_aside, webhooks
+from ..store import deliveries, set_aside, webhooks
 from ..store.deliveries import Claimed, Try
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..worker import Worker
@@ -165,7 +165,7 @@ class Deliverer:
         return min([POLL_SECONDS, *later])
 
     def _tell(self, error: Exception) -> None:
-        if not full_disk.is_told(self._engine, error) and not set_aside.after(self._engine, error):
+        if not set_aside.is_told(self._engine, error):
             log.warning("webhooks wait for the database: %s", without_content(error))
 
     def _send_in_background(self, webhook: int) -> None:

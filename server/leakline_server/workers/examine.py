@@ -179,9 +179,7 @@ class Examiner:
     def _tell(self, what: str, error: Exception) -> None:
         if isinstance(error, NoRoom):
             full_disk.met(self._engine, full_disk.AGAIN_SECONDS)
-        elif not full_disk.is_told(self._engine, error) and not set_aside.after(
-            self._engine, error
-        ):
+        elif not set_aside.is_told(self._engine, error):
             log.error("%s: %s", what, without_content(error))
 
     def _try_again_soon(self, run_id: str, seconds: float) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..figures import RetainerFigures
-from ..store import deleting, disk, full_disk, leases, removal, retention, set_aside, sizes
+from ..store import deleting, disk, leases, removal, retention, set_aside, sizes
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.keeping import Keeping, rest_after
 from ..store.retention import Limits
@@ -66,9 +66,7 @@ class Retainer:
         try:
             worked = self._is_its_turn() and self._step()
         except DATABASE_ERRORS as error:
-            if not full_disk.is_told(self._engine, error) and not set_aside.after(
-                self._engine, error
-            ):
+            if not set_aside.is_told(self._engine, error):
                 log.error("could not remove or thin old runs: %s", without_content(error))
             return BACK_OFF_SECONDS
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS

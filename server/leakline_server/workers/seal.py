@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..figures import SealerFigures
-from ..store import full_disk, sealing, set_aside
+from ..store import sealing, set_aside
 from ..store.codec import CorruptChunk
 from ..store.columns import Key
 from ..store.engine import DATABASE_ERRORS, Engine, without_content
@@ -69,9 +69,7 @@ class Sealer:
         except Exception as error:
             # Whatever it is, it is this process's: the others are sealed.
             self._paused[key] = time.monotonic() + PAUSE_SECONDS
-            if not full_disk.is_told(self._engine, error) and not set_aside.after(
-                self._engine, error
-            ):
+            if not set_aside.is_told(self._engine, error):
                 log.error(
                     "could not seal batches of run %s, which is tried again later: %s",
                     key.run_id, without_content(error),
@@ -102,9 +100,7 @@ class Sealer:
         try:
             self._add(sealing.due(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
-            if not full_disk.is_told(self._engine, error) and not set_aside.after(
-                self._engine, error
-            ):
+            if not set_aside.is_told(self._engine, error):
                 log.error("could not look for batches to seal: %s", without_content(error))
             return
         self._looked = True
