@@ -62,6 +62,18 @@ def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
     assert set_aside.set_aside(engine) == 0
 
 
+def test_a_lost_verdict_is_worked_out_again_at_the_next_start(
+    api: TestClient, engine: Engine, database_url: str, eventually: Any
+) -> None:
+    def told(server: TestClient) -> Any:
+        return server.get("/api/v1/runs/r1/verdict").json()
+
+    whole = eventually(lambda: (found := told(api))["generations"] and found)
+    change(engine, f"UPDATE runs SET verdict = {NOT_UTF8} WHERE id = 'r1'")
+    with TestClient(create_app(Config(database_url=database_url)), "http://127.0.0.1") as again:
+        assert eventually(lambda: (found := told(again))["generations"] and found) == whole
+
+
 def test_who_reads_is_sent_to_the_same_address(api: TestClient, engine: Engine) -> None:
     change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     path = "/api/v1/runs?limit=5&q=before%2Dfix"

@@ -434,8 +434,11 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
         return {
             "summary": f"Stored data of this incident is damaged ({', '.join(sorted(damaged))})."
         }
-    if table is runs and damaged & {"first_generation", "last_generation"}:
-        return {"first_generation": None, "last_generation": None}
+    if table is runs:
+        # The verdict is worked out again: what it rests on is there.
+        again = {"examined": 0} if damaged & {"verdict", "status"} else {}
+        of_generations = ("first_generation", "last_generation")
+        return again | (dict.fromkeys(of_generations) if damaged & {*of_generations} else {})
     if table is processes and damaged & {"end_state", "ended_at"}:
         return {"end_state": None, "ended_at": None}
     if table is deliveries and values["state"] in ("pending", "claimed", "failed"):
