@@ -114,7 +114,7 @@ def test_what_cannot_be_read_there_is_asked_again(
 def test_an_error_nobody_foresaw_comes_with_its_traceback(apart: Apart, api: Any) -> None:
     with writing(engine_of(api)) as connection:
         connection.execute(runs.update().values(phases="[broken"))
-    with pytest.raises(RuntimeError, match=r"in the process of the analysis(.|\n)*Traceback"):
+    with pytest.raises(ValueError, match=r"in the process of the analysis(.|\n)*Traceback"):
         apart("r1")
 
 

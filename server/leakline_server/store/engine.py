@@ -41,6 +41,8 @@ PATIENCE: Final = {
 
 # The file of each SQLite database that is open.
 _files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
+# In what the pool notes of a connection: its write-ahead log.
+_LOG: Final = "log"
 _pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
 _pings_lock = threading.Lock()
 # That of whoever writes, and that of whoever waits for it and is not the writer of batches.
@@ -98,8 +100,8 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+        self._log = Path(f"{self._path}-wal")
         self._first: os.stat_result | None = None
-        self._has_log = False
 
     def make(self) -> None:
         """For us alone, whatever the umask, as what SQLite puts beside it. One that is there stays."""
@@ -110,21 +112,26 @@ class _File:
         with contextlib.suppress(OSError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
-    def opened(self, connection: Any) -> None:
+    def opened(self, connection: Any, record: Any) -> None:
+        """Note the file, and in ``record`` the write-ahead log, which stays while this connection is open."""
         if self._first is None:
             self._first = self._path.stat()
-            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-            self._has_log = mode == "wal"
+        # Reading is what opens the log.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        with contextlib.suppress(FileNotFoundError):
+            record.info[_LOG] = self._log.stat() if mode == "wal" else None
 
-    def check(self, *, log: bool = False) -> None:
-        """``log``: with its write-ahead log, which is there for as long as somebody reads or writes."""
+    def check(self, connection: Connection | None = None) -> None:
+        """``connection``: is its write-ahead log there too? Without it, what is written is not found again."""
+        log = None if connection is None else connection.info.get(_LOG)
         try:
-            found = self._path.stat()
-            if log and self._has_log:
-                Path(f"{self._path}-wal").stat()
+            pairs = [(self._first, self._path.stat())]
+            if log is not None:
+                pairs.append((log, self._log.stat()))
         except FileNotFoundError as error:
             raise DatabaseMoved(self._path) from error
-        if self._first is not None and not os.path.samestat(self._first, found):
+        if not all(was is None or os.path.samestat(was, now) for was, now in pairs):
             raise DatabaseMoved(self._path)
 
 
@@ -269,7 +276,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
         with pace, connection.begin():
             yield connection
             if engine in _files:
-                _files[engine].check(log=True)
+                _files[engine].check(connection)
 
 
 class Many:
@@ -360,7 +367,7 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         ],
     )
     if engine in _files:
-        event.listen(engine, "connect", lambda connection, _record: file.opened(connection))
+        event.listen(engine, "connect", file.opened)
     event.listen(engine, "begin", _begin_sqlite)
     _write_locks[engine] = threading.RLock(), threading.RLock()
     return engine

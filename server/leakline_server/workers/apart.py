@@ -28,6 +28,7 @@ from leakline.analysis.priority import DEFAULTS, Priorities
 
 from ..store import damage, set_aside
 from ..store.codec import CorruptChunk
+from ..store.disk import missing_file
 from ..store.engine import (
     DATABASE_ERRORS,
     Engine,
@@ -71,7 +72,7 @@ class _Answer:
     the process has used so far. ``damaged``: what was come upon for the first time.
     """
 
-    kind: Literal["looked", "gone", "full", "failed", "damaged", "bug"]
+    kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
     looked: Looked | None = None
     text: str = ""
     cpu_seconds: float = 0.0
@@ -198,7 +199,9 @@ def _looked(answer: _Answer, run_id: str) -> Looked:
         raise CannotLook(answer.text)
     if answer.kind == "damaged":
         raise CorruptChunk(answer.text)
-    raise RuntimeError(f"in the process of the analysis:\n{answer.text}")
+    # A ValueError may be one of damaged values, see `set_aside.SIGNS`.
+    kind = ValueError if answer.kind == "sign" else RuntimeError
+    raise kind(f"in the process of the analysis:\n{answer.text}")
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -236,8 +239,15 @@ def main() -> None:
         os.nice(NICE)
     with contextlib.suppress(EOFError, BrokenPipeError):
         given: _Given = pickle.load(asked)
-        same = __version__ == given.version
-        _tell(answers, "" if same else f"leakline {__version__} was installed meanwhile")
+        wrong = (
+            ""
+            if __version__ == given.version
+            else f"leakline {__version__} was installed meanwhile"
+        )
+        # Opening would make an empty one, and SQLite then deletes the write-ahead log of the one that was there.
+        if missing_file(given.database_url):
+            wrong = "the file of the database is not there"
+        _tell(answers, wrong)
         engine = open_engine(given.database_url)
         looking = Looking(engine, priorities=given.priorities)
         gc.freeze()
@@ -271,6 +281,7 @@ def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
         if is_undecodable(error):
             return _Answer("damaged", text=without_content(error))
         return _Answer("full" if is_out_of_space(error) else "failed", text=without_content(error))
-    except Exception as error:  # noqa: BLE001 - raised again by whoever asked
-        kind: Any = "damaged" if isinstance(error, set_aside.SIGNS) else "bug"
-        return _Answer(kind, text=traceback.format_exc())
+    except set_aside.SIGNS:
+        return _Answer("sign", text=traceback.format_exc())
+    except Exception:  # noqa: BLE001 - raised again by whoever asked
+        return _Answer("bug", text=traceback.format_exc())
