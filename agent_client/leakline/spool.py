@@ -322,7 +322,7 @@ def _header_payload(path: Path) -> dict[str, Any]:
     if first is not None and first.kind == HEADER and first.start == len(MAGIC):
         return first.payload()
     if first is not None:
-        raise SpoolError(path, "its header is damaged, so nobody knows which run this is")
+        raise SpoolError(path, "its header is damaged: the run it belongs to is unknown")
     raise SpoolError(path, "holds no header; its process ended before recording anything")
 
 

@@ -115,7 +115,9 @@ def _uploading(
     _accepted(delivery, "POST", "/runs", announcement(header, process))
     damaged = {DAMAGED: held.missing} if held.missing else {}
     while True:
-        records = (each for each in spool.records(offset) if each.end <= held.size_bytes)
+        records = spool.records(offset)
+        if held.foreign_bytes:
+            records = (each for each in records if each.end <= held.size_bytes)
         batches, mark = collect(records, offset, limit, process.instance)
         if mark <= offset:
             break

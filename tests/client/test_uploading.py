@@ -12,10 +12,11 @@ import pytest
 from leakline.cli import main
 from leakline.delivery import Delivery
 from leakline.errors import SpoolError
+from leakline.report.build import load
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import BATCH, MAGIC, read_batches, read_records
 from leakline.spool_file import SpoolFile
-from leakline.uploading import Uploaded, upload
+from leakline.uploading import Uploaded, upload, uploading
 
 TAKEN = 120
 
@@ -167,6 +168,21 @@ def test_a_second_recording_in_the_file_is_told_and_not_sent(
         len(server.sequences) == TAKEN == len([s for b in read_batches(path) for s in b.snapshots])
     )
     assert [end["state"] for end in server.ends] == ["finished"]
+    # Nor does the report take the end of the other for that of this one, which finished.
+    assert load([path]).endings == ()
+
+
+def test_what_comes_while_a_spool_is_sent_is_sent_as_well(tmp_path: Path, server: Any) -> None:
+    path = recorded(tmp_path, "ours", 60, ended=False)
+    longer = recorded(tmp_path / "longer", "ours", ended=False).read_bytes()
+    delivery = Delivery(server.address, None, 10.0)
+    steps = uploading(path, delivery, limit=10)
+    next(steps)
+    with path.open("ab") as file:
+        file.write(longer[path.stat().st_size :])
+    *_, done = steps
+    delivery.close()
+    assert (done.sent, server.sequences) == (TAKEN, list(range(1, TAKEN + 1)))
 
 
 def test_a_damaged_header_is_told_as_what_it_is(tmp_path: Path) -> None:
@@ -174,7 +190,5 @@ def test_a_damaged_header_is_told_as_what_it_is(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(MAGIC) + 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(
-        SpoolError, match="its header is damaged, so nobody knows which run this is"
-    ):
+    with pytest.raises(SpoolError, match="its header is damaged: the run it belongs to is unknown"):
         list(read_batches(path))

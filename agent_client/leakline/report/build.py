@@ -17,7 +17,7 @@ from ..analysis.wording import seen_of
 from ..errors import SpoolError
 from ..kills import death_of, said_at_end
 from ..snapshot import DEFAULT_PROJECT, Batch, LargeObject, ProcessIdentity, RunHeader
-from ..spool import read_batches, read_end, read_header, read_holdings
+from ..spool import read_batches, read_header, read_holdings
 from .endings import Ending, ending_of
 from .markdown import Origin, RunTold
 
@@ -109,10 +109,11 @@ def load(spools: Sequence[Path]) -> Recording:
         headers.append(header)
         processes.append(process)
         own = list(read_batches(path))
-        damaged.append(read_holdings(path).missing)
+        held = read_holdings(path)
+        damaged.append(held.missing)
         batches.extend(own)
-        ended = ended and read_end(path) is not None
-        ending = ending_of(path, process, own)
+        ended = ended and held.end is not None
+        ending = ending_of(path, process, own, held.end)
         if ending is not None:
             endings.append(ending)
     if not headers:

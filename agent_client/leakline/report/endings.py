@@ -10,7 +10,7 @@ from typing import Final
 
 from ..kills import UNWATCHED, death_of, ended_as, killed_for_memory, last_readings
 from ..snapshot import Batch, ProcessIdentity
-from ..spool import is_live, read_end
+from ..spool import Record, is_live
 
 LINES_SHOWN: Final = 50
 # Of the newest ones, with the last readings.
@@ -43,9 +43,10 @@ class Ending:
         return how if self.is_noted else f"without a word; {how}"
 
 
-def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> Ending | None:
-    """None of a process that finished, or goes on as far as is known here. Raises SpoolError."""
-    end = read_end(path)
+def ending_of(
+    path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
+) -> Ending | None:
+    """Return how a process ended whose last record is ``end``; None if it finished, or goes on as far as is known."""
     if end is None and is_live(path):
         return None
     lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
@@ -53,7 +54,8 @@ def ending_of(path: Path, who: ProcessIdentity, batches: Sequence[Batch]) -> End
         moments = [(s.time, s.samples) for batch in batches for s in batch.snapshots]
         reason = killed_for_memory(last_readings(moments[-SNAPSHOTS_READ:])) or ""
         return Ending(who, "killed" if reason else "silent", reason, lines, is_noted=False)
-    state, reason = str(end["state"]), str(end.get("reason") or "")
+    told = end.payload()
+    state, reason = str(told["state"]), str(told.get("reason") or "")
     if state == "finished" and reason != UNWATCHED:
         return None
     return Ending(who, state, reason, lines)
