@@ -199,7 +199,8 @@ def database_damaged() -> Unavailable:
 def damaged_data_set_aside() -> Unavailable:
     return Unavailable(
         "damaged_data_set_aside",
-        "stored data was damaged and has been set aside, the log of the server says which; send this again",
+        "stored data was damaged and has been set aside (the log of the server says what); look whether this is "
+        "stored before you send it again",
         retry_after_seconds=1,
     )
 

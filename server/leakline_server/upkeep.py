@@ -15,7 +15,7 @@ from .config import DEFAULT_DATABASE_URL, Config, from_environment
 from .export import ParquetMissing, export
 from .paths import MIGRATIONS
 from .store import disk, partitioning, removal, retention, sizes
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, Engine, open_engine, without_content
 from .store.exporting import Gone
 from .store.history import NoSuchRun
 from .store.keeping import Keeping, rest_after
@@ -78,9 +78,10 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
             engine.dispose()
     except (BadDatabaseUrl, NewerDatabase, OlderDatabase) as error:
         raise LeaklineError(str(error)) from error
-    except (*DATABASE_ERRORS, OSError) as error:
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise LeaklineError(f"the database does not do it: {reason}") from error
+    except DATABASE_ERRORS as error:
+        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+    except OSError as error:
+        raise LeaklineError(f"the database does not do it: {error}") from error
 
 
 def _bring_to_this_version(engine: Engine) -> None:

@@ -22,7 +22,7 @@ class Worker:
         self,
         name: str,
         once: Callable[[], float],
-        is_over: Callable[[Exception], bool] = lambda error: False,
+        is_over: Callable[[Exception], bool | None] = lambda error: False,
     ) -> None:
         self._once, self._is_over = once, is_over
         self._news = threading.Event()

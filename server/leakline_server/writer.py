@@ -211,10 +211,12 @@ class Writer:
             if len(group) > 1 and not isinstance(error, _OF_ALL):
                 return self._write_each(group)
             self.figures.failures += 1
-            if set_aside.after(self._engine, error):
-                return [_not_written() for _ in group], ()
-            self._tell(error, len(group))
-            return [_refusal(error) for _ in group], ()
+            of_damage = set_aside.after(self._engine, error)
+            if not of_damage:
+                self._tell(error, len(group))
+            # While that is not known, a batch that could be stored is not refused for good.
+            perhaps = of_damage or (of_damage is None and _is_of_the_batch(error))
+            return [_not_written() if perhaps else _refusal(error) for _ in group], ()
         self.figures.commits += 1
         full_disk.over(self._engine)
         self._taken_again()

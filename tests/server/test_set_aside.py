@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from sqlalchemy import select
@@ -15,8 +18,9 @@ from tests.server.stored import engine_of
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.credentials import hash_password
-from leakline_server.store import logins, set_aside
+from leakline_server.store import leases, logins, set_aside, webhook_changes, webhooks
 from leakline_server.store.engine import Engine
+from leakline_server.store.inbox import Inbox
 from leakline_server.store.tables import damaged, runs, settings, tokens
 from leakline_server.workers.examine import Examiner, Wakes
 
@@ -51,6 +55,12 @@ def copies(engine: Engine) -> list[tuple[str | None, str, str, bytes | None]]:
 def test_nothing_of_a_whole_database_is_set_aside(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
+    hashed = hash_password("a long password")
+    logins.set_password(engine, hashed)
+    assert logins.begin(engine, "digest", hashed, 1.0, 10.0)
+    webhook_changes.note_trial(engine, 1, webhook_changes.Trial(1.0, 0.1, None, "no answer"))
+    assert leases.take(engine, "retain", "me", 1.0, 10.0)
+    webhooks.stored_secret(engine, lambda: "made")
     assert set_aside.set_aside(engine) == 0
     assert (copies(engine), caplog.text) == ([], "")
 
@@ -106,10 +116,38 @@ def test_an_error_without_damage_is_looked_into_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Engine] = []
-    monkeypatch.setattr(set_aside, "set_aside", lambda engine: bool(looked.append(engine)))
-    assert [set_aside.after(engine, TypeError()) for _ in range(3)] == [False] * 3
+    monkeypatch.setattr(set_aside, "set_aside", lambda engine: looked.append(engine) or 0)
+    assert [set_aside.after(engine, TypeError()) for _ in range(3)] == [False, None, None]
     assert looked == [engine]
-    assert not set_aside.after(engine, KeyboardInterrupt())
+    assert set_aside.after(engine, KeyboardInterrupt()) is False
+
+
+def test_who_waits_for_the_same_check_tries_again(engine: Engine) -> None:
+    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(partial(set_aside.after, engine), [TypeError()] * 8))
+    assert found == [True] * 8
+    assert len(copies(engine)) == 1
+
+
+def test_a_batch_is_not_refused_for_good_before_damage_was_looked_for(
+    api: TestClient, engine: Engine, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that comes in the pause after a check that has found nothing."""
+    assert set_aside.after(engine, TypeError()) is False
+
+    def store(*_: Any) -> None:
+        raise ValueError
+
+    other = make_run(id="r1", instance="another")
+    monkeypatch.setattr(Inbox, "store", store)
+    batch = "/api/v1/runs/r1/batches"
+    assert api.post(batch, json=other.wire(0, 3)).status_code == 503
+    # Once it is over, a batch that cannot be stored is told so.
+    monkeypatch.setattr(set_aside, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(set_aside, "_checks_of", WeakKeyDictionary())
+    refused = api.post(batch, json=other.wire(0, 3))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "batch_cannot_be_stored")
 
 
 def test_what_was_damaged_is_known_after_a_restart_and_goes_with_the_run(
@@ -161,6 +199,24 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
     with engine.connect() as connection:
         assert connection.execute(select(tokens)).all() == []
         assert connection.execute(select(settings.c.key)).scalars().all().count("password") == 1
+
+
+@pytest.mark.parametrize("key", [NOT_UTF8, "'passwosd'", "X'70'"])
+def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, key: str) -> None:
+    logins.set_password(engine, hash_password("a long password"))
+    change(engine, f"UPDATE settings SET key = {key} WHERE key = 'password'")
+    assert set_aside.set_aside(engine) == 1
+    assert logins.password_hash(engine) == ""
+    assert set_aside.set_aside(engine) == 0
+
+
+@pytest.mark.parametrize("key", ["lease.retain", "webhook_test:7"])
+def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
+    change(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
+    assert set_aside.set_aside(engine) == 1
+    assert leases.take(engine, "retain", "me", 1.0, 10.0)
+    assert webhook_changes.last_trials(engine) == {}
+    assert logins.password_hash(engine) is None
 
 
 def test_the_examiner_goes_on_after_damage(

@@ -52,9 +52,10 @@ def inspect(engine: Engine) -> None:
 
 def _found(connection: Connection) -> Iterator[tuple[str, str]]:
     """(whose, what) of each loss."""
+    # Both read all of the file.
     if space(connection.engine).bytes <= REWRITTEN_AT_START_BYTES:
         yield from _of_file(connection)
-    yield from _without_parent(connection)
+        yield from _without_parent(connection)
     for what, query in _MISSING.items():
         for (run_id,) in _rows(connection, query):
             yield run_named(run_id), what

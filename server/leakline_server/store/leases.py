@@ -11,18 +11,18 @@ from sqlalchemy.exc import IntegrityError
 from .engine import writing
 from .tables import settings
 
-_PREFIX: Final = "lease."
+PREFIX: Final = "lease."
 
 
-class _Lease(msgspec.Struct):
+class Lease(msgspec.Struct):
     owner: str
     until: float
 
 
 def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> bool:
     """Whether it is the owner's turn, from now on for so many seconds. ``now`` in Unix seconds."""
-    key = _PREFIX + name
-    value = msgspec.json.encode(_Lease(owner, now + seconds)).decode()
+    key = PREFIX + name
+    value = msgspec.json.encode(Lease(owner, now + seconds)).decode()
     this = settings.c.key == key
     try:
         with writing(engine, durable=False) as connection:
@@ -31,7 +31,7 @@ def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> b
             if found is None:
                 connection.execute(insert(settings).values(key=key, value=value))
                 return True
-            lease = msgspec.json.decode(found, type=_Lease)
+            lease = msgspec.json.decode(found, type=Lease)
             # One that lies far ahead is of a clock that was set back since; the clocks of servers differ by less.
             if lease.owner != owner and now < lease.until <= now + 2 * seconds:
                 return False

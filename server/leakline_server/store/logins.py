@@ -21,12 +21,12 @@ from .tables import sessions, settings
 from .tables import tokens as tokens_table
 from .tokens import Token, find_by_id, has_admin
 
-_KEY: Final = "password"
+PASSWORD_KEY: Final = "password"
 
 Source = Literal["environment", "command"]
 
 
-class _Stored(msgspec.Struct):
+class StoredPassword(msgspec.Struct):
     hash: str
     source: Source
 
@@ -122,29 +122,31 @@ def end(engine: Engine, digest: str) -> bool:
     return True
 
 
-def _stored(connection: Connection, *, hold: bool = False) -> _Stored | None:
+def _stored(connection: Connection, *, hold: bool = False) -> StoredPassword | None:
     """``hold``: nobody else changes it before the end of this transaction."""
-    query = select(settings.c.value).where(settings.c.key == _KEY)
+    query = select(settings.c.value).where(settings.c.key == PASSWORD_KEY)
     found = connection.scalar(query.with_for_update() if hold else query)
     try:
-        return None if found is None else msgspec.json.decode(found, type=_Stored)
+        return None if found is None else msgspec.json.decode(found, type=StoredPassword)
     except msgspec.MsgspecError:
         # A damaged one opens to nobody, and does not open to everybody.
-        return _Stored("", "command")
+        return StoredPassword("", "command")
 
 
-def _hash_of(found: _Stored | None) -> str | None:
+def _hash_of(found: StoredPassword | None) -> str | None:
     return None if found is None else found.hash
 
 
-def _put(connection: Connection, hashed: str | None, source: Source, there: _Stored | None) -> None:
-    this = settings.c.key == _KEY
+def _put(
+    connection: Connection, hashed: str | None, source: Source, there: StoredPassword | None
+) -> None:
+    this = settings.c.key == PASSWORD_KEY
     if hashed is None:
         connection.execute(delete(settings).where(this))
     else:
-        value = msgspec.json.encode(_Stored(hashed, source)).decode()
+        value = msgspec.json.encode(StoredPassword(hashed, source)).decode()
         if there is None:
-            connection.execute(insert(settings).values(key=_KEY, value=value))
+            connection.execute(insert(settings).values(key=PASSWORD_KEY, value=value))
         else:
             connection.execute(update(settings).where(this).values(value=value))
     # After it: whoever signs in meanwhile holds the row, and is among these then.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -26,7 +27,7 @@ from sqlalchemy import Boolean, Column, Double, LargeBinary, Table, Text, insert
 from leakline.analysis.results import SEVERITY, Finding, Interval, Kind, Verdict, to_json
 
 from ..limits import MAX_DAMAGED
-from . import acknowledgements, full_disk, rules, tables
+from . import acknowledgements, full_disk, leases, logins, rules, tables, webhook_changes, webhooks
 from .codec import CorruptChunk
 from .damage import found_in_row, run_named
 from .delivery_list import STATES as DELIVERY_STATES
@@ -49,6 +50,8 @@ from .tables import alerts, attempts, deliveries, incidents, metadata, processes
 THE_DATABASE: Final = "the database"
 # At most one check in so many seconds, unless it finds something.
 PAUSE_SECONDS: Final = 10.0
+# So long after a find, whatever fails may have read what was there before.
+RECENT_SECONDS: Final = 2.0
 ROWS_AT_ONCE: Final = 500
 
 # Damage is found out when they are read, and they are too long to be gone through.
@@ -99,11 +102,13 @@ _INSTEAD: Final[Mapping[Column[Any], Any]] = {
 }
 # Unique within the run.
 _NUMBERED: Final = frozenset({tables.series.c.name, processes.c.instance, incidents.c.fingerprint})
-# The stored password, and what keeps sign-in closed in its place until people make another.
-_PASSWORD: Final = "password"
+# In place of the password: it keeps sign-in closed until people make another.
 _NO_PASSWORD: Final = '{"hash":"","source":"command"}'
-# Keys of settings whose values are text.
-_PLAIN_SETTINGS: Final = ("webhook_secret",)
+# What settings are, by how their keys begin, and how they go on.
+_LEASE: Final = msgspec.json.Decoder(leases.Lease)
+_TRIAL: Final = msgspec.json.Decoder(webhook_changes.Trial)
+_PASSWORD: Final = msgspec.json.Decoder(logins.StoredPassword)
+_TRIALS: Final = webhook_changes.TRIAL_KEY.format("")
 
 # What reading raises for a value that is not what was written, besides CorruptChunk.
 SIGNS: Final = (
@@ -134,10 +139,10 @@ class _Check:
 
 @dataclass(slots=True)
 class _Checks:
-    """``finds``: how many checks have found something."""
+    """``found_at``: when one found something last; on the monotonic clock, as ``not_before``."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    finds: int = 0
+    found_at: float = -math.inf
     not_before: float = 0.0
 
 
@@ -145,32 +150,39 @@ _lock = threading.Lock()
 _checks_of: WeakKeyDictionary[Engine, _Checks] = WeakKeyDictionary()
 
 
-def after(engine: Engine, error: BaseException) -> bool:
-    """Return True if an error may have come of damaged values and some were set aside: the same may work now."""
+def after(engine: Engine, error: BaseException) -> bool | None:
+    """Return True if an error may have come of damaged values and some were set aside: the same may work now.
+
+    False if it came of something else; None if that is not known, because the last check is not long ago.
+    """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
     ):
         return False
     with _lock:
         checks = _checks_of.setdefault(engine, _Checks())
-    before = checks.finds
+    asked = time.monotonic()
     with checks.lock:
-        # Another thread has waited for nothing else.
-        if checks.finds == before and time.monotonic() >= checks.not_before:
-            if set_aside(engine):
-                checks.finds += 1
+        rows: int | None = None
+        if checks.found_at < asked and time.monotonic() >= checks.not_before:
+            rows = set_aside(engine)
+            if rows:
+                checks.found_at = time.monotonic()
             else:
                 checks.not_before = time.monotonic() + PAUSE_SECONDS
-        return checks.finds != before
+        # Another thread may have come upon the same, and have set it aside since this one read it.
+        if asked - checks.found_at < RECENT_SECONDS:
+            return True
+        return None if rows is None else False
 
 
 def is_told(engine: Engine, error: BaseException) -> bool:
     """Return True if the log has the cause of an error: the disk is full, or damaged values were set aside."""
-    return full_disk.is_told(engine, error) or after(engine, error)
+    return full_disk.is_told(engine, error) or bool(after(engine, error))
 
 
-def set_aside(engine: Engine) -> int:
-    """Set aside every damaged value; return how many rows had any. Each is logged and counted."""
+def set_aside(engine: Engine) -> int | None:
+    """Set aside every damaged value; return how many rows had any, None if that failed. Each is logged and counted."""
     if engine.dialect.name != "sqlite":
         return 0
     names: list[tuple[str, str]] = []
@@ -185,7 +197,7 @@ def set_aside(engine: Engine) -> int:
                 keep_newest(connection, d.id, d.id, MAX_DAMAGED)
     except (*DATABASE_ERRORS, sqlite3.Error) as error:
         log.error("damaged values could not be set aside: %s", without_content(error))
-        return 0
+        return None
     for whose, what in names:
         found_in_row(engine, whose, what)
     return rows
@@ -255,9 +267,22 @@ def _damaged_in(table: Table, row: Sequence[Any]) -> list[Column[Any]]:
     ]
     if table is settings and not found:
         _, key, value = row
-        if key not in _PLAIN_SETTINGS and not _is_json(_OBJECT_DECODER, value):
-            return [settings.c.value]
+        return _damaged_in_setting(key, value)
     return found
+
+
+def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
+    if key == webhooks.SECRET_KEY:
+        return []
+    if key == logins.PASSWORD_KEY:
+        decoder: msgspec.json.Decoder[Any] = _PASSWORD
+    elif key.startswith(leases.PREFIX):
+        decoder = _LEASE
+    elif key.startswith(_TRIALS) and key.removeprefix(_TRIALS).isdecimal():
+        decoder = _TRIAL
+    else:
+        return [settings.c.key]
+    return [] if _is_json(decoder, value) else [settings.c.value]
 
 
 def _check_of(column: Column[Any]) -> _Check:
@@ -338,8 +363,7 @@ def _set_aside_row(
     now = time.time()
     row_id, values = row[0], dict(zip(table.c.keys(), row[1:], strict=True))
     run_id, whose = _owner(connection, table, values)
-    is_password = table is settings and values["key"] == _PASSWORD
-    is_whole = (table in _WHOLE and not is_password) or any(map(_is_key, columns))
+    is_whole = table in _WHOLE or any(map(_is_key, columns))
     copies = [
         {
             "found_at": now, "run_id": run_id, "table_name": table.name, "row_number": row_id,
@@ -349,11 +373,12 @@ def _set_aside_row(
     ]  # fmt: skip
     if is_whole:
         connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE rowid = ?", (row_id,))
+        if table is settings and _may_be_password(values["key"], values["value"]):
+            query = "INSERT OR IGNORE INTO settings (key, value) VALUES (?, ?)"
+            connection.exec_driver_sql(query, (logins.PASSWORD_KEY, _NO_PASSWORD))
     else:
         changed = {column.name: _instead(connection, column, values, now) for column in columns}
         changed |= _with_it(table, set(changed), values | changed)
-        if is_password:
-            changed = {"value": _NO_PASSWORD}
         names = ", ".join(f'"{name}" = ?' for name in changed)
         connection.exec_driver_sql(
             f"UPDATE {table.name} SET {names} WHERE rowid = ?", (*changed.values(), row_id)
@@ -367,6 +392,11 @@ def _set_aside_row(
     if table is runs:
         return [(whose, f"its {column.name}") for column in columns]
     return [(whose, f"{column.name} of row {row_id} of {table.name}") for column in columns]
+
+
+def _may_be_password(key: Any, value: Any) -> bool:
+    """Return True if a server without this setting might let in who had no password."""
+    return key == logins.PASSWORD_KEY or (isinstance(value, str) and _is_json(_PASSWORD, value))
 
 
 def _owner(

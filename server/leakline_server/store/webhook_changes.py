@@ -30,7 +30,7 @@ BY_HAND: Final = "by hand"
 # How long the secret before a rotation signs too.
 ROTATION_SECONDS: Final = 86_400.0
 
-_TRIAL_KEY: Final = "webhook_test:{}"
+TRIAL_KEY: Final = "webhook_test:{}"
 
 
 class TooManyWebhooks(Exception):
@@ -123,13 +123,13 @@ def remove(engine: Engine, webhook_id: int) -> bool:
                 f"this webhook is that of {VARIABLES[found.source]}: take it out there and start the server again, "
                 "or disable it here"
             )
-        connection.execute(delete(settings).where(settings.c.key == _TRIAL_KEY.format(webhook_id)))
+        connection.execute(delete(settings).where(settings.c.key == TRIAL_KEY.format(webhook_id)))
         connection.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
     return True
 
 
 def note_trial(engine: Engine, webhook_id: int, trial: Trial) -> None:
-    key = _TRIAL_KEY.format(webhook_id)
+    key = TRIAL_KEY.format(webhook_id)
     value = msgspec.json.encode(trial).decode()
     with writing(engine) as connection:
         connection.execute(delete(settings).where(settings.c.key == key))
@@ -138,7 +138,7 @@ def note_trial(engine: Engine, webhook_id: int, trial: Trial) -> None:
 
 def last_trials(engine: Engine) -> dict[int, Trial]:
     """Webhook id -> what came of its last test message."""
-    prefix = _TRIAL_KEY.format("")
+    prefix = TRIAL_KEY.format("")
     query = select(settings.c.key, settings.c.value).where(
         settings.c.key.startswith(prefix, autoescape=True)
     )

@@ -29,7 +29,7 @@ MAX_FAILURES: Final = 50
 MIN_FAILING_SECONDS: Final = 12 * 3_600.0
 MAX_FAILING_SECONDS: Final = 120 * 3_600.0
 
-_SECRET_KEY: Final = "webhook_secret"
+SECRET_KEY: Final = "webhook_secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,9 @@ def _disable_others(connection: Connection, url: str | None) -> None:
 
 def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str, str | None]:
     """(secret, the same if it was made just now)."""
-    stored = connection.scalar(select(settings.c.value).where(settings.c.key == _SECRET_KEY))
+    stored = connection.scalar(select(settings.c.value).where(settings.c.key == SECRET_KEY))
     if stored is not None:
         return stored, None
     made = make()
-    connection.execute(insert(settings).values(key=_SECRET_KEY, value=made))
+    connection.execute(insert(settings).values(key=SECRET_KEY, value=made))
     return made, made

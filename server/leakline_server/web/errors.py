@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -105,9 +104,11 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         """What was damaged is not there any more: browsers and clients read again by themselves."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
-        # With one slash, so that it is an address of this server.
-        query = request.scope.get("query_string", b"").decode("latin-1")
-        same = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{query}" if query else "")
+        # As it came, and with one slash, so that it is an address of this server.
+        path, query = (
+            request.scope[part].decode("latin-1") for part in ("raw_path", "query_string")
+        )
+        same = "/" + path.lstrip("/") + (f"?{query}" if query else "")
         return Response(status_code=307, headers={"Location": same})
 
     async def corrupt(request: Request, error: Exception) -> Response:
