@@ -33,6 +33,7 @@ RECORDED = {
     "0010_strands": "44f7bc0",
     "0012_access": "5638250",
     "0013_accepted_counts": "15f396f",
+    "0014_clocks_not_known": "77caa32",
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}
