@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData, event, insert, inspect, select
 from starlette.testclient import TestClient
+from tests.server.stored import damage_all_of
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
@@ -170,6 +171,22 @@ def test_what_is_there_counts_as_there_and_the_rest_is_written_on(
         assert newest["p4"] == {"gauge.new": 29}
         before = answers["/api/v1/runs/grows/snapshots?limit=200&name=*"]["items"]
         assert len(rows["items"]) == len(before) + 60
+
+
+@pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)
+def test_damage_of_before_costs_no_other_run_anything(
+    old_database_url: str, answers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    damage_all_of("fresh", Path(old_database_url.removeprefix("sqlite:///")))
+    api = TestClient(create_app(Config(database_url=old_database_url)), base_url="http://127.0.0.1")
+    of_others = {path: a for path, a in answers.items() if "/runs/g" in path}
+    assert len(of_others) >= 25
+    for path, before in of_others.items():
+        now = comparable(path, asked(api, path))
+        assert list(missing(comparable(path, before), now)) == [], path
+    said = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
+    assert said["fresh"].startswith("Stored data of this run is damaged (")
+    assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text
 
 
 OF_RUNS = ("/series?", "/snapshots?", "/census", "/holders", "/large-objects")

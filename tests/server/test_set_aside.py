@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from tests.server.stored import engine_of
+from tests.server.stored import NOT_UTF8, engine_of
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
@@ -25,8 +25,6 @@ from leakline_server.store.tables import damaged, runs, settings, tokens
 from leakline_server.workers.examine import Examiner, Wakes
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
 
 
 @pytest.fixture

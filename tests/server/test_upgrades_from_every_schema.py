@@ -6,13 +6,18 @@ be undone is undone and done again with the data of today.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
+from collections.abc import Sequence
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 from starlette.testclient import TestClient
+from tests.server.stored import damage_all_of
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
@@ -30,6 +35,12 @@ KNOWN = revisions(MIGRATIONS)
 STEPS = KNOWN[KNOWN.index(KEYS) : -1]
 # Sealed, and not yet.
 SNAPSHOTS = 4_400
+
+# What a database, a page, a log, a spreadsheet or a template might take for more than text.
+HOSTILE = (
+    "<script>alert(1)</script>", "'; DROP TABLE runs; --", "=HYPERLINK(1)", "%s {0} {{7*7}} :name", "\u202egnp.exe",
+    "\U0001f4a5" * 8, "e\u0301\u2028\ufeff", "\\x00\\u0000",
+)  # fmt: skip
 
 QUESTIONS = (
     "/api/v1/runs/{run}/series?name=*&x=sequence&points=5000",
@@ -62,13 +73,23 @@ def filled(url: str, make_run: Any) -> None:
         assert api.post("/api/v1/webhooks", json=hook).status_code == 201
         changed = {"tags": ["baseline", "ten"], "state": "finished"}
         assert api.patch("/api/v1/runs/short", json=changed).status_code == 200
+        hostile = make_run(id="hostile", instance="'--", extra={f"gauge.{HOSTILE[1]}": float})
+        said = {
+            "name": HOSTILE[0],
+            "config": {text: [text] for text in HOSTILE},
+            "tags": HOSTILE[:3],
+        }
+        assert api.post("/api/v1/runs", json=hostile.header | said).status_code == 201
+        hostile.send(api, 0, 40)
+        notes = {"notes": [{"text": text} for text in HOSTILE]}
+        assert api.patch("/api/v1/runs/hostile", json=notes).status_code == 200
 
 
-def answers(url: str) -> dict[str, Any]:
+def answers(url: str, runs: Sequence[str] = ("long", "short", "hostile")) -> dict[str, Any]:
     """Asked of a server whose workers never run, so that nothing changes meanwhile."""
     api = TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1")
     found = {}
-    for run in ("long", "short"):
+    for run in runs:
         for question in QUESTIONS:
             path = question.format(run=run)
             answer = api.get(path)
@@ -97,6 +118,33 @@ def test_from_every_schema_with_a_way_back_everything_reads_the_same(
         now = answers(database_url)
         for path, answer in before.items():
             assert now[path] == answer, (step, path)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_damaged_values_of_an_older_schema_are_set_aside_by_the_upgrade(
+    database_url: str, make_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever schema they are of, the upgrade succeeds, and costs no other run anything."""
+    filled(database_url, make_run)
+    of_others = {path: a for path, a in answers(database_url).items() if "/runs/short" not in path}
+    file = Path(open_engine(database_url).url.database or "")
+    for step in reversed(STEPS):
+        engine = open_engine(database_url)
+        downgrade(engine, MIGRATIONS, step)
+        engine.dispose()
+        old = tmp_path / f"{step}.db"
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            database.execute("VACUUM INTO ?", (str(old),))
+        damage_all_of("short", old)
+        caplog.clear()
+        now = answers(f"sqlite:///{old}", ("long", "hostile"))
+        for path, answer in of_others.items():
+            if "/runs/" in path:
+                assert now[path] == answer, (step, path)
+        said = {run["id"]: run["summary"] for run in now["/api/v1/runs"]["items"]}
+        assert said["short"].startswith("Stored data of this run is damaged ("), step
+        assert "stored data of run short is damaged" in caplog.text, step
+        assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text, step
 
 
 @pytest.mark.parametrize("step", KNOWN[KNOWN.index(KEYS) : KNOWN.index(CLOCKS)])
