@@ -66,8 +66,6 @@ class Body:
 
     def __init__(self, form: _Form) -> None:
         """Raises ValueError where the numbers in it are more or fewer than it has snapshots or series."""
-        if form.version != VERSION:
-            raise ValueError(f"its form is {form.version}, this program reads {VERSION}")
         self.packed = form
         self.time = np.frombuffer(form.time, "<f8")
         self.monotonic = np.frombuffer(form.monotonic, "<f8") if form.monotonic else self.time
@@ -115,10 +113,15 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
     """A body read back. ``numbered`` (name -> number) is asked for rows of older versions. Raises CorruptChunk."""
     try:
         data = decompress(body)
-        return Body(_of_json(data, numbered()) if data[:1] == _JSON else _decode(data))
+        form = _of_json(data, numbered()) if data[:1] == _JSON else _decode(data)
+        if form.version == VERSION:
+            return Body(form)
     except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError):
         # What it was says what is stored.
         raise CorruptChunk("a stored batch is damaged") from None
+    raise CorruptChunk(
+        f"a stored batch is damaged, or its form is {form.version}: this program reads {VERSION}"
+    )
 
 
 def _form(columns: BatchColumns, numbered: Mapping[str, int]) -> _Form:
