@@ -119,6 +119,8 @@ def snapshots_of(directory: Path) -> list[Snapshot]:
     return [
         snapshot
         for path in sorted(directory.rglob("*.spool"))
+        # Its process has made it, and writes its header next.
+        if path.stat().st_size
         for batch in read_batches(path)
         for snapshot in batch.snapshots
     ]

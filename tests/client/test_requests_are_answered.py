@@ -138,7 +138,8 @@ def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorde
         }
     # Asking for a class is not one more instance of it.
     series = "type.__main__.Kept.count"
-    assert {s.samples[series] for s in recorded() if series in s.samples} == {30}
+    counts = [(s.label, s.samples[series]) for s in recorded() if series in s.samples]
+    assert {count for _, count in counts} == {30}, counts
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])
