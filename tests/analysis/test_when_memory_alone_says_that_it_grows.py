@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -142,6 +143,24 @@ def test_a_rise_that_slows_down_passes_the_looser_test_alone(
     x = [float(i) for i in range(n)]
     rise = lasting_rise(x, [1000.0 + 200 * g**power for g in x], PLAIN)
     assert (rise.window, rise.strict) == (window, strict)
+
+
+@pytest.mark.parametrize(
+    ("pace", "strict"),
+    [(20.0, 0), (28.0, 0), (60.0, 15)],
+    ids=["full in a hundred", "full a little later", "hardly slower"],
+)
+def test_what_fills_slowly_slows_down_over_all_of_a_short_run(pace: float, strict: int) -> None:
+    """Of the 15 readings the last twelve alone look straight where the pace is 28."""
+    readings = [1000.0 + 900.0 * (1 - math.exp(-i / pace)) for i in range(15)]
+    assert lasting_rise(range(15), readings, PLAIN).strict == strict
+
+
+def test_a_rise_in_a_short_run_is_no_slower_for_what_was_before() -> None:
+    flat = [1000.0] * 4 + [1000.0 + 20.0 * i for i in range(1, 12)]
+    assert lasting_rise(range(15), flat, PLAIN).strict == 15
+    loads = [1000.0 + 200.0 * (1 - math.exp(-i)) + 15.0 * i for i in range(15)]
+    assert lasting_rise(range(15), loads, PLAIN).strict == 12
 
 
 def test_readings_long_ago_do_not_say_that_memory_is_back_at_its_lowest() -> None:

@@ -11,8 +11,10 @@ from .shape import (
     HALF_RATIO,
     STRICT_HALF_RATIO,
     breaks_new_ground,
+    half_ratio,
     is_a_real_start,
     is_more_than_steps,
+    is_most_of,
     keeps_rising,
     slows_like_a_logarithm,
     stands_out,
@@ -31,6 +33,10 @@ _THINNED: Final = 256
 # Readings before the window that the sawtooth test looks back on.
 _LOOK_BACK: Final = 256
 _MIN_FOR_TREND: Final = 5
+# In a run with as many readings or more, a window that is most of it shows a slowing rise well enough.
+_FEW: Final = 16
+# So many times as steep as what followed, a rise is another one.
+_LOADS: Final = 2.0
 # What is left after taking out bounded containers must exceed this share of their own growth, because
 # their sizes are known to about 10 %.
 _OVER_BOUNDED: Final = 0.20
@@ -140,7 +146,13 @@ def _test(
     if not _exceeds(slope, x, bounded, length):
         return None
     steady = not slows_like_a_logarithm(bx, by, x[0], scale.spacing)
-    return slope, steady and keeps_rising(bx, by, STRICT_HALF_RATIO)
+    strict = half_ratio(bx, by) >= STRICT_HALF_RATIO
+    ahead = n - length
+    if ahead > 0 and n < _FEW and is_most_of(length, n):
+        # In a short run check all of it too, unless it began with a rise of its own: what a program loads at first.
+        loaded = y[ahead] - y[0] > _LOADS * slope.estimate * (x[ahead] - x[0])
+        strict = strict and (loaded or half_ratio(*block_minima(x, y)) >= STRICT_HALF_RATIO)
+    return slope, steady and strict
 
 
 def _visible(

@@ -29,18 +29,23 @@ _CLEARLY_BETTER: Final = 0.85
 def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RATIO) -> bool:
     """False for saturation: the second half must rise nearly as fast as the first."""
     growth = y[-1] - y[0]
-    if growth <= 0:
-        return False
-    middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
-    if not 0 < middle < len(x) - 1:
-        return False
-    first = theil_sen(x[: middle + 1], y[: middle + 1]).estimate
-    last = theil_sen(x[middle:], y[middle:]).estimate
-    if last <= 0 or last < ratio * first:
+    if growth <= 0 or half_ratio(x, y) < ratio:
         return False
     a, b = (_at(x, y, x[0] + share * (x[-1] - x[0])) for share in (1 / 3, 2 / 3))
     thirds = (a - y[0], b - a, y[-1] - b)
     return thirds[2] >= _LAST_THIRD * growth and max(thirds) <= _ANY_THIRD * growth
+
+
+def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return how fast the second half rises, as a share of how fast the first does; 0 where it does not."""
+    middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
+    if not 0 < middle < len(x) - 1:
+        return 0.0
+    first = theil_sen(x[: middle + 1], y[: middle + 1]).estimate
+    last = theil_sen(x[middle:], y[middle:]).estimate
+    if last <= 0:
+        return 0.0
+    return last / first if first > 0 else math.inf
 
 
 def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
@@ -95,6 +100,11 @@ def stands_out(x: Sequence[float], y: Sequence[float], slope: Slope) -> bool:
     return slope.estimate * (x[-1] - x[0]) >= _SIGNAL * robust_spread(rest)
 
 
+def is_most_of(window: int, run: int) -> bool:
+    """Return True if little was before a window."""
+    return window >= 0.7 * run
+
+
 def is_a_real_start(
     slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int, run: int
 ) -> bool:
@@ -102,7 +112,7 @@ def is_a_real_start(
 
     Otherwise the tail of a long, decaying rise would pass as a new leak.
     """
-    if window >= 0.7 * run or len(before_x) < 3:
+    if is_most_of(window, run) or len(before_x) < 3:
         return True
     return slope.estimate >= 1.6 * theil_sen(before_x, before_y).estimate
 
