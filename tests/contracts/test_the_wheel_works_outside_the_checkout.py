@@ -166,7 +166,7 @@ def test_the_wheel_serves_a_page_and_its_static_files(unpacked: Path, tmp_path: 
         assert b"Leakline" in page
         assert b"--" in _get(port, "/static/css/variables.css")
         assert b"TensorFlow.js" in _get(port, "/static/js/leakline.js")
-        assert (tmp_path / ".leakline" / "leakline.db").is_file()
+        assert (tmp_path / ".leakline-server" / "leakline.db").is_file()
     finally:
         process.terminate()
         process.wait(10)
