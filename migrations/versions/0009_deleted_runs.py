@@ -26,7 +26,7 @@ _INDEXES = {
 # Verdicts are long: so many are in memory at a time.
 _AT_ONCE = 200
 # What reading raises for a verdict that is not what was written.
-_DAMAGED = (ValueError, TypeError, AttributeError, LookupError)
+_DAMAGED = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
 
 def upgrade() -> None:

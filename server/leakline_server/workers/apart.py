@@ -248,6 +248,8 @@ def main() -> None:
         if missing_file(given.database_url):
             wrong = "the file of the database is not there"
         _tell(answers, wrong)
+        if wrong:
+            return
         engine = open_engine(given.database_url)
         looking = Looking(engine, priorities=given.priorities)
         gc.freeze()

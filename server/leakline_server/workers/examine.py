@@ -154,9 +154,12 @@ class Examiner:
             self._rest_until = self._clock() + FAILED_SECONDS
             return FAILED_SECONDS
         except Exception as error:
-            if not set_aside.after(self._engine, error):
+            of_damage = set_aside.after(self._engine, error)
+            # Also while it is not known: the run may have ended, and nothing more comes of it.
+            if of_damage is not False:
+                self._try_again_soon(run_id, FAILED_SECONDS)
+            if not of_damage:
                 raise
-            self._try_again_soon(run_id, FAILED_SECONDS)
         if not looked:
             return 0.0
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
