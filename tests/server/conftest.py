@@ -33,6 +33,8 @@ from leakline.snapshot import (
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.store.engine import Engine, open_engine
+from leakline_server.workers.deliver import Deliverer
+from leakline_server.workers.examine import Examiner
 
 STARTED = 1_760_000_000.0
 
@@ -207,6 +209,13 @@ class Run:
 
     def create(self, client: Any) -> None:
         assert client.post("/api/v1/runs", json=self.header).status_code in (200, 201)
+
+
+@pytest.fixture
+def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application's own workers, which would examine, and deliver."""
+    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
+    monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
 
 
 @pytest.fixture(scope="session")

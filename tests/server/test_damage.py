@@ -44,8 +44,6 @@ from leakline_server.store.tables import (
     tries,
     webhooks,
 )
-from leakline_server.workers.deliver import Deliverer
-from leakline_server.workers.examine import Examiner
 
 KEY = Key("r1", 1)
 READS = (
@@ -383,13 +381,6 @@ OF_RUN = (
     "/api/v1/runs/r1/series?name=process.rss_bytes", "/api/v1/runs/r1/export.csv",
     "/api/v1/runs/r1/export.json", "/runs/r1/report.md",
 )  # fmt: skip
-
-
-@pytest.fixture
-def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's own workers, which would examine, and deliver."""
-    monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
-    monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
 
 
 @pytest.fixture

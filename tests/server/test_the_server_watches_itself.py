@@ -28,7 +28,6 @@ def test_under_load_it_answers_in_time_and_finds_no_leak_in_itself(tmp_path: Pat
         deadline = time.monotonic() + 20
         while (verdict := server.verdict())["generations"] < SECONDS / 2:
             assert time.monotonic() < deadline, verdict
-        # Its caches fill in these seconds, which may be worth watching, and is no finding.
-        assert verdict["status"] in ("learning", "ok", "watch"), verdict["summary"]
+        assert verdict["status"] in ("learning", "ok"), verdict["summary"]
         assert process["pid"] != server.process.pid
         assert server.stop() in (0, -15, 143), server.log

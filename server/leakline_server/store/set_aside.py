@@ -65,7 +65,6 @@ _WHOLE: Final = frozenset({
 })  # fmt: skip
 # What is in it is gone through and not made.
 _OBJECT: Final[Any] = dict[str, msgspec.Raw]
-_OBJECT_DECODER: Final = msgspec.json.Decoder(_OBJECT)
 _SHAPES: Final[Mapping[Column[Any], Any]] = {
     runs.c.tags: list[str], runs.c.phases: list[str], runs.c.phases_seen: list[str], runs.c.config: _OBJECT,
     runs.c.environment: _OBJECT, runs.c.notes: list[dict[str, msgspec.Raw]], runs.c.sparkline: Sparkline,

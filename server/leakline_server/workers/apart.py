@@ -239,13 +239,11 @@ def main() -> None:
         os.nice(NICE)
     with contextlib.suppress(EOFError, BrokenPipeError):
         given: _Given = pickle.load(asked)
-        wrong = (
-            ""
-            if __version__ == given.version
-            else f"leakline {__version__} was installed meanwhile"
-        )
-        # Opening would make an empty one, and SQLite then deletes the write-ahead log of the one that was there.
-        if missing_file(given.database_url):
+        wrong = ""
+        if __version__ != given.version:
+            wrong = f"leakline {__version__} was installed meanwhile"
+        elif missing_file(given.database_url):
+            # Opening would make an empty one, and SQLite then deletes the write-ahead log of the one that was there.
             wrong = "the file of the database is not there"
         _tell(answers, wrong)
         if wrong:
