@@ -7,9 +7,11 @@ that sends a byte every few seconds would hold it for hours, and headers and int
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
+import stat
 import time
 from base64 import b64encode
 from collections.abc import Callable
@@ -85,16 +87,13 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
+        """Whoever is told that a socket was opened closes it where this fails."""
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
             self._sock, server_hostname=host, do_handshake_on_connect=False
         )
         opened(wrapped)
-        try:
-            wrapped.do_handshake()
-        except OSError:
-            wrapped.close()
-            raise
+        wrapped.do_handshake()
         return BoundedSocket(wrapped, self._meter)
 
     def close(self) -> None:
@@ -158,15 +157,20 @@ class Connection(HTTPConnection):
         if self._through is not None:
             host, port = self._through.host, self._through.port
         self._opened.clear()
-        reached = _reach(host, port, self._meter, self._note)
-        self.sock: Any = BoundedSocket(reached, self._meter)
+        self.sock: Any = BoundedSocket(self._reach(host, port), self._meter)
         if self._context is not None:
             if self._through is not None:
                 self._open_tunnel(self._through)
-            self.sock = self.sock.secured(self._context, self._target[0], self._note)
+            try:
+                self.sock = self.sock.secured(self._context, self._target[0], self._note)
+            except OSError:
+                self.abandon()
+                raise
 
     def abandon(self) -> None:
-        """In a forked child: close its copies. Nothing is sent, so the parent's connection goes on."""
+        """Close what was opened and is still ours. In a forked child those are copies, and as nothing is sent, the
+        parent's connection goes on.
+        """
         self._give_up_lost()
         for sock, _ in self._opened:
             if sock.fileno() >= 0:
@@ -180,12 +184,39 @@ class Connection(HTTPConnection):
         self._give_up_lost()
         super().close()
 
+    def _reach(self, host: str, port: int) -> socket.socket:
+        """Return a connected socket. Each address of the host gets its share of CONNECT_SECONDS."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_LIMIT]
+        until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
+        failure: OSError = OSError(f"{host} has no address")
+        for tried, (family, kind, protocol, _, address) in enumerate(found):
+            sock = socket.socket(family, kind, protocol)
+            self._note(sock)
+            try:
+                sock.settimeout(max(0.001, (until - time.monotonic()) / (len(found) - tried)))
+                sock.connect(address)
+                # Head and body are two writes: the second must not wait for the first to be acknowledged.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return sock
+            except OSError as error:
+                # The program may have closed it and opened a file of its own meanwhile: then that has the number.
+                self.abandon()
+                failure = error
+        raise failure
+
     def _note(self, sock: socket.socket) -> None:
-        try:
-            number = Descriptor(sock.fileno())
-        except OSError:
-            # Not every system has one number for sockets and files.
-            number = None
+        """Note what may be closed later. Raises OSError where the program has closed it already."""
+        number = None
+        # Not every system has one number for sockets and files.
+        if os.name == "posix":
+            try:
+                number = Descriptor(sock.fileno())
+                is_socket = stat.S_ISSOCK(number.stat().st_mode)
+            except OSError:
+                is_socket = False
+            if not is_socket:
+                sock.detach()
+                raise OSError(errno.EBADF, "the program has closed the connection")
         self._opened.append((sock, number))
 
     def _give_up_lost(self) -> None:
@@ -207,28 +238,6 @@ class Connection(HTTPConnection):
             response.close()
         if response.status != 200:
             raise OSError(f"the proxy {proxy.host}:{proxy.port} answers {response.status}")
-
-
-def _reach(
-    host: str, port: int, meter: Meter, opened: Callable[[socket.socket], None]
-) -> socket.socket:
-    """A connected socket. Each address of the host gets its share of CONNECT_SECONDS."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_LIMIT]
-    until = time.monotonic() + min(CONNECT_SECONDS, meter.seconds_left())
-    failure: OSError = OSError(f"{host} has no address")
-    for tried, (family, kind, protocol, _, address) in enumerate(found):
-        sock = socket.socket(family, kind, protocol)
-        opened(sock)
-        try:
-            sock.settimeout(max(0.001, (until - time.monotonic()) / (len(found) - tried)))
-            sock.connect(address)
-            # Head and body are two writes: the second must not wait for the first to be acknowledged.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return sock
-        except OSError as error:
-            sock.close()
-            failure = error
-    raise failure
 
 
 def secure_context(ca_file: Path | None) -> SSLContext:

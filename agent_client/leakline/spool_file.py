@@ -144,13 +144,7 @@ class SpoolFile:
             self._take_back_offer()
             if self._sent >= self._snapshots_end:
                 return [], 0
-            try:
-                self._hold()
-            except OSError as error:
-                raise SpoolError(self.path, f"cannot be read ({error.strerror})") from error
-            records = read_open(self._fd, self._sent, self.path)
-            batches, end = collect(records, self._sent, limit, self._instance)
-            batches = list(after(self._already, batches))
+            batches, end = self._read(limit)
             if end <= self._sent:
                 # Somebody has cut the file off, or written into it.
                 self._sent = self._snapshots_end
@@ -229,10 +223,33 @@ class SpoolFile:
         self._size = found.st_size
         return found
 
+    def _read(self, limit: int) -> tuple[list[Batch], int]:
+        """Return what is not accepted yet and where it ends. Raises SpoolError."""
+        for again in (True, False):
+            try:
+                self._hold()
+            except OSError as error:
+                raise SpoolError(self.path, f"cannot be read ({error.strerror})") from error
+            held = self._fd
+            try:
+                records = read_open(held, self._sent, self.path)
+                batches, end = collect(records, self._sent, limit, self._instance)
+                batches = list(after(self._already, batches))
+            except SpoolError:
+                if again and not held.is_ours:
+                    continue
+                raise
+            # Closed in the middle of it, what was read may be of a file of the program's.
+            if held.is_ours:
+                break
+        else:
+            raise SpoolError(self.path, "cannot be read (the program closes it)")
+        return batches, end
+
     def _write(self, data: bytes) -> None:
         """One write to the operating system; a half-written record is taken back."""
         try:
-            if os.write(self._fd, data) < len(data):
+            if self._written(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             # Where that fails as well, a torn record stands at the end, which readers skip.
@@ -241,6 +258,16 @@ class SpoolFile:
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
+
+    def _written(self, data: bytes) -> int:
+        try:
+            return os.write(self._fd, data)
+        except OSError:
+            if self._fd.is_ours:
+                raise
+            # Closed since it was held.
+            self._hold()
+            return os.write(self._fd, data)
 
     def _note(self, server: str) -> None:
         self._server = server

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from leakline import spool_file
+from leakline.connection import Connection, Meter
 from leakline.leftovers import claimed
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 from leakline.spool import is_live, read_batches, read_end
@@ -162,8 +167,9 @@ def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
     os.close(number)
 
 
-def test_a_failed_write_cuts_nothing_off_a_file_of_the_programs(
-    tmp_path: Path, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full", [False, True])
+def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing_off(
+    tmp_path: Path, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """Closed in the middle of the write: it fails, and what it had written would be taken back."""
     file = spool(tmp_path)
@@ -173,14 +179,75 @@ def test_a_failed_write_cuts_nothing_off_a_file_of_the_programs(
         if fd == number:
             taken(number)
             raise OSError(9, "closed meanwhile")
+        if full:
+            raise OSError(28, "the disk is full")
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", fail)
-    with pytest.raises(OSError, match="closed meanwhile"):
+    with pytest.raises(OSError, match="the disk is full") if full else nullcontext():
         file.append(batch(1))
     monkeypatch.undo()
-    assert os.fstat(number).st_size == len(b"mine")
+    assert os.pread(number, 100, 0) == b"mine"
     file.close()
+    assert sequences(file.path) == ([] if full else [1])
+    os.close(number)
+
+
+@pytest.mark.parametrize("reads", [b"mine", None], ids=["the program's file", "no file"])
+def test_what_is_read_while_its_number_is_taken_is_read_again(
+    tmp_path: Path,
+    taken: Callable[[int], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    reads: bytes | None,
+) -> None:
+    file = spool(tmp_path)
+    file.append(batch(1))
+    number, real = int(file._fd), spool_file.read_open
+    read_from = list[int]()
+
+    def read(fd: int, *rest: Any) -> Any:
+        read_from.append(fd)
+        if len(read_from) == 1:
+            _ = os.close(number) if reads is None else taken(number)
+        return real(fd, *rest)
+
+    monkeypatch.setattr(spool_file, "read_open", read)
+    batches, _ = file.unsent()
+    assert [s.sequence for b in batches for s in b.snapshots] == [1]
+    assert len(read_from) == 2
+    file.close()
+    if reads is not None:
+        assert os.pread(number, 100, 0) == reads
+        os.close(number)
+
+
+@pytest.mark.parametrize("when", ["opened", "connected"])
+def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed(
+    server: Any, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    own: dict[int, Path] = {}
+
+    class Taken(socket.socket):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            if when == "opened" and not own and not named:
+                own[self.fileno()] = taken(self.fileno())
+
+        def connect(self, address: Any) -> None:
+            super().connect(address)
+            if not own:
+                own[self.fileno()] = taken(self.fileno())
+
+    monkeypatch.setattr("leakline.connection.socket.socket", Taken)
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    connection = Connection(urlsplit(f"http://{host}:{port}"), None, None, meter := Meter())
+    meter.start(10.0)
+    with pytest.raises(OSError, match=r"closed the connection|non-socket"):
+        connection.request("GET", "/api/v1/runs")
+    connection.close()
+    ((number, path),) = own.items()
+    assert os.path.samestat(os.fstat(number), path.stat()), "it is still open"
+    assert path.read_bytes() == b"mine"
     os.close(number)
 
 
