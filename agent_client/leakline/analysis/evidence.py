@@ -168,7 +168,10 @@ def _visible(
     )
     # What was flat for half the run leaves the slope of the whole without a sign.
     rises = whole.rises or min(y[n - half :]) > max(y[: n - half])
-    return rises and recent.rises and matters and _exceeds(recent, x, bounded, half)
+    if not (rises and recent.rises and matters and _exceeds(recent, x, bounded, half)):
+        return False
+    # Of few readings one jump makes a slope: a program that has loaded what it needs still doubles a table.
+    return n >= _FEW or is_more_than_steps(x[n - half :], y[n - half :], steps=1)
 
 
 def _exceeds(slope: Slope, x: Sequence[float], bounded: Sequence[float], length: int) -> bool:

@@ -54,26 +54,26 @@ def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
     return y[i - 1] + (y[i] - y[i - 1]) * (where - x[i - 1]) / (x[i] - x[i - 1])
 
 
-def is_more_than_steps(x: Sequence[float], y: Sequence[float]) -> bool:
-    """False when three jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
+def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> bool:
+    """False when so many jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
 
     Readings that scatter jump up as often as down. Then what is never taken back must rise on more clearly.
     """
     return (
-        _without_steps(x, y) >= _WITHOUT_STEPS
-        or _without_steps(x, what_stays(y)) >= _STAYS_WITHOUT_STEPS
+        _without_steps(x, y, steps) >= _WITHOUT_STEPS
+        or _without_steps(x, what_stays(y), steps) >= _STAYS_WITHOUT_STEPS
     )
 
 
-def _without_steps(x: Sequence[float], y: Sequence[float]) -> float:
-    """The share of the growth that is left without its largest jumps; 0 where nothing grows."""
+def _without_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> float:
+    """Return the share of the growth that is left without its largest jumps; 0 where nothing grows."""
     # Where generations are missing, what they gained together must not look like one jump.
     gaps = [b - a for a, b in pairwise(x)]
     usual = median(gaps)
     jumps = [(b - a) * usual / gap for (a, b), gap in zip(pairwise(y), gaps, strict=True)]
     growth = sum(jumps)
     jumps.sort(reverse=True)
-    return 1 - sum(jumps[:_STEPS]) / growth if growth > 0 else 0.0
+    return 1 - sum(jumps[:steps]) / growth if growth > 0 else 0.0
 
 
 def what_stays(y: Sequence[float]) -> list[float]:
