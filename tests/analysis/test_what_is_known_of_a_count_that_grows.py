@@ -455,6 +455,16 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
     assert two == [("torch.Tensor", "type", 5.0)] * 2
 
 
+@pytest.mark.parametrize(
+    "late", [[5, None, 15, 20, 21, 25], [5, None, 15, 20, 20, 25], [5, None, 15, 20, None, 20, 25]]
+)
+def test_graphs_that_are_told_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
+    """Three looks at ends, then two beside the training: each tells what there was a generation before."""
+    late = [*late, *[None] * (12 - len(late))]
+    found = _found(tensors__count=_rising(10), tensors__graph_count=late)
+    assert found == [("torch.Tensor", "type", pytest.approx(5.0, rel=0.01))] * 2
+
+
 def test_garbage_is_named_as_a_holder_where_cycles_hold_a_class() -> None:
     holder = Holder(7, "app.Env", CYCLIC_GARBAGE, 100, None)
     history = ends_history({"type.app.Env.count": LATE}, holders=(holder,))

@@ -218,13 +218,12 @@ def test_a_rise_is_seen_where_it_still_goes_on(values: list[float], visible: boo
 def test_one_jump_after_a_program_has_loaded_is_not_seen_as_a_rise(
     n: int, jump: float, rate: float, visible: bool
 ) -> None:
-    """As of the memory of our own server in its first seconds, in MiB: 80, 96, 113, 121, 124, …, one table, and flat."""
+    """As the memory of our own server in its first seconds: 80, 96, 113, 121, 124 MiB, one table, and flat."""
     loads = [800.0, 960.0, 1130.0, 1210.0]
     flat = [1230.0 + rate * i for i in range(n - len(loads))]
     at = len(flat) - (n // 2) // 2
     y = [*loads, *(value + jump * (i >= at) for i, value in enumerate(flat))]
     assert lasting_rise([float(i) for i in range(n)], y, PLAIN).visible == visible
-
 
 
 @pytest.mark.parametrize(

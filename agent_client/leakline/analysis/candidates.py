@@ -150,17 +150,45 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     growth = growth_of(facts.lane, series, upto)
     if growth is not None and tensors is None and _has_ended(facts, growth, upto):
         return None
+    is_steady = growth is not None and growth.pattern == "constant"
     if growth is None and tensors is not None:
         rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
         if rate >= _GRAPH_SHARE * tensors.growth.slope:
             growth = scaled(tensors.growth, min(1.0, rate / tensors.growth.slope))
     if growth is None:
         return None
+    if tensors is not None and not is_steady:
+        growth = _at_the_rate_of_tensors(facts, growth, tensors, upto)
     size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
     name = tensors.name if tensors is not None else TENSOR
     place = _graph_place(facts, found, tensors, growth, upto)
     holder = facts.holders.get(name)
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _at_the_rate_of_tensors(
+    facts: Facts, graphs: CountGrowth, tensors: Candidate, upto: int
+) -> CountGrowth:
+    """Return the growth of graphs by their usual share of the tensors, which are counted at each end, where faster.
+
+    A look beside the training tells what there was a generation before. Among looks at ends it makes a rate too small.
+    """
+    lane = facts.lane
+    counted = next((s for s, name, _ in facts.count_series if name == tensors.name), None)
+    if counted is None:
+        return graphs
+    number = dict(zip(*lane.points(counted, upto, baseline=True), strict=True))
+    read = [
+        (count, number[x])
+        for x, count in zip(*lane.points("tensors.graph_count", upto, baseline=True), strict=True)
+        if x in number and x >= graphs.start - lane.spacing(upto)
+    ]
+    few, least = read[0] if read else (0.0, 0.0)
+    shares = sorted((count - few) / (many - least) for count, many in read if many > least)
+    if not shares:
+        return graphs
+    share = min(1.0, shares[3 * len(shares) // 4])
+    return scaled(graphs, max(1.0, share * tensors.growth.slope / graphs.slope))
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, upto: int) -> bool:
