@@ -106,9 +106,7 @@ def _uploading(
     else:
         held = examine(spool.fd, spool.path)
         end = held.end
-    told = {} if end is None else end.payload()
-    state, reason = (str(told.get(name, "")) for name in ("state", "reason"))
-    done = Uploaded(header.id, header.name, state=state, reason=reason, held=held)
+    done = _ended(Uploaded(header.id, header.name, held=held), end)
     if held is None:
         yield replace(done, complete=True)
         return
@@ -120,7 +118,14 @@ def _uploading(
             records = (each for each in records if each.end <= held.size_bytes)
         batches, mark = collect(records, offset, limit, process.instance)
         if mark <= offset:
-            break
+            if end is not None or held.foreign_bytes:
+                break
+            # Where the process has ended meanwhile, what it wrote before goes first.
+            end = read_open_end(spool.fd, spool.path)
+            if end is None:
+                break
+            done = _ended(done, end)
+            continue
         for batch in batches:
             told_losses = replace(batch, lost={**batch.lost, **damaged})
             sent, refused = _send(told_losses, header.id, delivery)
@@ -129,11 +134,17 @@ def _uploading(
         spool.note(offset, delivery.server)
         yield done
     if end is not None:
-        told.pop(AT_EXIT, None)
-        body = {**told, "instance": process.instance}
+        body = {**end.payload(), "instance": process.instance}
+        body.pop(AT_EXIT, None)
         _accepted(delivery, "PATCH", f"/runs/{header.id}", body)
         spool.note(end.end, delivery.server)
     yield replace(done, complete=True)
+
+
+def _ended(done: Uploaded, end: Record | None) -> Uploaded:
+    told = {} if end is None else end.payload()
+    state, reason = (str(told.get(name, "")) for name in ("state", "reason"))
+    return replace(done, state=state, reason=reason)
 
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:

@@ -172,9 +172,12 @@ def test_a_second_recording_in_the_file_is_told_and_not_sent(
     assert load([path]).endings == ()
 
 
-def test_what_comes_while_a_spool_is_sent_is_sent_as_well(tmp_path: Path, server: Any) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_comes_while_a_spool_is_sent_is_sent_as_well(
+    tmp_path: Path, server: Any, ended: bool
+) -> None:
     path = recorded(tmp_path, "ours", 60, ended=False)
-    longer = recorded(tmp_path / "longer", "ours", ended=False).read_bytes()
+    longer = recorded(tmp_path / "longer", "ours", ended=ended).read_bytes()
     delivery = Delivery(server.address, None, 10.0)
     steps = uploading(path, delivery, limit=10)
     next(steps)
@@ -183,6 +186,9 @@ def test_what_comes_while_a_spool_is_sent_is_sent_as_well(tmp_path: Path, server
     *_, done = steps
     delivery.close()
     assert (done.sent, server.sequences) == (TAKEN, list(range(1, TAKEN + 1)))
+    states = ["finished"] if ended else []
+    assert ([end["state"] for end in server.ends], done.state) == (states, "".join(states))
+    assert done.complete
 
 
 def test_a_damaged_header_is_told_as_what_it_is(tmp_path: Path) -> None:
