@@ -203,6 +203,7 @@ class _Application(FastAPI):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         run_id = self.hot.run_of(scope)
         if run_id is None:
+            scope[errors.BEGAN] = time.monotonic()
             await super().__call__(scope, receive, completing(scope, send))
         else:
             await self.hot.take(run_id, scope, receive, send)

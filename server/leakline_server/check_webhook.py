@@ -40,9 +40,7 @@ def check_webhook(config: Config) -> Checked:
         upgrade(engine, MIGRATIONS)
         return _check(config, config.webhook_url, engine)
     except (*DATABASE_ERRORS, BadDatabaseUrl, NewerDatabase, OSError) as error:
-        raise LeaklineError(
-            f"the database cannot be used: {without_content(error)}".splitlines()[0]
-        ) from error
+        raise LeaklineError(f"the database cannot be used: {without_content(error)}") from error
 
 
 def _check(config: Config, url: str, engine: Engine) -> Checked:

@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
+
+from leakline.errors import LeaklineError
+from leakline_server.store.engine import DatabaseMoved, Engine, open_engine, ping, writing
+from leakline_server.upkeep import opened_at
 
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchone()"
 
@@ -86,3 +91,44 @@ def test_a_database_that_another_program_made_anew_takes_nothing_and_loses_nothi
     assert again.request("POST", batches, run.wire(10, 10))[0] == 200
     _, found = again.request("GET", "/api/v1/runs/r1/export.json")
     assert [row["sequence"] for row in found["snapshots"]] == list(range(20))
+
+
+def test_a_connection_that_would_make_another_log_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "leakline.db"
+    engine = open_engine(f"sqlite:///{path}")
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE kept (number INTEGER)")
+    with engine.connect() as held:
+        held.exec_driver_sql("SELECT * FROM kept").all()
+        bring_back = _log_deleted(path)
+        for act in (
+            lambda: engine.connect().close(),
+            lambda: ping(engine),
+            lambda: _add(engine, 1),
+        ):
+            with pytest.raises(DatabaseMoved):
+                act()
+        bring_back()
+    ping(engine)
+    _add(engine, 2)
+    # Once all are closed SQLite takes the log away, and whoever opens the file makes another.
+    engine.dispose()
+    _add(engine, 3)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT number FROM kept").scalars().all() == [2, 3]
+    engine.dispose()
+
+
+def _add(engine: Engine, number: int) -> None:
+    with writing(engine) as connection:
+        connection.exec_driver_sql(f"INSERT INTO kept VALUES ({number})")
+
+
+@pytest.mark.postgres
+@pytest.mark.long
+def test_why_a_postgres_lets_nobody_in_is_told_in_one_line(postgres_url: str) -> None:
+    url = make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False)
+    with pytest.raises(LeaklineError) as refused, opened_at(url, new=False):
+        pass
+    assert 'database "nowhere" does not exist' in str(refused.value)
+    assert "\n" not in str(refused.value)

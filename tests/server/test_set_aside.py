@@ -91,6 +91,20 @@ def test_who_reads_is_sent_to_the_same_address(api: TestClient, engine: Engine) 
     assert api.get(path, follow_redirects=False).status_code == 200
 
 
+def test_who_reads_is_not_sent_to_the_same_address_twice(
+    api: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("leakline_server.web.series_api.points.read_series", fail)
+    change(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
+    path = "/api/v1/runs/r1/series?name=process.rss_bytes"
+    assert api.get(path, follow_redirects=False).status_code == 307
+    with pytest.raises(ValueError, match="a bug"):
+        api.get(path)
+
+
 def test_who_writes_is_asked_to_send_it_again(api: TestClient, engine: Engine) -> None:
     change(engine, "UPDATE runs SET notes = '[' WHERE id = 'r1'")
     body = {"notes": [{"text": "seen"}]}
@@ -202,10 +216,14 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
 
 
 @pytest.mark.usefixtures("standing_back")
-@pytest.mark.parametrize("key", [NOT_UTF8, "'passwosd'", "X'70'"])
-def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, key: str) -> None:
+@pytest.mark.parametrize(
+    "change_to",
+    [f"key = {NOT_UTF8}", "key = 'passwosd'", "key = X'70'", f"key = {NOT_UTF8}, value = '{{'",
+     f"key = X'70', value = {NOT_UTF8}"],
+)  # fmt: skip
+def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to: str) -> None:
     logins.set_password(engine, hash_password("a long password"))
-    change(engine, f"UPDATE settings SET key = {key} WHERE key = 'password'")
+    change(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
     assert set_aside.set_aside(engine) == 1
     assert logins.password_hash(engine) == ""
     assert set_aside.set_aside(engine) == 0
@@ -219,6 +237,19 @@ def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
     assert webhook_changes.last_trials(engine) == {}
     assert logins.password_hash(engine) is None
+
+
+@pytest.mark.usefixtures("standing_back")
+def test_a_setting_of_a_newer_version_stays_and_one_that_cannot_be_a_password_closes_nothing(
+    engine: Engine,
+) -> None:
+    change(engine, "INSERT INTO settings (key, value) VALUES ('theme', '{\"dark\": true}')")
+    assert leases.take(engine, "retain", "me", 1.0, 10.0)
+    change(engine, f"UPDATE settings SET key = {NOT_UTF8} WHERE key = 'lease.retain'")
+    assert set_aside.set_aside(engine) == 1
+    assert logins.password_hash(engine) is None
+    with engine.connect() as connection:
+        assert "theme" in connection.execute(select(settings.c.key)).scalars().all()
 
 
 def test_the_examiner_goes_on_after_damage(

@@ -15,11 +15,12 @@ from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Delete, Engine, Insert, Table, Update, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import Compiled, SQLCompiler
 
 Synchronous = Literal["full", "normal"]
@@ -102,6 +103,9 @@ class _File:
         self._path = path.absolute()
         self._log = Path(f"{self._path}-wal")
         self._first: os.stat_result | None = None
+        # What may be open of the pool.
+        self._entries: WeakSet[ConnectionPoolEntry] = WeakSet()
+        self._lock = threading.Lock()
 
     def make(self) -> None:
         """For us alone, whatever the umask, as what SQLite puts beside it. One that is there stays."""
@@ -112,23 +116,29 @@ class _File:
         with contextlib.suppress(OSError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
-    def opened(self, connection: Any, record: Any) -> None:
+    def opened(self, connection: Any, record: ConnectionPoolEntry) -> None:
         """Note the file, and in ``record`` the write-ahead log, which stays while this connection is open."""
         if self._first is None:
             self._first = self._path.stat()
-        # Reading is what opens the log.
+        # Reading is what opens the log, or makes one where there is none: then the others have theirs no more.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        self.check()
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         with contextlib.suppress(FileNotFoundError):
             record.info[_LOG] = self._log.stat() if mode == "wal" else None
+        with self._lock:
+            self._entries.add(record)
 
-    def check(self, connection: Connection | None = None) -> None:
-        """``connection``: is its write-ahead log there too? Without it, what is written is not found again."""
-        log = None if connection is None else connection.info.get(_LOG)
+    def check(self) -> None:
+        """Without it, or without the write-ahead log of what is open, what is written is not found again."""
+        with self._lock:
+            noted = [each.info.get(_LOG) for each in self._entries if each.dbapi_connection]
+        logs = [log for log in noted if log is not None]
         try:
             pairs = [(self._first, self._path.stat())]
-            if log is not None:
-                pairs.append((log, self._log.stat()))
+            if logs:
+                now = self._log.stat()
+                pairs += [(log, now) for log in logs]
         except FileNotFoundError as error:
             raise DatabaseMoved(self._path) from error
         if not all(was is None or os.path.samestat(was, now) for was, now in pairs):
@@ -205,17 +215,18 @@ def without_content(error: BaseException) -> str:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     name = type(reason).__name__ if state is None else f"{type(reason).__name__} ({state})"
-    # SQLite itself names tables and columns at most. A Postgres that was not reached has nothing to quote.
-    is_safe = hasattr(reason, "sqlite_errorcode") or (state is None and may_answer_soon(error))
-    return f"{name}: {reason}" if is_safe else name
+    # SQLite itself names tables and columns at most. A Postgres that lets nobody in has nothing to quote.
+    is_safe = hasattr(reason, "sqlite_errorcode") or (state is None and _is_connecting(error))
+    said = str(reason).strip().partition("\n")[0]
+    return f"{name}: {said}" if is_safe else name
 
 
 def ping(engine: Engine) -> None:
     """Raises one of DATABASE_ERRORS when the database does not answer, or is not where it was."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
-    if engine in _files:
-        _files[engine].check()
+        if engine in _files:
+            _files[engine].check()
 
 
 def pinging(engine: Engine) -> Future[None]:
@@ -246,12 +257,13 @@ def may_answer_soon(error: BaseException) -> bool:
     """Whether a Postgres that could not be reached is perhaps only beginning: nobody listens, nothing is said, or it
     says that it starts. One that refuses us refuses us again.
     """
-    reason = getattr(error, "orig", None)
-    text = str(reason)
-    is_connecting = type(reason).__module__.startswith("psycopg") and isinstance(
-        error, OperationalError
-    )
-    return is_connecting and ("FATAL" not in text or "the database system is" in text)
+    text = str(getattr(error, "orig", None))
+    return _is_connecting(error) and ("FATAL" not in text or "the database system is" in text)
+
+
+def _is_connecting(error: BaseException) -> bool:
+    of_postgres = type(getattr(error, "orig", None)).__module__.startswith("psycopg")
+    return of_postgres and isinstance(error, OperationalError)
 
 
 def check_that_it_writes(engine: Engine) -> None:
@@ -276,7 +288,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
         with pace, connection.begin():
             yield connection
             if engine in _files:
-                _files[engine].check(connection)
+                _files[engine].check()
 
 
 class Many:

@@ -149,10 +149,11 @@ _lock = threading.Lock()
 _checks_of: WeakKeyDictionary[Engine, _Checks] = WeakKeyDictionary()
 
 
-def after(engine: Engine, error: BaseException) -> bool | None:
+def after(engine: Engine, error: BaseException, began: float | None = None) -> bool | None:
     """Return True if an error may have come of damaged values and some were set aside: the same may work now.
 
-    False if it came of something else; None if that is not known, because the last check is not long ago.
+    False if it came of something else; None if that is not known, because the last check is not long ago. ``began`` is
+    when the work began that failed, on the monotonic clock; without it, lately.
     """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
@@ -161,6 +162,7 @@ def after(engine: Engine, error: BaseException) -> bool | None:
     with _lock:
         checks = _checks_of.setdefault(engine, _Checks())
     asked = time.monotonic()
+    began = asked - RECENT_SECONDS if began is None else began
     with checks.lock:
         rows: int | None = None
         if checks.found_at < asked and time.monotonic() >= checks.not_before:
@@ -170,7 +172,7 @@ def after(engine: Engine, error: BaseException) -> bool | None:
             else:
                 checks.not_before = time.monotonic() + PAUSE_SECONDS
         # Another thread may have come upon the same, and have set it aside since this one read it.
-        if asked - checks.found_at < RECENT_SECONDS:
+        if began < checks.found_at:
             return True
         return None if rows is None else False
 
@@ -280,7 +282,8 @@ def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
     elif key.startswith(_TRIALS) and key.removeprefix(_TRIALS).isdecimal():
         decoder = _TRIAL
     else:
-        return [settings.c.key]
+        # Of a newer version, unless it is the password under another name.
+        return [settings.c.key] if _is_json(_PASSWORD, value) else []
     return [] if _is_json(decoder, value) else [settings.c.value]
 
 
@@ -394,8 +397,10 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if a server without this setting might let in who had no password."""
-    return key == logins.PASSWORD_KEY or (isinstance(value, str) and _is_json(_PASSWORD, value))
+    """Return True if a server without this setting, which is damaged, might let in who had no password."""
+    if isinstance(key, str):
+        return key == logins.PASSWORD_KEY or _is_json(_PASSWORD, value)
+    return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
 
 
 def _owner(

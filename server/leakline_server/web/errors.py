@@ -34,6 +34,8 @@ from ..store.engine import DATABASE_ERRORS, DatabaseMoved, is_damaged, without_c
 # (request, status, code, message) -> a page. The JSON routes never use it.
 ErrorPage = Callable[[Request, int, str, str], Response]
 
+# In the scope of a request: when it came, on the monotonic clock.
+BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
 _BUG: Final = "this is a bug of Leakline; the log of the server says where"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 401: "unauthorized", 403: "forbidden"}
@@ -86,7 +88,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         engine = request.app.state.services.engine
         if full_disk.is_told(engine, error, full_disk.SENT_AGAIN_SECONDS):
             return await refused(request, disk_full())
-        if await run_in_threadpool(set_aside.after, engine, error):
+        if await was_damaged(request, error):
             return await ask_again(request)
         log.error("database: %s", without_content(error))
         if isinstance(error, DatabaseMoved):
@@ -100,6 +102,12 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         )
         return await refused(request, down)
 
+    async def was_damaged(request: Request, error: Exception) -> bool:
+        """Return True if what it failed for was set aside since it came: nobody is sent to the same address twice."""
+        engine = request.app.state.services.engine
+        began = request.scope.get(BEGAN)
+        return bool(await run_in_threadpool(set_aside.after, engine, error, began))
+
     async def ask_again(request: Request) -> Response:
         """What was damaged is not there any more: browsers and clients read again by themselves."""
         if request.method not in ("GET", "HEAD"):
@@ -112,14 +120,14 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return Response(status_code=307, headers={"Location": same})
 
     async def corrupt(request: Request, error: Exception) -> Response:
-        if await run_in_threadpool(set_aside.after, request.app.state.services.engine, error):
+        if await was_damaged(request, error):
             return await ask_again(request)
         log.error("stored data: %s", error)
         message = f"stored data is damaged ({error}); delete the run, or restore a backup"
         return answer(request, 500, "stored_data_damaged", message)
 
     async def perhaps_damaged(request: Request, error: Exception) -> Response:
-        if await run_in_threadpool(set_aside.after, request.app.state.services.engine, error):
+        if await was_damaged(request, error):
             return await ask_again(request)
         raise error
 
