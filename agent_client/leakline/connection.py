@@ -87,7 +87,7 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
-        """Whoever is told that a socket was opened closes it where this fails."""
+        """Return the connection under TLS. ``opened`` gets the new socket, and must close it if this fails."""
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
             self._sock, server_hostname=host, do_handshake_on_connect=False
@@ -168,9 +168,7 @@ class Connection(HTTPConnection):
                 raise
 
     def abandon(self) -> None:
-        """Close what was opened and is still ours. In a forked child those are copies, and as nothing is sent, the
-        parent's connection goes on.
-        """
+        """Close the sockets that are still ours. In a forked child those are copies, so the parent's stay open."""
         self._give_up_lost()
         for sock, _ in self._opened:
             if sock.fileno() >= 0:

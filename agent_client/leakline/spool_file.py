@@ -236,15 +236,13 @@ class SpoolFile:
                 batches, end = collect(records, self._sent, limit, self._instance)
                 batches = list(after(self._already, batches))
             except SpoolError:
-                if again and not held.is_ours:
-                    continue
-                raise
-            # Closed in the middle of it, what was read may be of a file of the program's.
-            if held.is_ours:
-                break
-        else:
-            raise SpoolError(self.path, "cannot be read (the program closes it)")
-        return batches, end
+                if held.is_ours or not again:
+                    raise
+            else:
+                # Closed meanwhile, the number may have been that of a file of the program's.
+                if held.is_ours:
+                    return batches, end
+        raise SpoolError(self.path, "cannot be read (the program closes it)")
 
     def _write(self, data: bytes) -> None:
         """One write to the operating system; a half-written record is taken back."""
@@ -260,6 +258,7 @@ class SpoolFile:
         self._size += len(data)
 
     def _written(self, data: bytes) -> int:
+        """Return how many bytes were written. Raises OSError."""
         try:
             return os.write(self._fd, data)
         except OSError:

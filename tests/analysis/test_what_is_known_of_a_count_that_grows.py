@@ -458,8 +458,8 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
 @pytest.mark.parametrize(
     "late", [[5, None, 15, 20, 21, 25], [5, None, 15, 20, 20, 25], [5, None, 15, 20, None, 20, 25]]
 )
-def test_graphs_that_are_told_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
-    """Three looks at ends, then two beside the training: each tells what there was a generation before."""
+def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
+    """Three whole censuses, then two in slices, which report the state of the previous generation."""
     late = [*late, *[None] * (12 - len(late))]
     found = _found(tensors__count=_rising(10), tensors__graph_count=late)
     assert found == [("torch.Tensor", "type", pytest.approx(5.0, rel=0.01))] * 2

@@ -126,7 +126,7 @@ def _add(engine: Engine, number: int) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.long
-def test_why_a_postgres_lets_nobody_in_is_told_in_one_line(postgres_url: str) -> None:
+def test_a_refused_login_to_postgres_gives_its_reason_in_one_line(postgres_url: str) -> None:
     url = make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False)
     with pytest.raises(LeaklineError) as refused, opened_at(url, new=False):
         pass

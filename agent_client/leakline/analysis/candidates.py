@@ -169,14 +169,13 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
 def _at_the_rate_of_tensors(
     facts: Facts, graphs: CountGrowth, tensors: Candidate, upto: int
 ) -> CountGrowth:
-    """Return the growth of graphs by their usual share of the tensors, which are counted at each end, where faster.
+    """Return the growth of graphs, at least at their usual share of the growth of tensors.
 
-    A look beside the training tells what there was a generation before. Among looks at ends it makes a rate too small.
+    A census in slices reports the state of the previous generation. Mixed with whole ones it makes the rate of graphs
+    too small; tensors are counted at each end.
     """
     lane = facts.lane
-    counted = next((s for s, name, _ in facts.count_series if name == tensors.name), None)
-    if counted is None:
-        return graphs
+    counted = series_of(facts, tensors.name, tensors.role)
     number = dict(zip(*lane.points(counted, upto, baseline=True), strict=True))
     read = [
         (count, number[x])
@@ -187,6 +186,7 @@ def _at_the_rate_of_tensors(
     shares = sorted((count - few) / (many - least) for count, many in read if many > least)
     if not shares:
         return graphs
+    # The upper quartile: late readings make shares smaller, never larger.
     share = min(1.0, shares[3 * len(shares) // 4])
     return scaled(graphs, max(1.0, share * tensors.growth.slope / graphs.slope))
 

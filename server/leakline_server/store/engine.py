@@ -103,7 +103,7 @@ class _File:
         self._path = path.absolute()
         self._log = Path(f"{self._path}-wal")
         self._first: os.stat_result | None = None
-        # What may be open of the pool.
+        # Entries of the pool whose connections may be open.
         self._entries: WeakSet[ConnectionPoolEntry] = WeakSet()
         self._lock = threading.Lock()
 
@@ -120,7 +120,7 @@ class _File:
         """Note the file, and in ``record`` the write-ahead log, which stays while this connection is open."""
         if self._first is None:
             self._first = self._path.stat()
-        # Reading is what opens the log, or makes one where there is none: then the others have theirs no more.
+        # Reading opens the log, or makes one: if others are open, theirs was deleted.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self.check()
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -130,7 +130,7 @@ class _File:
             self._entries.add(record)
 
     def check(self) -> None:
-        """Without it, or without the write-ahead log of what is open, what is written is not found again."""
+        """Raise DatabaseMoved if the file, or the write-ahead log of an open connection, was deleted or replaced."""
         with self._lock:
             noted = [each.info.get(_LOG) for each in self._entries if each.dbapi_connection]
         logs = [log for log in noted if log is not None]
@@ -225,8 +225,8 @@ def ping(engine: Engine) -> None:
     """Raises one of DATABASE_ERRORS when the database does not answer, or is not where it was."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
-        if engine in _files:
-            _files[engine].check()
+    if engine in _files:
+        _files[engine].check()
 
 
 def pinging(engine: Engine) -> Future[None]:

@@ -153,7 +153,7 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
     """Return True if an error may have come of damaged values and some were set aside: the same may work now.
 
     False if it came of something else; None if that is not known, because the last check is not long ago. ``began`` is
-    when the work began that failed, on the monotonic clock; without it, lately.
+    when the failed work began, on the monotonic clock; by default two seconds ago.
     """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
@@ -397,7 +397,7 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if a server without this setting, which is damaged, might let in who had no password."""
+    """Return True if this damaged setting may have been the password, without which everybody is let in."""
     if isinstance(key, str):
         return key == logins.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))

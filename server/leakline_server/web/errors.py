@@ -103,7 +103,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return await refused(request, down)
 
     async def was_damaged(request: Request, error: Exception) -> bool:
-        """Return True if what it failed for was set aside since it came: nobody is sent to the same address twice."""
+        """Return True if damage was set aside since the request came. One that was redirected came later."""
         engine = request.app.state.services.engine
         began = request.scope.get(BEGAN)
         return bool(await run_in_threadpool(set_aside.after, engine, error, began))
