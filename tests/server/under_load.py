@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 # Of each snapshot, as C11 of our reliability figures has it.
 TYPES: Final = 40
 PER_BATCH: Final = 10
@@ -31,10 +33,11 @@ SELF: Final = "leakline-itself"
 
 @dataclass
 class Figures:
-    """Seconds of each answer with when it came, and (when, resident bytes) of the server."""
+    """Seconds of each answer with when it came; (when, resident bytes) of the server and of its analysis process."""
 
     answers: list[tuple[float, float]] = field(default_factory=list)
     resident: list[tuple[float, float]] = field(default_factory=list)
+    analysis: list[tuple[float, float]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     late_seconds: float = 0.0
 
@@ -46,10 +49,10 @@ class Figures:
         at = sorted(at for at, _ in self.answers)
         return (len(at) - 1) * PER_BATCH / (at[-1] - at[0])
 
-    def resident_between(self, first: float, last: float) -> float:
-        """The median."""
-        found = sorted(bytes_ for at, bytes_ in self.resident if first <= at <= last)
-        return found[len(found) // 2]
+
+def median_between(resident: list[tuple[float, float]], first: float, last: float) -> float:
+    """Return the median of the bytes that were read in that time."""
+    return statistics.median(bytes_ for at, bytes_ in resident if first <= at <= last)
 
 
 class Watched:
@@ -97,6 +100,13 @@ class Watched:
             line.split()[1] for line in told if line.startswith("process_resident_memory_bytes")
         ]
         return float(found)
+
+    def analysis_bytes(self) -> int:
+        """Return the resident bytes of the analysis process, the only child of the server; 0 while there is none."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            (server,) = psutil.Process(self.process.pid).children()
+            return sum(child.memory_info().rss for child in server.children())
+        return 0
 
     def stop(self) -> int:
         """As whoever started it would. Its exit status."""
@@ -196,6 +206,7 @@ def load(server: Watched, per_second: float, seconds: float) -> Figures:
     pause = threading.Event()
     while time.monotonic() < until:
         figures.resident.append((time.monotonic(), server.resident_bytes()))
+        figures.analysis.append((time.monotonic(), server.analysis_bytes()))
         pause.wait(min(1.0, seconds / 50))
     for training in trainings:
         training.join(30)

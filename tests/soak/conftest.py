@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.soak)
-            item.add_marker(pytest.mark.timeout(3600))
+            item.add_marker(pytest.mark.timeout(3 * 3600))
 
 
 @pytest.fixture

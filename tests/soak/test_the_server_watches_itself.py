@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.server.under_load import load, watched
+from tests.server.under_load import load, median_between, watched
 
 PER_SECOND = 300.0
 P99_SECONDS = 0.1
@@ -26,15 +26,29 @@ def test_it_takes_the_load_grows_no_further_and_finds_itself_well(
         first, last = figures.resident[0][0], figures.resident[-1][0]
         length = last - first
         warm = first + WARM_UP * length
-        before = figures.resident_between(warm, warm + WINDOW * length)
-        after = figures.resident_between(last - WINDOW * length, last)
+        between = {
+            name: [
+                median_between(resident, warm, warm + WINDOW * length),
+                median_between(resident, last - WINDOW * length, last),
+            ]
+            for name, resident in (("server", figures.resident), ("analysis", figures.analysis))
+        }
         tell(
             f"{figures.snapshots_a_second():.0f} snapshots/s for {seconds:.0f} s: p99 {figures.p99() * 1e3:.1f} ms, "
-            f"resident {before / 2**20:.1f} MiB after warm-up, {after / 2**20:.1f} MiB at the end; of itself: "
-            f"{verdict['status']} ({verdict['summary']}); {len(figures.refused)} refused"
+            + ", ".join(
+                f"{name} {before / 2**20:.1f} MiB resident after warm-up, {after / 2**20:.1f} MiB at the end"
+                for name, (before, after) in between.items()
+            )
+            + f"; of itself: {verdict['status']} ({verdict['summary']}); {len(figures.refused)} refused"
         )
+        # In MiB, by tenths of the time: where it levels off.
+        tenths = [(first + length * i / 10, first + length * (i + 1) / 10) for i in range(10)]
+        for name, resident in (("server", figures.resident), ("analysis", figures.analysis)):
+            levels = [median_between(resident, *tenth) / 2**20 for tenth in tenths]
+            tell(f"{name}: " + " ".join(f"{level:.0f}" for level in levels))
         assert figures.refused == []
         assert figures.snapshots_a_second() >= PER_SECOND * 0.99
         assert figures.p99(warm) <= P99_SECONDS
-        assert after <= before * (1 + MOST_GROWTH)
+        for name, (before, after) in between.items():
+            assert after <= before * (1 + MOST_GROWTH), name
         assert verdict["status"] == "ok", verdict
