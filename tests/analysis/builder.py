@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leakline.analysis import RunHistory, history_from_batches
 from leakline.analysis.history import ProcessHistory
@@ -94,8 +94,6 @@ class Training:
         history = history_from_batches(self.header(), self.batches())
         if self.limit_bytes is None:
             return history
-        from dataclasses import replace
-
         return replace(history, limit_bytes=self.limit_bytes)
 
     def header(self) -> RunHeader:
@@ -344,3 +342,24 @@ def history_of(
     return RunHistory(
         "r", processes=(process,), limit_bytes=None if limit is None else round(limit)
     )
+
+
+GB = 10**9
+# Report 001's table: GB per generation of histories, environments and old populations.
+OF_REPORT_001 = (17.5, 6.5, 2.5)
+
+
+def crashed_at_13(scale: float) -> RunHistory:
+    """Report 001's run: 13 generations of 25, the buffer at 6,960 of 10,000, so never a training phase."""
+    histories, environments, populations = (scale * gb * GB for gb in OF_REPORT_001)
+    run = Training(
+        generations=13, total=25, never=(TRAIN,), resident=8.5 * GB, noise=50 * MIB,
+        leaks=(episode_history(histories), kept_environments(environments), old_population(populations)),
+        buffer_bytes=0.5 * GB, buffer_capacity=10_000, buffer_full_after=19,
+    )  # fmt: skip
+    return replace(run.history(), ended=True)
+
+
+def as_crashed() -> float:
+    """The scale of that run as the crash says: 175 GB after 13 generations."""
+    return (175 * GB - 8.5 * GB) / 13 / sum(OF_REPORT_001) / GB

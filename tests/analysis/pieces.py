@@ -11,7 +11,7 @@ from leakline.analysis.contracts import Violation
 from leakline.analysis.counts import CountGrowth, Pattern
 from leakline.analysis.evidence import Rise, Scale
 from leakline.analysis.history import Expectation, ProcessHistory, RunHistory, Value
-from leakline.analysis.results import Kind
+from leakline.analysis.results import Finding, Interval, Kind, Status, Suspect
 from leakline.analysis.series import Lane, lanes_of
 from leakline.analysis.study import Assessed, LaneStudy
 from leakline.analysis.trend import NO_GROWTH, Slope
@@ -119,6 +119,17 @@ def ends_lane(series: Mapping[str, Sequence[Value]]) -> Lane:
     return lane_of(ends_history(series))
 
 
+def finding(
+    status: Status = "suspected", rate: float = 5.0, *, fingerprint: str = "f", kind: Kind = "objects",
+    phase: str | None = None, suspects: tuple[Suspect, ...] = (), start: float | None = None, reach: float = 1.0,
+    **more: Any,
+) -> Finding:  # fmt: skip
+    """``reach``: how far the interval of its growth goes to each side, and that of its start."""
+    begun = None if start is None else Interval(start, start - reach, start + reach)
+    growth = Interval(rate, rate - reach, rate + reach)
+    return Finding(fingerprint, status, kind, phase, None, suspects, growth, begun, 0.9, **more)
+
+
 def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> LaneStudy:
     """Of one process; without a history, of these series beside memory that stands still, ``__`` for a dot."""
     named = {name.replace("__", "."): values for name, values in series.items()}
@@ -138,6 +149,7 @@ __all__ = [
     "cause_of",
     "ends_history",
     "ends_lane",
+    "finding",
     "growing",
     "lane_of",
     "steps_history",

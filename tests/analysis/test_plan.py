@@ -1,26 +1,26 @@
-"""A planned band and a reading: which generations it is for, which bounds it has, and what is open or unread."""
+"""Each generation of a planned band is below it, within it or above it; what is open or not measured says so."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from builder import GB, GIB, MIB, Training, as_crashed, crashed_at_13
+from pieces import steps_history
 
-from leakline.analysis import RunHistory
-from leakline.analysis.history import LARGEST, Value
+from leakline.analysis import RunHistory, examine, verdict_json
+from leakline.analysis.history import Value
 from leakline.analysis.plan import (
     GROWTH,
     Band,
-    _band,
     _checked,
     _rest,
     _stretches,
     _told,
-    _units,
-    _where,
-    _whole,
     band_title,
     check_bands,
     declared_bands,
@@ -28,11 +28,137 @@ from leakline.analysis.plan import (
     readings_of,
     writer_of,
 )
-from leakline.analysis.results import BandDeviation, BandState
+from leakline.analysis.results import BandCheck, BandDeviation, BandState
 from leakline.analysis.series import Lane
 from leakline.snapshot import Event
 
 RSS = "process.rss_bytes"
+# Report 002: generations 1 to 5 at 30-40 GB, 6 to 10 at 40-50, from 11 on flat at 40-50.
+OF_REPORT_002 = ((1, 5, 30 * GB, 40 * GB), (6, 10, 40 * GB, 50 * GB), (11, None, 40 * GB, 50 * GB))
+
+
+def declared_band(first: Any, last: Any, low: Any, high: Any, series: str = RSS) -> Event:
+    data = {"first": first, "last": last, "low_bytes": low, "high_bytes": high}
+    return Event(0, 0.0, "band", series, data=data)
+
+
+def planned(history: RunHistory, *events: Event) -> RunHistory:
+    return replace(history, events=(*history.events, *events))
+
+
+def of_readings(
+    readings: dict[int, float | None], *events: Event, series: str = RSS, ended: bool = False
+) -> RunHistory:
+    """A run of one reading per generation."""
+    rows = [("generation_end", g, None) for g in readings]
+    return steps_history(rows, {series: list(readings.values())}, events=events, ended=ended)
+
+
+def checked(history: RunHistory) -> list[BandCheck]:
+    return list(examine(history).bands)
+
+
+def counts(check: BandCheck) -> tuple[int, int, int]:
+    return check.below, check.within, check.above
+
+
+def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
+    """As the crash says: 175 GB after 13 generations. The first one is still within."""
+    found = checked(
+        planned(crashed_at_13(as_crashed()), *(declared_band(*each) for each in OF_REPORT_002))
+    )
+    assert [(c.first, counts(c)) for c in found] == [
+        (1, (0, 1, 4)), (6, (0, 0, 5)), (11, (0, 0, 2)),
+    ]  # fmt: skip
+    assert {c.state for c in found} == {"outside"}
+    assert not any(c.open for c in found)
+    worst = found[-1].deviations[-1]
+    assert worst.generation == 12
+    assert worst.off_by == pytest.approx(125 * GB, rel=0.01)
+    assert found[0].sentence.startswith("Above in generations 2 to 5 by up to 42.")
+    assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within.")
+
+
+def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills() -> None:
+    training = Training(
+        generations=25, total=25, resident=31 * GB, noise=50 * MIB, warm_up=(0.5 * GB,),
+        buffer_bytes=13 * GB, buffer_full_after=13,
+    )  # fmt: skip
+    history = replace(training.history(), ended=True)
+    found = checked(planned(history, *(declared_band(*each) for each in OF_REPORT_002)))
+    assert [c.state for c in found] == ["within", "outside", "within"]
+    assert [counts(c) for c in found] == [(0, 5, 0), (2, 3, 0), (0, 14, 0)]
+    assert found[0].sentence == "Within in all 5 generations."
+    assert "; 3 of 5 within." in found[1].sentence
+
+
+@pytest.mark.parametrize(
+    ("reading", "off_by"),
+    [(30 * GIB - 1, -1), (30 * GIB, 0), (35 * GIB, 0), (40 * GIB, 0), (40 * GIB + 1, 1)],
+)
+def test_the_bounds_belong_to_the_band(reading: float, off_by: float) -> None:
+    (check,) = checked(of_readings({1: reading}, declared_band(1, 1, 30 * GIB, 40 * GIB)))
+    assert [d.off_by for d in check.deviations] == ([off_by] if off_by else [])
+    assert counts(check) == (int(off_by < 0), int(off_by == 0), int(off_by > 0))
+    assert check.state == ("outside" if off_by else "within")
+
+
+@pytest.mark.parametrize(("low", "high", "below", "above"), [(5, None, 2, 0), (None, 6, 0, 1)])
+def test_a_band_may_have_one_bound(low: Any, high: Any, below: int, above: int) -> None:
+    history = of_readings({1: 3, 2: 4, 3: 5, 4: 6, 5: 7}, declared_band(1, 5, low, high))
+    (check,) = checked(history)
+    assert (check.below, check.above) == (below, above)
+
+
+def test_generations_not_reached_are_open_until_the_run_ends() -> None:
+    readings: dict[int, float | None] = {1: 5.0, 2: 5.0}
+    (check,) = checked(of_readings(readings, declared_band(1, 4, 0, 10)))
+    assert (check.state, check.open) == ("open", True)
+    assert check.sentence == "Within in all 2 generations; 2 generations still to come."
+    (check,) = checked(of_readings(readings, declared_band(3, 4, 0, 10), ended=True))
+    assert (check.state, check.sentence) == ("open", "The run ended at generation 2.")
+
+
+def test_units_are_told_by_the_name_of_the_series() -> None:
+    told = declared_band(1, 2, 0, 20, "gauge.x")
+    gauge = of_readings({1: 60, 2: 20.25}, told, series="gauge.x")
+    (row,) = verdict_json(examine(gauge))["bands"]
+    said = "Above in generations 1 to 2 by up to 40 (generation 1); 0 of 2 within."
+    assert row["sentence"] == said
+    assert band_title(row, "epoch") == "gauge.x, epochs 1 to 2: 0 to 20"
+
+
+def test_readings_of_a_resume_are_those_that_were_read() -> None:
+    """A process that begins anew begins low; the band speaks of memory in use, not of growth."""
+    (before,) = of_readings({1: 9, 2: 9, 3: 9}).processes
+    (after,) = of_readings({4: 4, 5: 4, 6: 4}).processes
+    later = [1_000.0 + at for at in after.time]
+    after = replace(after, instance="p2", attempt=2, time=later, monotonic=later)
+    history = RunHistory("r", processes=(before, after), events=(declared_band(1, 6, 0, 5),))
+    (check,) = checked(history)
+    assert [d.generation for d in check.deviations] == [1, 2, 3]
+
+
+def test_what_is_no_band_breaks_no_verdict() -> None:
+    wrong = [
+        (None, 5, 0, 1), ("1", 5, 0, 1), (1, "5", 0, 1), (1, 5, None, None), (1, 5, "a", None), (True, 5, 0, 1),
+        (1, 5, None, 10**400), (1, 5, float("nan"), None), (3.0, 5, 0, 1), (2**64, None, 0, 1),
+    ]  # fmt: skip
+    events = [declared_band(*each) for each in wrong]
+    assert checked(of_readings({1: 5}, *events, Event(0, 0.0, "band", RSS))) == []
+
+
+def test_a_long_plan_stays_small() -> None:
+    events = [declared_band(g, g, 0, 1) for g in range(500)]
+    verdict = examine(
+        of_readings(dict.fromkeys(range(500), 5), *events, declared_band(0, 499, 0, 1))
+    )
+    assert len(verdict.bands) <= 40
+    whole = next(c for c in verdict.bands if c.last == 499 and c.first == 0)
+    assert (whole.above, len(whole.deviations)) == (500, 50)
+    assert json.loads(json.dumps(verdict_json(verdict))) == verdict_json(verdict)
+
+
 RUN, ENDED = RunHistory("r"), RunHistory("r", ended=True)
 
 
@@ -61,58 +187,12 @@ def band(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "value", "off_by"),
-    [
-        (10, 20, 9, -1),
-        (10, 20, 10, 0),
-        (10, 20, 20, 0),
-        (10, 20, 22, 2),
-        (None, 20, -5, 0),
-        (None, 20, 21, 1),
-        (10, None, 99, 0),
-        (10, None, 7, -3),
-    ],
-)
-def test_both_bounds_lie_within(
-    low: float | None, high: float | None, value: float, off_by: float
-) -> None:
-    assert band(low=low, high=high).off_by(value) == off_by
-
-
-@pytest.mark.parametrize(
-    ("last", "held"),
-    [(7, [3, 4, 5, 6, 7]), (3, [3]), (None, [3, 4, 5, 6, 7, 8, 9])],
+    ("last", "held"), [(7, [3, 4, 5, 6, 7]), (3, [3]), (None, [3, 4, 5, 6, 7, 8, 9])]
 )
 def test_a_band_is_for_its_first_generation_its_last_and_those_between(
     last: int | None, held: list[int]
 ) -> None:
     assert [g for g in range(10) if band(3, last).holds(g)] == held
-
-
-@pytest.mark.parametrize(
-    ("value", "whole"),
-    [(3, 3), (0, 0), (-2, -2), (3.0, None), ("3", None), (True, None), (None, None), (int(LARGEST) * 2, None)],
-)  # fmt: skip
-def test_only_whole_numbers_name_a_generation(value: object, whole: int | None) -> None:
-    assert _whole(value) == whole
-
-
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        ({"first": 1, "last": 5, "low_bytes": 2, "high_bytes": 3}, Band(RSS, 1, 5, 2, 3)),
-        ({"first": 1, "low_bytes": 2}, Band(RSS, 1, None, 2, None)),
-        ({"first": 1, "last": None, "high_bytes": 3}, Band(RSS, 1, None, None, 3)),
-        ({"first": 1, "last": 5}, None),
-        ({"last": 5, "low_bytes": 2}, None),
-        # An end that is no generation is not the same as none.
-        ({"first": 1, "last": "5", "low_bytes": 2}, None),
-    ],
-)
-def test_a_band_has_a_beginning_and_at_least_one_bound(
-    data: dict[str, Any], found: Band | None
-) -> None:
-    assert _band(RSS, data) == found
 
 
 def event(series: str, first: int, last: int | None, low: float, kind: str = "band") -> Event:
@@ -145,20 +225,14 @@ def test_eighty_checks_are_told() -> None:
 @pytest.mark.parametrize(
     ("readings", "last", "history", "state", "still_open"),
     [
-        ([15, 15], 1, RUN, "within", False),
-        ([15, 15, 15], 2, RUN, "within", False),
-        ([15, 15], 2, RUN, "open", True),
-        ([15, 15], 2, ENDED, "within", False),
-        ([15, 15], None, RUN, "open", True),
+        ([15, 15], 1, RUN, "within", False), ([15, 15], 2, RUN, "open", True),
+        ([15, 15], 2, ENDED, "within", False), ([15, 15], None, RUN, "open", True),
         ([15, 15], None, ENDED, "within", False),
         # One reading outside decides, whatever is to come.
-        ([15, 21], 2, RUN, "outside", True),
-        ([15, 9], 1, RUN, "outside", False),
-        ([None, None], 1, RUN, "not_measured", False),
-        ([None, 15], 1, RUN, "within", False),
-        ([], 1, RUN, "open", True),
+        ([15, 21], 2, RUN, "outside", True), ([None, None], 1, RUN, "not_measured", False),
+        ([None, 15], 1, RUN, "within", False), ([], 1, RUN, "open", True),
     ],
-)
+)  # fmt: skip
 def test_a_band_is_within_once_all_of_it_has_ended(
     readings: list[Value], last: int | None, history: RunHistory, state: BandState, still_open: bool
 ) -> None:
@@ -175,32 +249,17 @@ def test_generations_are_counted_below_within_above_and_unread() -> None:
     assert check.process == "rank 0 main"
 
 
-def test_the_first_fifty_deviations_are_told_and_all_are_counted() -> None:
-    check = _checked(band(), read([21] * 60), RUN, False)
-    assert (check.above, len(check.deviations), check.deviations[-1].generation) == (60, 50, 49)
-
-
 def test_only_processes_that_measure_the_series_are_checked() -> None:
     history = RunHistory("r", events=(event(RSS, 0, None, 1), event("gauge.x", 0, None, 1)))
-    silent = lane_of(range(2), {RSS: [None, None]}, name="rank 1 main")
-    checks = check_bands(history, [read([5, None]), silent])
-    assert [(c.series, c.process, c.state) for c in checks] == [
-        ("gauge.x", None, "not_measured"), (RSS, None, "open"),
-    ]  # fmt: skip
-    other = lane_of(range(2), {RSS: [5, 0]}, name="rank 1 main")
-    both = check_bands(history, [read([5, 5]), other])
-    assert [(c.process, c.state) for c in both[1:]] == [
-        ("rank 0 main", "open"), ("rank 1 main", "outside"),
-    ]  # fmt: skip
-    unmeasured = check_bands(history, [])[0]
-    assert (unmeasured.within, unmeasured.below, unmeasured.above, unmeasured.unread) == (
-        0,
-        0,
-        0,
-        0,
-    )
-    assert unmeasured.open
-    assert unmeasured.sentence == "gauge.x is not measured in this run."
+    for second, expected in (
+        ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "outside")]),
+    ):  # fmt: skip
+        other = lane_of(range(2), {RSS: second}, name="rank 1 main")
+        unmeasured, *checks = check_bands(history, [read([5, None]), other])
+        assert [(c.process, c.state) for c in checks] == expected
+        assert (unmeasured.state, unmeasured.open) == ("not_measured", True)
+        assert counts(unmeasured) == (0, 0, 0)
+        assert unmeasured.sentence == "gauge.x is not measured in this run."
 
 
 def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> None:
@@ -211,14 +270,11 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
     assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GROWTH)) == [None, 13, -2]
 
 
-def test_growth_over_what_was_not_read_is_unknown() -> None:
+def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
     assert list(readings_of(read([10, None, 14, 15]), GROWTH)) == [None, None, None, 1]
     # Nor where a generation is lost between two.
     lost = lane_of([0, 1, 3, 4], {RSS: [10, 11, 15, 17]})
     assert list(readings_of(lost, GROWTH)) == [None, 1, None, 2]
-
-
-def test_growth_over_a_resume_is_unknown() -> None:
     resumed = lane_of(range(4), {RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
     assert list(readings_of(resumed, GROWTH)) == [None, 1, None, 2]
 
@@ -257,28 +313,13 @@ def test_deviations_are_told_with_the_farthest(outside: list[BandDeviation], sai
 
 
 @pytest.mark.parametrize(
-    ("generations", "said"),
-    [
-        ([3, 4, 5], "generations 3 to 5"),
-        ([3, 5], "2 generations between 3 and 5"),
-        ([3, 4, 6], "3 generations between 3 and 6"),
-    ],
-)  # fmt: skip
-def test_generations_are_a_stretch_where_none_is_missing(generations: list[int], said: str) -> None:
-    assert _where(generations, "generation") == said
-
-
-@pytest.mark.parametrize(
     ("last", "newest", "history", "said"),
     [
-        (5, 4, RUN, "; 1 generation still to come"),
-        (5, 3, RUN, "; 2 generations still to come"),
-        (5, 5, RUN, ""),
-        (5, 4, ENDED, "; the run ended 1 generation before its end"),
-        (None, 4, RUN, " so far"),
+        (5, 4, RUN, "; 1 generation still to come"), (5, 5, RUN, ""),
+        (5, 4, ENDED, "; the run ended 1 generation before its end"), (None, 4, RUN, " so far"),
         (None, 4, ENDED, ""),
     ],
-)
+)  # fmt: skip
 def test_what_is_still_to_come_is_told(
     last: int | None, newest: int, history: RunHistory, said: str
 ) -> None:
@@ -290,6 +331,7 @@ def test_what_is_still_to_come_is_told(
     [
         ([], 0, [], 2, RUN, "Not reached yet."),
         ([], 0, [], 2, ENDED, "The run ended at generation 2."),
+        ([], 0, [], -math.inf, RUN, "Not reached yet."),
         # The band begins at generation 3.
         ([], 0, [], 3, RUN, "None of them was recorded."),
         ([3], 1, [], 3, ENDED, "Within in its one generation."),
@@ -305,33 +347,18 @@ def test_the_sentence_says_what_lies_within(
     assert _told(band(3), history, ended, known, outside, newest) == said
 
 
-def test_before_anything_has_ended_a_band_is_not_reached() -> None:
-    assert _told(band(0, 3), RUN, [], 0, [], -math.inf) == "Not reached yet."
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (16, "16"), (0.25, "0.25"), (3072.4, "3,072"), (99.94, "99.9"), (99.96, "100"), (100.4, "100"),
-        (-100.4, "-100"), (-0.5, "-0.5"), (12.0, "12"),
-    ],
-)  # fmt: skip
-def test_plain_numbers_have_three_digits_that_count(value: float, written: str) -> None:
-    assert plain_number(value) == written
-
-
-@pytest.mark.parametrize(
-    ("series", "written"),
-    [("process.rss_bytes", "2 B"), ("train.bytes", "2 B"), ("gauge.bytes_read", "2")],
-)
-def test_sizes_are_written_by_the_end_of_the_name(series: str, written: str) -> None:
-    assert writer_of(series)(2) == written
+def test_plain_numbers_have_three_digits_that_count() -> None:
+    values = (16, 0.25, 3072.4, 99.94, 99.96, 100.4, -100.4, -0.5, 12.0)
+    written = ["16", "0.25", "3,072", "99.9", "100", "100", "-100", "-0.5", "12"]
+    assert [plain_number(value) for value in values] == written
+    # Sizes by the end of the name.
+    names = ("process.rss_bytes", "train.bytes", "gauge.bytes_read")
+    assert [writer_of(name)(2) for name in names] == ["2 B", "2 B", "2"]
 
 
 @pytest.mark.parametrize(
     ("first", "last", "low", "high", "process", "title"),
     [
-        (1, 5, 3, 4, None, "process.rss_bytes, generations 1 to 5: 3 B to 4 B"),
         (1, 1, 3, 4, None, "process.rss_bytes, generation 1: 3 B to 4 B"),
         (1, None, None, 4, None, "process.rss_bytes, from generation 1 on: up to 4 B"),
         (1, 2, 3, None, "rank 1 main", "process.rss_bytes (rank 1 main), generations 1 to 2: from 3 B"),
@@ -341,15 +368,6 @@ def test_a_band_is_titled_by_its_generations_and_bounds(
     first: int, last: int | None, low: float | None, high: float | None, process: str | None, title: str
 ) -> None:  # fmt: skip
     check = {
-        "series": RSS,
-        "first": first,
-        "last": last,
-        "low": low,
-        "high": high,
-        "process": process,
-    }
+        "series": RSS, "first": first, "last": last, "low": low, "high": high, "process": process,
+    }  # fmt: skip
     assert band_title(check, "generation") == title
-
-
-def test_one_is_not_several() -> None:
-    assert [_units("minute", n) for n in (0, 1, 2)] == ["0 minutes", "1 minute", "2 minutes"]

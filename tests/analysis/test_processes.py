@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from builder import EVALUATE, MIB, Leak, Training, history_of, kept_environments
 
-from leakline.analysis import examine, history_from_batches
-from leakline.analysis.history import RunHistory
-from leakline.analysis.processes import MAX_PROCESSES, process_growth
-from leakline.analysis.results import ProcessGrowth
-from leakline.analysis.series import lanes_of
-
-from .builder import EVALUATE, MIB, Leak, Training, history_of, kept_environments
-
-GENERATIONS = 24
+from leakline.analysis import RunHistory, examine, history_from_batches
+from leakline.analysis.processes import _weight, measured, of_how_many, process_growth
+from leakline.analysis.results import Interval, ProcessGrowth
+from leakline.analysis.trend import Slope
 
 
 def ranks(*leaking: bool) -> RunHistory:
     each = [
         Training(
-            leaks=(kept_environments(),) if leaks else (), generations=GENERATIONS,
-            instance=f"p{rank}", rank=rank, seed=rank + 1,
+            leaks=(kept_environments(),) if leaks else (), generations=24, instance=f"p{rank}", rank=rank, seed=rank + 1
         )
         for rank, leaks in enumerate(leaking)
     ]  # fmt: skip
@@ -54,19 +51,14 @@ def test_of_healthy_ranks_none_is_named() -> None:
 
 
 def test_the_rank_that_leaks_is_named_and_the_run_grows_by_the_sum() -> None:
-    history = ranks(False, True)
-    verdict = examine(history)
+    verdict = examine(ranks(False, True))
     healthy, leaking = verdict.processes
-    assert (healthy.process, leaking.process) == ("rank 0 main", "rank 1 main")
-    assert healthy.findings == ()
-    assert leaking.findings == tuple(
-        f.fingerprint for f in verdict.findings if f.process == "rank 1 main"
-    )
-    assert verdict.growth_bytes_per_generation is not None
+    named = tuple(f.fingerprint for f in verdict.findings if f.process == "rank 1 main")
+    assert (healthy.process, healthy.findings) == ("rank 0 main", ())
+    assert (leaking.process, leaking.findings) == ("rank 1 main", named)
     for end in ("estimate", "low", "high"):
-        assert getattr(verdict.growth_bytes_per_generation, end) == pytest.approx(
-            sum(getattr(each.growth_bytes_per_generation, end) for each in verdict.processes)
-        )
+        parts = [getattr(each.growth_bytes_per_generation, end) for each in verdict.processes]
+        assert getattr(verdict.growth_bytes_per_generation, end) == pytest.approx(sum(parts))
     assert leaking.growth_bytes_per_generation is not None
     assert leaking.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.3)
 
@@ -86,31 +78,23 @@ def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
 
 
 def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -> None:
-    (alone,) = [f for f in examine(ranks(False, True)).findings if f.status == "confirmed"]
-    (finding,) = [f for f in examine(ranks(True, True)).findings if f.status == "confirmed"]
-    assert (alone.suspects[0].count_per_generation, finding.suspects[0].count_per_generation) == (
-        16,
-        32,
+    alone, both = (
+        next(f for f in examine(ranks(first, True)).findings if f.status == "confirmed")
+        for first in (False, True)
     )
-    assert finding.suspects[0].bytes_per_generation == pytest.approx(
-        finding.growth_bytes_per_generation.estimate, abs=0.1
-    )
+    assert [f.suspects[0].count_per_generation for f in (alone, both)] == [16, 32]
+    growth = both.growth_bytes_per_generation.estimate
+    assert both.suspects[0].bytes_per_generation == pytest.approx(growth, abs=0.1)
     assert not any("rank" in line for line in alone.evidence)
-    assert {line.split(":")[0] for line in finding.evidence} <= {"rank 0 main", "rank 1 main"}
+    assert {line.split(":")[0] for line in both.evidence} <= {"rank 0 main", "rank 1 main"}
 
 
 def test_a_rank_that_hardly_grows_is_not_named_beside_one_that_leaks() -> None:
-    small = Training(
-        leaks=(Leak(EVALUATE, 0.01 * MIB, {"trading.TradingEnvironment": 16}),),
-        generations=GENERATIONS, instance="p0", rank=0, seed=1, noise=0.0,
-    )  # fmt: skip
     large = Training(
-        leaks=(replace(kept_environments(), holders=()),),
-        generations=GENERATIONS,
-        instance="p1",
-        rank=1,
-        seed=2,
-    )
+        leaks=(replace(kept_environments(), holders=()),), generations=24, instance="p1", rank=1, seed=2,
+    )  # fmt: skip
+    leak = Leak(EVALUATE, 0.01 * MIB, {"trading.TradingEnvironment": 16})
+    small = replace(large, leaks=(leak,), instance="p0", rank=0, seed=1, noise=0.0)
     verdict = examine(history_from_batches(small.header(), [*small.batches(), *large.batches()]))
     (finding,) = [f for f in verdict.findings if f.status == "confirmed"]
     assert finding.process == "rank 1 main"
@@ -127,16 +111,37 @@ def test_the_attempts_of_a_rank_are_told_once_with_the_newest_process() -> None:
     assert one.findings
 
 
-def test_of_very_many_places_those_that_grow_most_are_told() -> None:
-    flat = history_of([100.0 * MIB] * 6)
-    many = replace(
-        flat,
-        processes=tuple(
-            replace(flat.processes[0], instance=f"p{rank}", rank=rank)
-            for rank in range(MAX_PROCESSES + 1)
-        ),
-    )
-    found = process_growth(lanes_of(many), (), ())
-    assert len(found) == MAX_PROCESSES
-    # In the order of the ranks, whatever was left out.
-    assert [each.process for each in found[:2]] == ["rank 0 main", "rank 1 main"]
+def of_place(growth: float | None, *findings: str) -> ProcessGrowth:
+    return ProcessGrowth("p", "i", None if growth is None else Interval(growth, 0, 0), findings)
+
+
+def test_processes_that_a_finding_names_go_first_and_then_those_that_grow_most() -> None:
+    order = [of_place(-5, "f"), of_place(9), of_place(0), of_place(-3), of_place(None)]
+    mixed = [order[i] for i in (4, 2, 0, 3, 1)]
+    assert sorted(mixed, key=_weight) == order
+
+
+@pytest.mark.parametrize(("points", "known"), [(0, False), (1, False), (2, True)])
+def test_two_readings_make_a_rate(points: int, known: bool) -> None:
+    assert (measured(Slope(5, 4, 6, points)) == Interval(5, 4, 6)) is known
+
+
+def test_processes_that_were_not_read_are_told() -> None:
+    one = history_of([1.0])
+    assert of_how_many(one) == ""
+    left = replace(one, processes=one.processes * 2, processes_left_out=1_000)
+    assert of_how_many(left) == " (of the 2 largest processes; 1,000 more are not studied)"
+
+
+@pytest.mark.parametrize(("places", "told"), [(1_024, 1_024), (1_025, 1_024)])
+def test_as_many_places_are_told_in_their_order(places: int, told: int) -> None:
+    """Of more the one that grows least is left out."""
+    lanes = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
+    growths = [SimpleNamespace(growth=Slope(9.0 * (i != 3), 0, 9, 9)) for i in range(places)]
+    moments = [
+        (SimpleNamespace(lane=lane), growth, ())
+        for lane, growth in zip(lanes, growths, strict=True)
+    ]
+    found = process_growth(cast(Any, lanes), cast(Any, moments), ())
+    names = [lane.name for lane in lanes if places == told or lane.name != "rank 3 main"]
+    assert [each.process for each in found] == names

@@ -1,0 +1,681 @@
+"""What a fix promised is measured on the run that contains it, claim by claim, and never said on too little."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from builder import (
+    EPISODE,
+    EVALUATE,
+    EVOLVE,
+    GB,
+    GIB,
+    MIB,
+    OF_REPORT_001,
+    TRAIN,
+    Leak,
+    Training,
+    as_crashed,
+    crashed_at_13,
+    episode_history,
+    kept_environments,
+    loss_graph,
+)
+
+from leakline.analysis import RunHistory, compare, examine, history_from_batches, verdict_json
+from leakline.analysis.promises import (
+    GENERATIONS,
+    GROWTH,
+    PEAK,
+    PHASE_GROWTH,
+    Answer,
+    Fix,
+    _answer,
+    _at_most,
+    _claims,
+    _count,
+    _growth,
+    _in_all,
+    _jump,
+    _peak,
+    _phase_growth,
+    _possible,
+    _rate,
+    _too_few,
+    declared_fixes,
+)
+from leakline.analysis.results import Interval, PromiseCheck
+from leakline.analysis.since import Since
+from leakline.snapshot import Event
+
+JUMP = "max_jump_bytes_per_generation"
+# Report 002: "about 500 MB per generation, peak 30-40 GB, GPU under 20 GB, all 25 generations", after detaching
+# the losses in train_population. Report 001 adds "no 20-30 GB jumps" and 17 agents.
+OF_REPORT_002 = {
+    GROWTH: 500 * MIB, PEAK: 40 * GIB, JUMP: 20 * GB, "gpu_peak_bytes": 20 * GB, GENERATIONS: 25, "count:DDPGAgent": 17,
+}  # fmt: skip
+
+
+def with_fix(
+    history: RunHistory, promises: dict[str, Any], phase: str | None = TRAIN, *, at: float = 0.0,
+    name: str = "detach losses",
+) -> RunHistory:  # fmt: skip
+    data = {"phase": phase, "location": "training/erl_trainer.py:281", "promises": promises}
+    return replace(history, events=(*history.events, Event(0, at, "fix", name, data=data)))
+
+
+def checked(history: RunHistory) -> dict[str, PromiseCheck]:
+    return {check.claim: check for check in examine(history).fixes}
+
+
+# As the crash says, and as the table says.
+@pytest.mark.parametrize("scale", [as_crashed(), 1.0], ids=["crash", "table"])
+def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: float) -> None:
+    found = checked(with_fix(crashed_at_13(scale), OF_REPORT_002))
+    growth, generations = found[GROWTH], found[GENERATIONS]
+    assert growth.measured is not None
+    # The scale of report 001, and not near what was promised even at the low end.
+    assert growth.measured.estimate == pytest.approx(scale * sum(OF_REPORT_001) * GB, rel=0.02)
+    assert growth.measured.low > 20 * OF_REPORT_002[GROWTH]
+    assert "times the 500.00 MiB promised" in growth.sentence
+    in_phase = found[PHASE_GROWTH]
+    assert (in_phase.outcome, in_phase.measured) == ("undecided", None)
+    assert in_phase.sentence == f"{TRAIN} never ran: the claim was never tested."
+    assert generations.sentence == "The run ended after 13 generations; 25 were promised."
+    refuted = {claim for claim, check in found.items() if check.outcome == "refuted"}
+    assert refuted - {JUMP} == {GROWTH, PEAK, GENERATIONS, "count:DDPGAgent"}
+    assert found["gpu_peak_bytes"].outcome == "undecided"
+    assert found[JUMP].outcome == ("refuted" if scale == 1.0 else "held")
+    assert all(check.location == "training/erl_trainer.py:281" for check in found.values())
+
+
+def test_the_verdict_says_where_it_leaks_beside_the_phase_that_was_blamed() -> None:
+    verdict = examine(with_fix(crashed_at_13(0.5), OF_REPORT_002))
+    assert verdict.findings[0].phase == EVALUATE
+    assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fix_that_works_keeps_its_promises(seed: int) -> None:
+    promises = {
+        GROWTH: 4 * MIB, "peak_bytes": 1 * GIB, JUMP: 64 * MIB, "generations": 16, "count:DDPGAgent": 17,
+        "count:trading.TradingEnvironment": 2,
+    }  # fmt: skip
+    history = replace(Training(seed=seed).history(), ended=True)
+    found = checked(with_fix(history, promises))
+    assert {claim: check.outcome for claim, check in found.items()} == dict.fromkeys(
+        [*promises, PHASE_GROWTH], "held"
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fix_of_the_wrong_phase_holds_there_and_is_refuted_for_the_run(seed: int) -> None:
+    history = Training(leaks=(kept_environments(9 * MIB),), seed=seed).history()
+    found = checked(with_fix(history, {GROWTH: 4 * MIB}))
+    assert found[GROWTH].outcome == "refuted"
+    assert found[PHASE_GROWTH].outcome == "held"
+    assert found[PHASE_GROWTH].sentence.startswith(TRAIN)
+
+
+def test_a_fix_that_left_the_phase_as_it_was_is_refuted_there() -> None:
+    history = Training(leaks=(loss_graph(9 * MIB),)).history()
+    found = checked(with_fix(history, {GROWTH: 100 * MIB, PHASE_GROWTH: 2 * MIB}))
+    assert found[GROWTH].outcome == "held"
+    assert found[PHASE_GROWTH].outcome == "refuted"
+
+
+def test_a_nested_phase_is_measured_by_its_own_name() -> None:
+    history = Training(leaks=(episode_history(9 * MIB),), buffer_bytes=0).history()
+    for phase in (EPISODE, "run_episode"):
+        found = checked(with_fix(history, {PHASE_GROWTH: 2 * MIB}, phase))
+        assert found[PHASE_GROWTH].outcome == "refuted"
+
+
+def test_what_one_phase_takes_and_another_gives_back_is_no_growth() -> None:
+    lent = (Leak(TRAIN, 20 * MIB), Leak(EVOLVE, -20 * MIB))
+    found = checked(with_fix(Training(leaks=lent).history(), {PHASE_GROWTH: 5 * MIB}))
+    assert found[PHASE_GROWTH].outcome == "held", found[PHASE_GROWTH].sentence
+
+
+@pytest.mark.parametrize("generations", range(5))
+def test_growth_is_not_told_from_a_few_generations(generations: int) -> None:
+    training = Training(generations=generations, leaks=(kept_environments(100 * MIB),))
+    found = checked(with_fix(training.history(), {GROWTH: MIB}))
+    assert (found[GROWTH].outcome, found[GROWTH].measured) == ("undecided", None)
+    assert found[PHASE_GROWTH].outcome == "undecided"
+
+
+def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
+    found = checked(with_fix(RunHistory("r"), OF_REPORT_002))
+    assert set(found) == {*OF_REPORT_002, PHASE_GROWTH}
+    assert {check.outcome for check in found.values()} == {"undecided"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_promise_near_what_is_measured_is_not_refuted(seed: int) -> None:
+    history = Training(
+        leaks=(kept_environments(6 * MIB),), noise=6 * MIB, generations=9, seed=seed
+    ).history()
+    found = checked(with_fix(history, {GROWTH: 6 * MIB}, None))
+    assert found[GROWTH].outcome != "refuted", found[GROWTH].sentence
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_growth_at_all_is_promised_of_what_matters(seed: int) -> None:
+    # 0.1 MiB per generation of 300 MiB: the verdict does not mind, and a promise of zero is no finer than it.
+    creep = Leak(EVOLVE, 0.1 * MIB, {})
+    kept = Training(seed=seed, leaks=(creep,), generations=24, noise=0.3 * MIB)
+    assert checked(with_fix(kept.history(), {GROWTH: 0}, None))[GROWTH].outcome == "held"
+    leaking = Training(leaks=(kept_environments(),), seed=seed)
+    assert checked(with_fix(leaking.history(), {GROWTH: 0}, None))[GROWTH].outcome == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("generations", "ended", "outcome", "said"),
+    [
+        (7, False, "held", "7 generations complete; 7 were promised."),
+        (6, False, "undecided", "6 generations complete so far; 7 were promised."),
+        (6, True, "refuted", "The run ended after 6 generations; 7 were promised."),
+    ],
+)
+def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlier(
+    generations: int, ended: bool, outcome: str, said: str
+) -> None:
+    history = replace(Training(generations=generations, total=25).history(), ended=ended)
+    check = checked(with_fix(history, {GENERATIONS: 7}))[GENERATIONS]
+    assert (check.outcome, check.sentence) == (outcome, said)
+
+
+def test_a_run_that_carries_on_from_a_checkpoint_has_those_generations_behind_it() -> None:
+    carried_on = Training(generations=13, first_generation=12)
+    found = checked(with_fix(carried_on.history(), {"generations": 25}))
+    assert found["generations"].outcome == "held"
+
+
+def test_a_maximum_is_refuted_at_once_and_held_only_after_some_generations() -> None:
+    def told(promised: float, generations: int = 2, ended: bool = False) -> tuple[str, str]:
+        history = replace(Training(generations=generations).history(), ended=ended)
+        check = checked(with_fix(history, {PEAK: promised}))[PEAK]
+        return check.outcome, check.sentence
+
+    assert told(100 * MIB)[0] == "refuted"
+    assert told(GIB)[0] == "undecided"
+    assert told(GIB)[1].endswith(", but only 2 generations ended yet.")
+    assert told(GIB, ended=True)[0] == told(GIB, 6)[0] == "held"
+    assert told(GIB, 6)[1].startswith("So far memory reached")
+    assert told(GIB, ended=True)[1].startswith("Memory reached")
+
+
+def test_one_jump_refutes_what_the_growth_does_not_show() -> None:
+    jump = Leak(EVALUATE, 200 * MIB, start=9, stop=10)
+    history = Training(leaks=(jump,)).history()
+    found = checked(with_fix(history, {GROWTH: 20 * MIB, JUMP: 100 * MIB}))
+    assert found[GROWTH].outcome != "refuted"
+    assert found[JUMP].outcome == "refuted"
+    assert "from generation 8 to 9" in found[JUMP].sentence
+
+
+def _numbered(number: Any, generations: int = 8) -> RunHistory:
+    """Generations under other numbers, as steps and runs that lost some have them."""
+    history = Training(generations=generations, leaks=(Leak(EVALUATE, 50 * MIB),)).history()
+    (process,) = history.processes
+    named = [None if g is None else number(g) for g in process.generation]
+    return replace(history, processes=(replace(process, generation=named),))
+
+
+def test_steps_of_a_thousand_are_one_generation_each() -> None:
+    promised = {GENERATIONS: 25, JUMP: 200 * MIB, POSSIBLE: 100}
+    steps, ones = (
+        checked(with_fix(replace(_numbered(number), limit_bytes=2 * GIB), promised))
+        for number in (lambda g: 1000 * g, lambda g: g)
+    )
+    assert (steps[GENERATIONS].outcome, steps[GENERATIONS].measured) == ("undecided", exactly(8))
+    assert steps[JUMP].outcome == "held"
+    a, b = steps[POSSIBLE].measured, ones[POSSIBLE].measured
+    assert a is not None and b is not None
+    assert a.estimate == pytest.approx(b.estimate, abs=1)
+
+
+def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> None:
+    resumed = _numbered(lambda g: 60 + g if g < 15 else 61 + g, generations=39)
+    found = checked(with_fix(resumed, {"generations": 100}))
+    assert (found["generations"].outcome, found["generations"].measured) == (
+        "held", Interval(100, 100, 100),
+    )  # fmt: skip
+
+
+POSSIBLE = "possible_generations"
+
+
+def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> PromiseCheck:
+    """What comes of the promise in a run of 300 MiB; ``limit``: bytes it may have."""
+    run = Training(leaks=leaks, limit_bytes=None if limit is None else round(limit), **options)
+    return checked(with_fix(run.history(), {POSSIBLE: promised}))[POSSIBLE]
+
+
+# Report 002: "more than 100 possible".
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("limit", "outcome"), [(1_000, "refuted"), (1_600, "held")])
+def test_generations_that_memory_allows_are_held_and_refuted(
+    limit: int, outcome: str, seed: int
+) -> None:
+    check = possible(100, limit * MIB, kept_environments(9 * MIB), seed=seed)
+    assert check.outcome == outcome, check.sentence
+    assert check.measured is not None
+    assert check.measured.low <= check.measured.estimate <= check.measured.high
+    # Of 300 MiB resident 90 are files; then what warms up and the buffer.
+    room = limit - (300 - 90) - (30 + 8 + 3) - 24
+    assert check.measured.estimate == pytest.approx(room / 9, rel=0.05)
+    assert "which leaves room for" in check.sentence
+    assert check.sentence.endswith("100 were promised.")
+
+
+def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
+    def told(promised: float) -> PromiseCheck:
+        return possible(round(promised), 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
+
+    measured = told(100).measured
+    assert measured is not None
+    between_ends = told((measured.low + measured.high) / 2)
+    assert (between_ends.outcome, between_ends.measured) == ("undecided", measured)
+    assert "too wide to tell" in between_ends.sentence
+    # Both ends count as promised and kept, or not.
+    assert (told(measured.low).outcome, told(measured.high + 1).outcome) == ("held", "refuted")
+
+
+def test_without_a_limit_only_generations_that_are_complete_tell_what_is_possible() -> None:
+    check = possible(100, None, kept_environments(9 * MIB))
+    assert (check.outcome, check.measured) == ("undecided", None)
+    assert check.sentence.startswith("No limit of memory is known")
+    assert possible(16, None, kept_environments(9 * MIB)).outcome == "held"
+    early = possible(100, GIB, kept_environments(9 * MIB), generations=4)
+    assert (early.outcome, early.measured) == ("undecided", None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_never_runs_out_has_no_number_and_the_verdict_is_json(seed: int) -> None:
+    history = with_fix(Training(limit_bytes=2 * GIB, seed=seed).history(), {POSSIBLE: 100})
+    check = checked(history)[POSSIBLE]
+    assert (check.outcome, check.measured) == ("held", None), check.sentence
+    (row,) = json.loads(json.dumps(verdict_json(examine(history)), allow_nan=False))["fixes"]
+    assert (row["claim"], row["measured"]) == (POSSIBLE, None)
+
+
+def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
+    filling = {"buffer_bytes": 400 * MIB, "buffer_full_after": 100, "generations": 12}
+    room = possible(100, 900 * MIB, kept_environments(3 * MIB), generations=12).measured
+    less = possible(100, 900 * MIB, kept_environments(3 * MIB), **filling).measured
+    assert room is not None and less is not None
+    assert less.high < room.low
+    history = Training(limit_bytes=2 * GIB).history()
+    (process,) = history.processes
+    grown = [None if g is None else 50 * MIB * (g + 1) for g in process.generation]
+    series = {**process.series, "children.uss_bytes": grown}
+    history = replace(history, processes=(replace(process, series=series),))
+    check = checked(with_fix(history, {POSSIBLE: 100}))[POSSIBLE]
+    assert check.outcome == "refuted", check.sentence
+    assert check.measured is not None
+    assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
+
+
+def test_the_rise_over_a_lost_generation_is_no_jump() -> None:
+    history = _numbered(lambda g: g if g < 4 else g + 1)
+    (process,) = history.processes
+    risen = [
+        value and value + 50 * MIB * (generation is not None and generation >= 4)
+        for value, generation in zip(process.series["process.anon_bytes"], process.generation, strict=True)
+    ]  # fmt: skip
+    series = {**process.series, "process.anon_bytes": risen}
+    history = replace(history, processes=(replace(process, series=series),))
+    check = checked(with_fix(history, {JUMP: 99 * MIB}))[JUMP]
+    assert check.outcome == "held", check.sentence
+
+
+def test_gpu_memory_is_that_of_the_fullest_device() -> None:
+    read = {
+        "gpu.0.process_bytes": GIB, "cuda.0.reserved_bytes": 2 * GIB, "gpu.1.process_bytes": 3 * GIB,
+        "mps.driver_bytes": GIB,
+        # What is free or of no device is no memory of this process.
+        "gpu.1.total_bytes": 99 * GIB, "cuda.0.allocated_bytes": 50 * GIB, "process.reserved_bytes": 99 * GIB,
+    }  # fmt: skip
+    history = Training(generations=6).history()
+    (process,) = history.processes
+    series = {**process.series, **{name: [size] * len(process) for name, size in read.items()}}
+    history = replace(history, processes=(replace(process, series=series),))
+    for promised, outcome in ((2 * GIB, "refuted"), (3 * GIB, "held")):
+        check = checked(with_fix(history, {"gpu_peak_bytes": promised}))["gpu_peak_bytes"]
+        assert (check.outcome, check.measured) == (outcome, exactly(3 * GIB))
+    assert check.sentence.startswith("So far the most on one GPU was 3.00 GiB;")
+
+
+def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None:
+    once = Leak(EVALUATE, 0, {"trading.TradingEnvironment": 16}, start=6)
+    history = Training(generations=7, leaks=(once,)).history()
+    promised = {"count:TradingEnvironment": 2}
+    check = checked(with_fix(history, promised))["count:TradingEnvironment"]
+    assert check.outcome == "undecided"
+    again = Training(generations=8, leaks=(once,)).history()
+    assert checked(with_fix(again, promised))["count:TradingEnvironment"].outcome == "refuted"
+
+
+def test_ranks_are_added_up_and_counted_each() -> None:
+    ranks = [
+        Training(leaks=(kept_environments(),), instance=f"p{r}", rank=r, seed=r + 1)
+        for r in range(3)
+    ]
+    history = history_from_batches(ranks[0].header(), [b for t in ranks for b in t.batches()])
+    found = checked(with_fix(history, {GROWTH: MIB, "peak_bytes": GIB, "count:DDPGAgent": 17}))
+    growth, peak = found[GROWTH].measured, found["peak_bytes"].measured
+    assert growth is not None and peak is not None
+    assert growth.estimate == pytest.approx(18 * MIB, rel=0.1)
+    assert peak.estimate > 3 * 300 * MIB
+    assert found["count:DDPGAgent"].outcome == "held"
+
+
+def _resumed() -> RunHistory:
+    """Nine leaking generations, a crash, and a second attempt without the leak."""
+    first = Training(leaks=(kept_environments(30 * MIB),), generations=9, instance="p1")
+    second = Training(generations=12, instance="p2", attempt=2, first_generation=8, seed=5)
+    return history_from_batches(first.header(), [*first.batches(), *second.batches()])
+
+
+def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
+    history = replace(_resumed(), limit_bytes=2 * GIB)
+    promises = {GROWTH: 4 * MIB, PEAK: 450 * MIB, "count:TradingEnvironment": 2, POSSIBLE: 100}
+    resumed = min(history.processes[1].time)
+    found = checked(with_fix(history, promises, EVALUATE, at=resumed))
+    assert {check.outcome for check in found.values()} == {"held"}, found
+    # Declared in the first attempt it would have to answer for that one, too.
+    found = checked(with_fix(history, promises, EVALUATE))
+    assert found[PEAK].outcome == found["count:TradingEnvironment"].outcome == "refuted"
+
+
+@pytest.mark.parametrize(
+    "promises", [{"grows": 5}, {GROWTH: "a lot"}, {"peak_bytes": None}, {"generations": True},
+                 {"peak_bytes": -1}, {GROWTH: [1]}, {PHASE_GROWTH: 5}, "nothing", None]
+)  # fmt: skip
+def test_a_promise_that_another_sender_made_up_breaks_nothing(promises: Any) -> None:
+    history = Training(generations=6).history()
+    verdict = examine(with_fix(history, promises, None))
+    assert replace(verdict, fixes=(), effects=()) == examine(history)
+    assert {check.outcome for check in verdict.fixes} <= {"undecided"}
+
+
+def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
+    after = with_fix(Training(run="after").history(), {GROWTH: 2 * MIB, "generations": 16})
+    (row, *_) = verdict_json(examine(after))["fixes"]
+    assert set(row) == {
+        "fix", "phase", "location", "claim", "promised", "measured", "outcome", "sentence",
+    }  # fmt: skip
+    assert set(row["measured"]) == {"estimate", "low", "high"}
+    before = with_fix(Training(leaks=(loss_graph(),)).history(), {"generations": 99})
+    assert compare(before, after).fixes == examine(after).fixes
+
+
+def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
+    # 20 MiB in each generation, all of it within the declared capacity.
+    filling = Training(buffer_bytes=600 * MIB, buffer_full_after=30)
+    found = checked(with_fix(filling.history(), {GROWTH: 5 * MIB}, EVALUATE))
+    assert (found[GROWTH].outcome, found[PHASE_GROWTH].outcome) == ("held", "held"), found
+    undeclared = Training(buffer_bytes=600 * MIB, buffer_full_after=30, declare_buffer=False)
+    found = checked(with_fix(undeclared.history(), {GROWTH: 5 * MIB}, EVALUATE))
+    assert (found[GROWTH].outcome, found[PHASE_GROWTH].outcome) == ("refuted", "refuted"), found
+
+
+def seen(**told: Any) -> Since:
+    """A run of ten generations that goes on; what it shows is told, and may be a function of what is asked."""
+    facts: dict[str, Any] = {
+        "unit": "generation", "generations": 10, "complete": 10, "ended": False, "long_enough": True, **told,
+    }  # fmt: skip
+    asked = ("growth", "growth_under_limit", "growth_that_matters", "largest_jump", "names")
+    answers: dict[str, Any] = {
+        name: value if name not in asked else (lambda value=value: value)
+        for name, value in facts.items()
+    }
+    return cast(Since, SimpleNamespace(**answers))
+
+
+def between(low: float, estimate: float, high: float) -> Interval:
+    return Interval(estimate, low, high)
+
+
+def exactly(value: float) -> Interval:
+    return Interval(value, value, value)
+
+
+def about(answer: Answer) -> tuple[Interval | None, str]:
+    return answer[0], answer[1]
+
+
+@pytest.mark.parametrize(
+    ("promised", "low", "high", "outcome"),
+    [
+        # "About 100" is kept by 105: no promise is made to the last twentieth.
+        (100, 90, 105, "held"), (100, 90, 105.1, "undecided"), (100, 105, 120, "undecided"),
+        (100, 105.1, 120, "refuted"), (100, -20, -10, "held"),
+        # No growth at all means none that matters.
+        (0, 3, 7, "held"), (0, 3, 7.1, "undecided"), (0, 7, 9, "undecided"), (0, 7.1, 9, "refuted"),
+    ],
+)  # fmt: skip
+def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
+    promised: float, low: float, high: float, outcome: str
+) -> None:
+    measured = Interval((low + high) / 2, low, high)
+    answer = _rate(seen(growth_that_matters=7), measured, promised, "It grows by")
+    assert about(answer) == (measured, outcome)
+    assert ("too wide to tell" in answer[2]) == (outcome == "undecided")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "promised", "said"),
+    [
+        (200, 100, "It grows by 200 B per generation (150 B to 250 B), 2 times the 100 B promised."),
+        (199, 100, "It grows by 199 B per generation (149 B to 249 B); 100 B were promised."),
+        # Of nothing there are no multiples.
+        (200, 0, "It grows by 200 B per generation (150 B to 250 B); 0 B were promised."),
+    ],
+)  # fmt: skip
+def test_from_twice_the_promise_on_the_multiple_is_told(
+    estimate: float, promised: float, said: str
+) -> None:
+    measured = between(estimate - 50, estimate, estimate + 50)
+    answer = _rate(seen(growth_that_matters=1), measured, promised, "It grows by")
+    assert answer == (measured, "refuted", said)
+
+
+def test_memory_and_a_phase_grow_above_zero() -> None:
+    for estimate, begins in (
+        (1, "grows by 1 B"),
+        (0, "does not grow: 0 B"),
+        (-1, "does not grow: -1 B"),
+    ):
+        run = seen(
+            growth=exactly(estimate),
+            growth_under_limit=exactly(estimate),
+            memory_lasts=lambda _: (None,) * 3,
+        )
+        for answer in (_growth(run, 100), _possible(run, 100)):
+            assert answer[2].startswith(f"Memory {begins} per generation")
+    for estimate, begins in ((1, "keeps 1 B"), (0, "keeps nothing: 0 B")):
+        answer = _phase_growth(of_phase(exactly(estimate), times=1, generations=1), "train", 100)
+        assert about(answer) == (exactly(estimate), "held")
+        assert answer[2].startswith(f"train {begins}")
+
+
+@pytest.mark.parametrize(
+    ("generations", "said"),
+    [
+        (0, "No generation has ended with the fix yet."),
+        (1, "1 generation with the fix so far; growth is told from 5 generations on."),
+    ],
+)
+def test_too_few_generations_are_counted(generations: int, said: str) -> None:
+    run = seen(generations=generations, growth=None, largest_jump=None)
+    assert _too_few(run) == _growth(run, 5) == _jump(run, 5) == (None, "undecided", said)
+
+
+def of_phase(growth: Interval | None, *, times: int = 10, generations: int = 10) -> Since:
+    return seen(
+        generations=generations, times_run=lambda phase: times, phase_growth=lambda phase: growth
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "phase", "said"),
+    [
+        (of_phase(exactly(5)), None, "The fix names no phase, so there is none to measure."),
+        (of_phase(None, times=0, generations=0), "train", "No generation has ended with the fix yet."),
+        (of_phase(exactly(5), times=0), "train", "train never ran: the claim was never tested."),
+        (of_phase(None, times=1), "train", "train ran in 1 generation, too few to tell what it keeps."),
+        (of_phase(None, times=2), "train", "train ran in 2 generations, too few to tell what it keeps."),
+    ],
+)  # fmt: skip
+def test_a_phase_that_was_not_measured_refutes_nothing(
+    run: Since, phase: str | None, said: str
+) -> None:
+    assert _phase_growth(run, phase, 100) == (None, "undecided", said)
+
+
+def test_a_maximum_may_be_reached_and_not_passed() -> None:
+    assert about(_at_most(seen(), 100, 100, "it was {}")) == (exactly(100), "held")
+    assert about(_at_most(seen(), 101, 100, "it was {}")) == (exactly(101), "refuted")
+
+
+@pytest.mark.parametrize(
+    ("tops", "measured", "said"),
+    [
+        ([(7, 4)], 7, "So far memory reached 7 B in generation 4; 10 B at most were promised."),
+        ([(7, None)], 7, "So far memory reached 7 B; 10 B at most were promised."),
+        # Of several processes that are added up, no generation is that of the peak.
+        ([(4, 3), (7, 4)], 11, "Memory reached 11 B; 10 B at most were promised."),
+    ],
+)  # fmt: skip
+def test_the_peaks_of_processes_are_added_up(
+    tops: list[tuple[float, int | None]], measured: float, said: str
+) -> None:
+    answer = _peak(seen(highest=lambda names: tops), 10)
+    assert (answer[0], answer[2]) == (exactly(measured), said)
+
+
+@pytest.mark.parametrize(
+    ("most", "stays", "outcome", "said"),
+    [
+        (17, True, "held", "So far at most 17 Agent alive at the end of a generation; 17 at most were promised."),
+        (18, True, "refuted", "18 Agent alive at the end of generation 6; 17 at most were promised."),
+        (18, False, "undecided", "18 Agent alive at the end of generation 6, which a collection may still free; "
+            "17 were promised."),
+    ],
+)  # fmt: skip
+def test_a_count_is_refuted_where_more_stay_than_were_promised(
+    most: int, stays: bool, outcome: str, said: str
+) -> None:
+    run = seen(most_alive=lambda name, limit: (most, 6, stays))
+    assert _count(run, "agents.Agent", 17) == (exactly(most), outcome, said)
+
+
+def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
+    lasts = (None, math.inf, 0.0, 0.99, 1.0, 15.5)
+    assert [_in_all(seen(), left) for left in lasts] == [None, None, 10, 10, 11, 25]
+
+
+@pytest.mark.parametrize(
+    ("ends", "measured", "outcome"),
+    [
+        # Ten are complete; so many more fit as expected, at the soonest and at the latest.
+        ((20, 15, 25), between(25, 30, 35), "held"), ((20, 14, 25), between(24, 30, 35), "undecided"),
+        ((14, 14, 15), between(24, 24, 25), "undecided"), ((14, 14, 14.9), between(24, 24, 24), "refuted"),
+        ((20, 14, None), None, "undecided"), ((20, 15, None), None, "held"), ((None, 14, None), None, "undecided"),
+        ((None, 15, 20), None, "held"), ((None, None, None), None, "held"),
+    ],
+)  # fmt: skip
+def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its_growth(
+    ends: tuple[float | None, float | None, float | None], measured: Interval | None, outcome: str
+) -> None:
+    run = seen(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
+    assert about(_possible(run, 25)) == (measured, outcome)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((20, 15, 25), "which leaves room for 30 generations in all (25 to 35); 25 were promised."),
+        ((None, 15, 20), "which leaves room for at least 25 generations; 25 were promised."),
+        ((20, 14, 25), "which leaves room for 30 generations in all (24 to 35), too wide to tell from the "
+            "25 promised."),
+    ],
+)  # fmt: skip
+def test_room_is_told_as_far_as_both_ends_are_known(
+    ends: tuple[float | None, float | None, float | None], said: str
+) -> None:
+    run = seen(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
+    assert _possible(run, 25)[2] == f"Memory grows by 5 B per generation, {said}"
+
+
+def fix(promises: dict[str, Any], phase: str | None = "train") -> Fix:
+    return Fix("detach", phase, None, promises, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("declared", "claims"),
+    [
+        (fix({GROWTH: 5}), [(GROWTH, 5), (PHASE_GROWTH, 5)]),
+        (fix({GROWTH: 5}, None), [(GROWTH, 5)]),
+        (fix({GROWTH: 5, PHASE_GROWTH: 2}), [(GROWTH, 5), (PHASE_GROWTH, 2)]),
+        (fix({PEAK: -1, GENERATIONS: "all"}), [(PEAK, None), (GENERATIONS, None)]),
+        (fix({f"count:C{i}": i for i in range(25)}), [(f"count:C{i}", i) for i in range(20)]),
+    ],
+)  # fmt: skip
+def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
+    declared: Fix, claims: list[tuple[str, float | None]]
+) -> None:
+    assert _claims(declared) == claims
+
+
+@pytest.mark.parametrize(
+    ("claim", "promised", "said"),
+    [
+        (PEAK, None, "What is promised is no number."), ("speed", 5, "No promise of this name is known."),
+        ("count:agents.Agent", 5, "Agent has not been counted with the fix yet."),
+        (PEAK, 5, "Resident memory has not been measured with the fix yet."),
+    ],
+)  # fmt: skip
+def test_each_claim_is_answered_by_its_own_rule(
+    claim: str, promised: float | None, said: str
+) -> None:
+    run = seen(most_alive=lambda name, limit: None, highest=lambda names: [])
+    assert _answer(run, fix({}), claim, promised) == (None, "undecided", said)
+
+
+def declared(name: str, at: float, *, phase: str | None = "train", **more: Any) -> Event:
+    return Event(0, at, "fix", name, data={"phase": phase, "promises": {GROWTH: 5}, **more})
+
+
+def fixes_of(*events: Event) -> list[Fix]:
+    return list(declared_fixes(RunHistory("r", events=events)))
+
+
+def test_a_fix_stands_since_it_was_first_declared_in_its_form() -> None:
+    first = declared("a", 1)
+    assert [f.since for f in fixes_of(first, declared("a", 9))] == [1]
+    # As it was is decided by phase and promises; other words about it are no new form.
+    assert [f.since for f in fixes_of(first, declared("a", 9, rejected="a cache"))] == [1]
+    assert [f.since for f in fixes_of(first, declared("a", 9, phase="evolve"))] == [9]
+    assert [f.since for f in fixes_of(first, declared("a", 9, promises={GROWTH: 6}))] == [9]
+    # By their times, whatever order they arrived in.
+    assert [f.since for f in fixes_of(declared("a", 9), first)] == [1]
+
+
+def test_what_another_sender_made_up_is_no_text_and_no_promise() -> None:
+    (found,) = fixes_of(declared("a", 1, phase=3, location=None, promises=[1]))  # type: ignore[arg-type]
+    assert found == Fix("a", None, None, {}, 1)
+    assert fixes_of(Event(0, 1, "mark", "a", data={"promises": {}})) == []
+
+
+def test_the_newest_twenty_fixes_count() -> None:
+    names = [f.name for f in fixes_of(*(declared(f"f{i:02}", i) for i in range(25)))]
+    assert names == [f"f{i:02}" for i in range(5, 25)]
