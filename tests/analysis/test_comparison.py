@@ -1,0 +1,553 @@
+"""Two runs compared: did the fix work, by how much, where, and what is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from builder import (
+    EVALUATE,
+    EVOLVE,
+    MIB,
+    TRAIN,
+    Leak,
+    Training,
+    kept_environments,
+    loss_graph,
+    old_population,
+)
+from pieces import finding, steps_history
+
+from leakline.analysis import (
+    RunHistory,
+    compare,
+    environment_changes,
+    history_from_batches,
+    to_json,
+)
+from leakline.analysis.compared import FindingChanges, Outcome, PhaseChange, TypeChange
+from leakline.analysis.comparison import (
+    CLEAN,
+    RESIDENT,
+    _both_have,
+    _by_phase,
+    _by_type,
+    _finding_changes,
+    _less,
+    _outcome,
+    _shared_generations,
+    _shows,
+    _Side,
+    _summary,
+    _type_change,
+    _upto,
+    warm_up,
+)
+from leakline.analysis.differences import change_of, percent_of
+from leakline.analysis.evidence import Scale
+from leakline.analysis.growth import type_growth
+from leakline.analysis.history import LeftOut, ProcessHistory
+from leakline.analysis.priority import DEFAULTS
+from leakline.analysis.results import Interval, Status, TypeGrowth
+from leakline.analysis.spans import Spans
+
+
+def _run(*leaks: object, seed: int = 1, **options: object) -> RunHistory:
+    return Training(leaks=leaks, seed=seed, **options).history()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_fixed_runs_have_no_effect_on_each_other(seed: int) -> None:
+    result = compare(_run(seed=seed), _run(seed=seed + 50))
+    assert result.outcome == "no_effect", result.summary
+    assert not result.findings.gone
+    assert not result.findings.new
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", [kept_environments, loss_graph, old_population])
+def test_a_leak_that_is_gone_is_fixed_with_its_reduction(make: type, seed: int) -> None:
+    before, after = _run(make(), seed=seed, run="a"), _run(seed=seed + 50, run="b")
+    result = compare(before, after)
+    assert result.outcome == "fixed", result.summary
+    change = result.growth_bytes_per_generation.change_percent
+    assert change is not None
+    assert change < -85
+    assert "less growth" in result.summary
+    assert len(result.findings.gone) == 1
+    assert not result.findings.still
+    assert (result.before, result.after, result.generations_compared) == ("a", "b", 16)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_leak_in_both_runs_is_no_effect_and_still_there(seed: int) -> None:
+    result = compare(
+        _run(kept_environments(), seed=seed), _run(kept_environments(), seed=seed + 50)
+    )  # fmt: skip
+    assert result.outcome == "no_effect", result.summary
+    assert [f.phase for f in result.findings.still] == [EVALUATE]
+
+
+def test_a_new_leak_is_worse() -> None:
+    result = compare(_run(), _run(loss_graph(), seed=2))
+    assert result.outcome == "worse"
+    assert [f.phase for f in result.findings.new] == [TRAIN]
+
+
+def test_one_of_two_leaks_fixed_is_improved() -> None:
+    before = _run(old_population(), loss_graph())
+    result = compare(before, _run(loss_graph(), seed=2))
+    assert result.outcome == "improved"
+    assert {f.phase for f in result.findings.gone} == {EVOLVE}
+    assert {f.phase for f in result.findings.still} == {TRAIN}
+
+
+def test_runs_of_different_length_are_compared_where_both_ran() -> None:
+    result = compare(_run(kept_environments(), generations=10), _run(generations=20))
+    assert (result.outcome, result.generations_compared) == ("fixed", 10)
+
+
+def test_tables_by_phase_and_type_start_with_the_largest_change() -> None:
+    result = compare(_run(kept_environments()), _run(seed=2))
+    assert result.by_phase[0].phase == EVALUATE
+    types = {row.type: row for row in result.by_type}
+    row = types["trading.TradingEnvironment"]
+    assert (row.before_per_generation, row.after_per_generation) == (16, 0)
+    assert (row.before_last, row.after_last) == (2 + 16 * 16, 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_difference_has_an_interval_of_its_own(seed: int) -> None:
+    before = _run(kept_environments(), seed=seed)
+    gone = compare(before, _run(seed=seed + 50)).growth_bytes_per_generation.difference
+    assert gone is not None
+    assert gone.low <= gone.estimate <= gone.high < -4 * MIB
+    same = compare(before, _run(kept_environments(), seed=seed + 50))
+    for difference in (same.growth_bytes_per_generation.difference, same.by_phase[0].difference):
+        assert difference is not None
+        assert abs(difference.estimate) < 2 * MIB
+        assert difference.high - difference.low > 0
+
+
+def test_noise_of_two_equal_runs_is_no_difference_of_their_phases() -> None:
+    """The interval is one of 90 %: of sixty phases compared some six may be off."""
+    off = told = 0
+    for seed in range(20):
+        pair = (_run(seed=seed), _run(seed=seed + 50))
+        for row in compare(*pair).by_phase:
+            if row.difference is not None and row.phase != "between":
+                told += 1
+                off += not row.difference.low <= 0 <= row.difference.high
+    assert told >= 60
+    assert off <= 0.25 * told
+
+
+def test_a_resumed_run_is_compared_over_all_its_attempts() -> None:
+    first = Training(leaks=(old_population(),), generations=9, instance="p1")
+    again = replace(first, generations=10, instance="p2", attempt=2, first_generation=8, seed=5)
+    before = history_from_batches(first.header(), [*first.batches(), *again.batches()])
+    result = compare(before, _run(generations=18, seed=9))
+    assert (result.outcome, result.generations_compared) == ("fixed", 18), result.summary
+    # What the crash freed is neither growth nor a release.
+    was = result.growth_bytes_per_generation.before
+    assert was is not None
+    assert was.estimate == pytest.approx(8 * MIB, rel=0.25)
+
+
+def test_peak_and_time_are_compared() -> None:
+    result = compare(_run(kept_environments(), peak_in_evolve=50 * MIB), _run())
+    assert result.peak_bytes.before > result.peak_bytes.after
+    seconds = result.seconds_per_generation
+    assert seconds.before == pytest.approx(4.0, abs=0.2)
+    slow = _run()
+    (process,) = slow.processes
+    doubled = [s and 2 * s for s in process.series["generation.seconds"]]
+    process = replace(process, series={**process.series, "generation.seconds": doubled})
+    twice = compare(_run(), replace(slow, processes=(process,))).seconds_per_generation
+    assert twice.after == pytest.approx(8.0, abs=0.4)
+    assert twice.change_percent == pytest.approx(100, abs=5)
+
+
+def test_the_classes_of_the_program_stand_above_the_dicts_and_lists_that_grow_with_them() -> None:
+    plain = {"dict": 400.0, "list": 300.0, "cell": 200.0, "collections.OrderedDict": 90.0}
+    noise = Leak(TRAIN, MIB, {**plain, "app.Agent": 2.0})
+    found = compare(_run(kept_environments(), noise), _run(seed=51)).by_type
+    names = [row.type for row in found]
+    assert names[0] == "trading.TradingEnvironment"
+    # Among themselves by their growth; and what does not move stands behind all of them.
+    moving = [name for name in names if name in {"app.Agent", *plain}]
+    assert moving == ["app.Agent", *plain]
+    assert names.index("agents.Actor") > names.index("collections.OrderedDict")
+
+
+def test_memory_is_compared_after_the_newest_generation_that_both_runs_have() -> None:
+    long, short = _run(kept_environments()), Training(generations=7).history()
+    found = compare(long, short).memory_after
+    assert found is not None
+    assert (found.generations, found.generation) == (7, 6)
+    for side, history in ((found.before, long), (found.after, short)):
+        (process,) = history.processes
+        ends = zip(process.generation, process.kind, process.series[RESIDENT[0]], strict=True)
+        assert side == next(rss for g, kind, rss in ends if (g, kind) == (6, "generation_end"))
+    assert found.before is not None and found.after is not None and found.before > found.after
+    assert found.change_percent == pytest.approx(100 * (found.after / found.before - 1), abs=0.1)
+
+
+def test_memory_that_one_side_did_not_read_there_is_not_known() -> None:
+    history = _run()
+    (process,) = history.processes
+    unread = {**process.series, RESIDENT[0]: [None] * len(process)}
+    blind = replace(history, processes=(replace(process, series=unread),))
+    found = compare(history, blind).memory_after
+    assert found is not None and found.before is not None
+    assert (found.after, found.change_percent) == (None, None)
+    units = compare(history, replace(history, unit="epoch"))
+    assert units.memory_after is None
+
+
+def test_the_json_has_the_fields_of_the_contract() -> None:
+    result = to_json(compare(_run(kept_environments()), _run()))
+    assert set(result) == {
+        "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
+        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
+        "by_gauge", "survival", "effects", "memory_after", "generations_passed",
+    }  # fmt: skip
+    growth = result["growth_bytes_per_generation"]
+    assert set(growth) == {"before", "after", "change_percent", "difference"}
+    assert set(growth["difference"]) == {"estimate", "low", "high"}
+    assert set(result["findings"]) == {"gone", "still", "new"}
+
+
+def test_two_runs_without_a_leak_whose_allocator_settled_differently_are_the_same() -> None:
+    # Seen on two fixed trainings: -148 KiB and +708 KiB per generation of 300 MiB, each with a narrow interval.
+    creep = Leak(EVOLVE, 0.85 * MIB, {})
+    found = compare(Training(seed=1).history(), Training(leaks=(creep,), seed=1).history())
+    assert found.outcome == "no_effect", found.summary
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"),
+    [(-100.0, "100"), (-150.0, "100"), (-99.6, "99.6"), (-99.97, "99.9"), (-98.6, "99"), (None, "0")],
+)  # fmt: skip
+def test_all_of_it_is_said_only_where_nothing_is_left(percent: float | None, told: str) -> None:
+    assert _less(percent) == told
+
+
+# Over ten generations a growth of 2.5 a generation matters, and two runs are apart from 10 a generation on.
+BASELINE = 1_000.0
+GENERATIONS = 10
+NO_CHANGES = FindingChanges()
+
+
+def around(estimate: float, reach: float = 1.0) -> Interval:
+    return Interval(estimate, estimate - reach, estimate + reach)
+
+
+def side(
+    growth: Interval | None = None, *, leaks: bool = False, baseline: float = BASELINE,
+    phases: dict[str, Interval] | None = None, unit: str = "generation", status: Status | None = None,
+) -> _Side:  # fmt: skip
+    status = status or ("confirmed" if leaks else "ok")
+    return cast(
+        _Side,
+        SimpleNamespace(
+            growth=growth, leaks=leaks, baseline=baseline, phases=phases or {},
+            history=SimpleNamespace(unit=unit), matters=Scale(baseline).is_material,
+            stretch=SimpleNamespace(spacing=1), verdict=SimpleNamespace(status=status), is_clean=status in CLEAN,
+        ),
+    )  # fmt: skip
+
+
+def outcome(
+    old: Interval | None, new: Interval | None, *, leaked: bool = True, leaks: bool = True,
+    generations: int = GENERATIONS, changes: FindingChanges = NO_CHANGES,
+) -> Outcome:  # fmt: skip
+    return _outcome(side(old, leaks=leaked), side(new, leaks=leaks), changes, generations)
+
+
+def test_the_first_two_generations_are_warm_up_where_four_remain() -> None:
+    assert [warm_up(n) for n in (0, 4, 5, 6, 7, 100)] == [0, 0, 1, 2, 2, 2]
+
+
+def test_an_outcome_is_told_from_four_generations_on() -> None:
+    assert outcome(around(1_000), around(500), generations=3) == "undecided"
+    assert outcome(around(1_000), around(500), generations=4) == "improved"
+
+
+def test_growth_that_one_run_does_not_tell_decides_nothing() -> None:
+    assert outcome(None, around(5)) == outcome(around(5), None) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        # A fifth is what two runs of one program differ by.
+        (around(80), "no_effect"), (around(79.9), "improved"), (around(120), "no_effect"),
+        (around(120.1), "worse"),
+        # Half as much, but intervals that touch are not apart.
+        (Interval(50, 40, 99), "no_effect"), (Interval(50, 40, 98.9), "improved"),
+        (Interval(150, 101, 160), "no_effect"), (Interval(150, 101.1, 160), "worse"),
+    ],
+)  # fmt: skip
+def test_growth_differs_by_more_than_a_fifth_where_the_intervals_are_apart(
+    new: Interval, told: str
+) -> None:
+    assert outcome(around(100), new) == told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (around(100), around(19), "fixed"), (around(100), around(21), "improved"),
+        # What is left does not matter any more, although four fifths are not gone.
+        (around(3.5, 0.1), around(2.4, 0.1), "fixed"), (around(3.5, 0.1), around(2.5, 0.1), "improved"),
+        # It did not matter before either: the finding is gone.
+        (around(2.4), around(2.4), "fixed"),
+        # It grows as before, although nothing is found any more.
+        (around(100), around(100), "undecided"),
+    ],
+)  # fmt: skip
+def test_a_leak_that_is_no_longer_found_is_fixed_where_four_fifths_of_the_growth_are_gone(
+    old: Interval, new: Interval, told: str
+) -> None:
+    assert outcome(old, new, leaks=False) == told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (around(0), around(9.9), "no_effect"),
+        (around(0), around(10), "worse"),
+        (around(10), around(0), "fixed"),
+        # A quarter more, but hardly any memory.
+        (around(20), around(25), "no_effect"),
+        # From falling fast to falling slowly nothing has become worse.
+        (around(-100), around(-50), "no_effect"),
+    ],
+)  # fmt: skip
+def test_runs_without_a_leak_differ_where_they_end_up_apart_by_a_tenth_of_memory(
+    old: Interval, new: Interval, told: str
+) -> None:
+    assert outcome(old, new, leaked=False, leaks=False) == told
+
+
+def test_what_still_leaks_is_not_fixed_however_little_it_grows() -> None:
+    assert outcome(around(100), around(1)) == "improved"
+    assert outcome(around(100), around(1), leaked=False, leaks=False) == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "why"),
+    [
+        ("ok", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
+        ("filling", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
+        ("watch", "improved", "but the second run still has growth to watch"),
+        ("recovered", "improved", "but the second run leaked too, before that stopped"),
+        ("learning", "improved", "but the second run was too short for a verdict"),
+    ],
+)  # fmt: skip
+def test_a_leak_is_fixed_only_if_the_verdict_of_the_second_run_is_clear(
+    status: Status, told: str, why: str
+) -> None:
+    a, b = side(around(100), leaks=True), side(around(1), status=status)
+    assert _outcome(a, b, NO_CHANGES, 10) == told
+    assert _summary(told, a, b, 10).endswith(why)  # type: ignore[arg-type]
+    # What did not grow measurably before has no percentage.
+    improved = _summary(
+        "improved", side(around(0), leaks=True), side(around(-1), status=status), 10
+    )
+    assert "%" not in improved
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("confirmed", "worse"), ("suspected", "worse"), ("watch", "undecided"), ("ok", "undecided")],
+)
+def test_a_new_leak_without_more_growth_is_worse_only_where_it_is_suspected(
+    status: Status, told: str
+) -> None:
+    changes = FindingChanges(new=(finding(status),))
+    assert outcome(around(5), around(5), leaked=False, changes=changes) == told
+
+
+def test_two_runs_are_apart_by_a_tenth_of_the_larger_memory() -> None:
+    large, small, empty = side(baseline=1_000), side(baseline=500), side(baseline=0)
+    assert not _shows(large, small, 9.9, GENERATIONS)
+    assert _shows(small, large, -10.0, GENERATIONS)
+    # A tenth of one byte at least.
+    assert not _shows(empty, empty, 0.009, GENERATIONS)
+    assert _shows(empty, empty, 0.01, GENERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "percent"),
+    [
+        (100, 50, -50.0), (3, 4, 33.3), (None, 5, None), (5, None, None), (0.9e-9, 5, None), (1e-9, 2e-9, 100.0),
+        # The share of a fall that has turned into a rise is of the size of the fall.
+        (-100, 50, 150.0), (-100, -150, -50.0),
+    ],
+)  # fmt: skip
+def test_a_change_in_percent_is_of_the_size_before_and_none_of_nothing(
+    before: float | None, after: float | None, percent: float | None
+) -> None:
+    assert percent_of(before, after) == percent
+
+
+def test_the_errors_of_a_difference_add_up_as_squares() -> None:
+    before, after = Interval(100, 96, 105), Interval(50, 38, 53)
+    # Down: after may be lower by 12 and before higher by 5. Up: after higher by 3 and before lower by 4.
+    assert change_of(before, after) == (-50.0, Interval(-50, -63, -45))
+    assert change_of(None, after) == change_of(before, None) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "was", "now", "sentence"),
+    [
+        ("fixed", 100, 10, "Fixed: 100 B per generation before, 10 B after: 90 % less growth over 10 generations"),
+        ("improved", 100, 50, "Improved: 100 B per generation before, 50 B after (-50 %), but memory still grows"),
+        ("worse", 100, 150, "Worse: 100 B per generation before, 150 B after (+50 %)"),
+        # No percent of what did not grow.
+        ("worse", 0, 150, "Worse: 0 B per generation before, 150 B after"),
+        ("undecided", 100, 110, "Undecided: +10 B per generation is not clear of the noise over 10 generations"),
+    ],
+)  # fmt: skip
+def test_the_sentence_has_both_growths_and_the_change(
+    told: Outcome, was: float, now: float, sentence: str
+) -> None:
+    assert _summary(told, side(around(was)), side(around(now)), GENERATIONS) == sentence
+
+
+def test_neither_run_leaks_is_said_only_where_neither_does() -> None:
+    told = "No effect: 5 B per generation before, 6 B after, within what two runs differ by"
+    for leaked, leaks in ((True, True), (True, False), (False, True)):
+        a, b = side(around(5), leaks=leaked), side(around(6), leaks=leaks)
+        assert _summary("no_effect", a, b, GENERATIONS) == told
+    neither = _summary("no_effect", side(around(5)), side(around(6)), GENERATIONS)
+    assert neither == "No effect: neither run leaks (5 B per generation before, 6 B after)"
+
+
+def test_too_few_generations_are_counted_in_the_sentence() -> None:
+    a, b = side(around(5)), side(around(6))
+    assert _summary("undecided", a, b, 0) == "Undecided: only 0 generations to compare"
+    assert _summary("undecided", a, b, 1) == "Undecided: only 1 generation to compare"
+    assert "only" not in _summary("undecided", a, b, 4)
+    # Growth that one run does not tell is too little, too.
+    for pair in ((side(), b), (a, side())):
+        assert _summary("undecided", *pair, 9) == "Undecided: only 9 generations to compare"
+
+
+def test_minutes_are_not_compared_with_generations() -> None:
+    said = _summary("undecided", side(around(5), unit="minute"), side(around(6)), GENERATIONS)
+    assert said.startswith("Undecided: one run counts minutes, the other generations;")
+
+
+def test_phases_are_told_by_the_larger_of_their_two_growths() -> None:
+    a = side(phases={"train": around(-50), "evaluate": around(10), "between": around(3)})
+    b = side(phases={"evaluate": around(40), "evolve": around(50), "between": around(3), "add": around(3)})  # fmt: skip
+    rows = _by_phase(a, b)
+    # Of equal growth by name, and what is of no phase at the end.
+    assert [row.phase for row in rows] == ["evolve", "train", "evaluate", "add", "between"]
+    assert rows[2] == PhaseChange("evaluate", around(10), around(40), 300.0, rows[2].difference)
+
+
+def test_a_type_that_only_one_run_has_has_no_change() -> None:
+    old = TypeGrowth("Env", 1, 9, around(4), None, None, None, None, None, "grows")
+    new = replace(old, last_count=3, count_per_generation=around(2))
+    difference = change_of(around(4), around(2))[1]
+    assert _type_change("Env", old, new) == TypeChange("Env", 4, 2, 9, 3, -50.0, difference)
+    assert _type_change("Env", None, new) == TypeChange("Env", None, 2, None, 3)
+    assert _type_change("Env", old, None) == TypeChange("Env", 4, None, 9, None)
+
+
+def test_findings_that_do_not_grow_are_neither_gone_nor_new() -> None:
+    both, gone, calm = (finding(s, fingerprint=s) for s in ("suspected", "watch", "ok"))
+    still, new = replace(both, status="confirmed"), finding("confirmed", fingerprint="new")
+    changes = _finding_changes([both, gone, calm], [still, new, calm])
+    assert changes == FindingChanges(gone=(gone,), still=(still,), new=(new,))
+
+
+def test_packages_are_compared_one_by_one() -> None:
+    before = {"python": "3.11", "packages": {"torch": "2.0", "numpy": "1.26"}, "commit": "a"}
+    after = {"python": "3.11", "packages": {"torch": "2.1", "numpy": "1.26"}, "host": "b"}
+    assert environment_changes(before, after) == {
+        "commit": ("a", None), "host": (None, "b"), "torch": ("2.0", "2.1"),
+    }  # fmt: skip
+    # What is no list of packages is compared as it is.
+    assert environment_changes({"packages": "x"}, {}) == {"packages": ("x", None)}
+
+
+def process(
+    generations: range, *, rank: int = 0, step: int = 0, left_out: Spans | None = None
+) -> ProcessHistory:
+    """Resident memory of a hundred, and ``step`` more with each generation; a peak a tenth above."""
+    resident = [100 + step * g for g in generations]
+    series = {"process.rss_bytes": resident, "process.peak_bytes": [v + 10 for v in resident]}
+    (found,) = steps_history([("generation_end", g, None) for g in generations], series).processes
+    found = replace(found, instance=f"p{rank}", rank=rank)
+    return found if left_out is None else replace(found, left_out=LeftOut(left_out))
+
+
+def run_of(*processes: ProcessHistory) -> RunHistory:
+    return RunHistory("r", processes=processes)
+
+
+def side_of(history: RunHistory, shared: range) -> _Side:
+    return _Side(history, shared, DEFAULTS)
+
+
+def test_generations_that_only_one_run_has_are_not_shared() -> None:
+    before, after = (
+        run_of(process(range(2, 8))),
+        run_of(process(range(5)), process(range(3, 6), rank=1)),
+    )
+    assert _shared_generations(before, after) == [2, 3, 4, 5]
+
+
+def test_generations_that_were_not_read_count_where_both_runs_went_through_them() -> None:
+    whole, short = run_of(process(range(20))), run_of(process(range(10)))
+    assert _both_have(whole, short, range(10)) == 10
+    thinned = run_of(process(range(10, 20), left_out=Spans.of(range(10))))
+    assert _both_have(thinned, run_of(process(range(15))), range(10, 15)) == 15
+    assert _both_have(run_of(process(range(15))), thinned, range(10, 15)) == 15
+
+
+def test_a_run_is_cut_after_the_newest_generation_that_both_have() -> None:
+    history = run_of(process(range(6)), process(range(3), rank=1))
+    cut = _upto(history, [0, 1, 2])
+    assert [list(p.generation) for p in cut.processes] == [[0, 1, 2], [0, 1, 2]]
+    assert cut.processes[0].series["process.rss_bytes"] == [100, 100, 100]
+    assert cut.processes[1] is history.processes[1]
+    assert _upto(history, []) is history
+
+
+def test_the_peak_is_that_of_the_shared_generations_with_the_processes_added_up() -> None:
+    history = run_of(process(range(8), step=1), process(range(8), rank=1, step=2))
+    assert side_of(history, range(5)).peak == (104 + 10) + (108 + 10)
+    assert side_of(history, range(0)).peak == (107 + 10) + (114 + 10)
+    assert side_of(RunHistory("r"), range(5)).peak is None
+
+
+def test_what_growth_is_held_against_is_the_memory_of_all_processes() -> None:
+    two = side_of(run_of(process(range(8)), process(range(8), rank=1)), range(8))
+    assert two.baseline == 200
+    # Twenty generations ahead, a twentieth of 200.
+    assert two.matters(0.5, 10)
+    assert not two.matters(0.49, 10)
+    assert not two.leaks
+
+
+def with_types(counts: dict[str, int]) -> RunHistory:
+    """Of each type so many more with each generation."""
+    steady = process(range(8))
+    series = {f"type.{name}.count": [each * g for g in range(8)] for name, each in counts.items()}
+    return run_of(replace(steady, series={**steady.series, **series}))
+
+
+def test_the_twenty_types_that_grow_most_in_either_run_are_told() -> None:
+    before = {f"app.T{i:02}": i for i in range(1, 25)}
+    both = (with_types(before), with_types({**before, "app.T01": 90}))
+    old, new = ({row.name: row for row in type_growth(each)} for each in both)
+    rows = _by_type(old, new, NO_CHANGES)
+    assert [row.type for row in rows] == ["app.T01", *(f"app.T{i:02}" for i in range(24, 5, -1))]
