@@ -1,4 +1,4 @@
-"""Attempts are one run whatever number they were told; what a process of the run has started counts for itself."""
+"""Attempts are one run whatever number they were told, and each has a growth of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from builder import EVOLVE, MIB, TRAIN, Training, kept_environments, loss_graph
 
-from leakline.analysis import examine
+from leakline.analysis import examine, to_json
 from leakline.analysis.books import books
 from leakline.analysis.history import ProcessHistory, RunHistory, history_from_batches
+from leakline.analysis.results import AttemptGrowth, GenerationSpan
 from leakline.analysis.series import lanes_of
 from leakline.snapshot import Batch
-
-from .builder import EVOLVE, MIB, TRAIN, Training, kept_environments, loss_graph
 
 
 def together(*trainings: Training, **changes: int) -> RunHistory:
@@ -74,10 +74,8 @@ def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
 
 
 def test_one_that_lives_beside_another_has_a_lane_of_its_own() -> None:
-    beside = replace(FIRST, instance="p2", seed=3)
-    assert [lane.name for lane in lanes_of(together(FIRST, beside))] == [
-        "rank 0 main", "rank 0 main 2",
-    ]  # fmt: skip
+    both = together(FIRST, replace(FIRST, instance="p2", seed=3))
+    assert [lane.name for lane in lanes_of(both)] == ["rank 0 main", "rank 0 main 2"]
 
 
 def child(number: int, begins: float) -> ProcessHistory:
@@ -128,9 +126,6 @@ def test_a_run_resumed_with_the_fix_has_recovered(generations: int) -> None:
     assert verdict.generations == 30 + generations
 
 
-LIMIT = 560 * MIB
-
-
 def test_too_few_generations_after_a_resume_say_nothing_yet() -> None:
     assert examine(together(LEAKING, resumed(4))).status == "confirmed"
 
@@ -148,13 +143,12 @@ def test_a_run_resumed_without_the_fix_leaks_at_every_moment(generations: int) -
 def test_memory_that_went_with_an_attempt_does_not_fill_the_limit_of_the_next() -> None:
     """As long until it is full as the new process needs by itself, not as if it had gone on from where it was."""
     again = resumed(16, leaks=(kept_environments(),))
-    both = replace(together(LEAKING, again), limit_bytes=LIMIT)
-    together_, alone = (
-        examine(each).oom for each in (both, replace(together(again), limit_bytes=LIMIT))
+    both, alone = (
+        examine(replace(history, limit_bytes=560 * MIB)).oom.generation
+        for history in (together(LEAKING, again), together(again))
     )
-    assert together_.generation is not None
-    assert alone.generation is not None
-    assert together_.generation.estimate == pytest.approx(alone.generation.estimate, rel=0.15)
+    assert both is not None and alone is not None
+    assert both.estimate == pytest.approx(alone.estimate, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -182,3 +176,63 @@ def test_the_phase_that_leaked_before_the_resume_is_blamed_and_not_ruled_out() -
     verdict = examine(together(first, second))
     assert verdict.findings[0].phase == TRAIN
     assert TRAIN not in {ruled.phase for ruled in verdict.ruled_out}
+
+
+def attempt(number: int, first: int, generations: int, mib: float) -> Training:
+    return Training(
+        leaks=(kept_environments(mib * MIB),) if mib else (), generations=generations, instance=f"p{number}",
+        attempt=number, first_generation=first, seed=number,
+    )  # fmt: skip
+
+
+def told(*trainings: Training) -> tuple[AttemptGrowth, ...]:
+    return examine(together(*trainings)).attempts
+
+
+def test_a_run_that_was_not_resumed_has_no_attempts_to_tell_apart() -> None:
+    assert told(attempt(1, 0, 12, 6)) == ()
+    # Minutes are not done again.
+    history = together(attempt(1, 0, 8, 6), attempt(2, 0, 8, 6))
+    assert examine(replace(history, unit="minute")).attempts == ()
+
+
+def test_each_attempt_grows_by_its_own_rate() -> None:
+    found = told(attempt(1, 0, 16, 6), attempt(2, 14, 16, 24))
+    assert [each.attempt for each in found] == [1, 2]
+    for each, mib in zip(found, (6, 24), strict=True):
+        growth = each.growth_bytes_per_generation
+        assert growth is not None
+        assert growth.estimate == pytest.approx(mib * MIB, rel=0.15)
+        assert growth.low < growth.estimate < growth.high
+
+
+def test_what_was_done_twice_is_told_of_who_did_it_again() -> None:
+    found = told(attempt(1, 0, 8, 6), attempt(2, 6, 4, 6), attempt(3, 5, 12, 6))
+    assert [(each.generations, each.again) for each in found] == [
+        (GenerationSpan(0, 7), None), (GenerationSpan(6, 9), GenerationSpan(6, 7)),
+        (GenerationSpan(5, 16), GenerationSpan(5, 9)),
+    ]  # fmt: skip
+    # A resume right behind the last generation does none again.
+    assert [each.again for each in told(attempt(1, 0, 8, 6), attempt(2, 8, 8, 6))] == [None, None]
+
+
+def test_an_attempt_too_short_for_a_rate_has_none_which_is_not_zero() -> None:
+    _, second = told(attempt(1, 0, 12, 6), attempt(2, 12, 1, 6))
+    assert second.growth_bytes_per_generation is None
+    assert second.generations == GenerationSpan(12, 12)
+
+
+def test_the_growth_of_an_attempt_is_that_of_its_ranks_together_and_unknown_where_one_is() -> None:
+    ranks = [attempt(1, 0, 12, 6), replace(attempt(1, 0, 12, 6), instance="q1", rank=1)]
+    again = [attempt(2, 12, 12, 6), replace(attempt(2, 12, 1, 6), instance="q2", rank=1)]
+    first, second = told(*ranks, *again)
+    assert first.growth_bytes_per_generation is not None
+    assert first.growth_bytes_per_generation.estimate == pytest.approx(12 * MIB, rel=0.15)
+    assert second.growth_bytes_per_generation is None
+
+
+def test_the_api_tells_it_as_plain_numbers() -> None:
+    _, second = to_json(told(attempt(1, 0, 8, 0), attempt(2, 6, 8, 0)))
+    assert second["generations"] == {"first": 6, "last": 13}
+    assert second["again"] == {"first": 6, "last": 7}
+    assert second.keys() == {"attempt", "generations", "growth_bytes_per_generation", "again"}

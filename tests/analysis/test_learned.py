@@ -87,9 +87,7 @@ def test_a_generation_in_which_it_was_not_counted_leaves_it_unknown() -> None:
     assert told(run_of([*[seen] * 9, unseen, *[seen] * GENERATIONS])) == [("app.Env", 2, None)]
 
 
-def test_builtins_and_the_standard_library_are_left_out_none_at_all_is_a_count_and_comes_last() -> (
-    None
-):
+def test_builtins_are_left_out_and_none_at_all_is_a_count_that_comes_last() -> None:
     library = {"dict": both(9_000), "re.Pattern": both(58), "threading.Thread": both(2)}
     counts = library | {"app.Env": both(2), "plt.Figure": both(0), "app.Agent": both(17)}
     assert told(run_of([counts] * 10)) == [

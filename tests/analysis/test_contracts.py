@@ -1,0 +1,317 @@
+"""Declared counts: which readings they are held against, and when a surplus fires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, kept_environments, old_population
+from pieces import ends_lane, lane_of, steps_history
+
+from leakline.analysis import RunHistory, examine, expectation_rows, history_from_batches
+from leakline.analysis.contracts import (
+    Readings,
+    Violation,
+    applicable_readings,
+    applies,
+    counted_type,
+    find_violation,
+    matching_types,
+    range_text,
+    stands_for,
+)
+from leakline.analysis.history import Expectation, Value
+from leakline.analysis.results import SEVERITY
+from leakline.declarations import expectation
+from leakline.snapshot import LARGEST_INTEGER, Batch, Event, ProcessIdentity, RunHeader, Snapshot
+
+ENVIRONMENTS = ("TradingEnvironment", 2, 2, None)
+AGENTS = ("agents.DDPGAgent", 17, 17, EVOLVE)
+Counted = tuple[int, str, int, int | None]
+
+
+def counts_only(rows: list[Counted], after: str | None = None) -> RunHistory:
+    """(generation, phase, environments, full collections so far), 100 MiB all the time."""
+    event = Event(0, 0.0, "expect", "Env", data={"low": 2, "high": 2, "after": after})
+    snapshots = []
+    for i, (generation, phase, count, collections) in enumerate(rows):
+        samples: dict[str, float] = {"type.train.Env.count": count, "process.rss_bytes": 100 * MIB}
+        if collections is not None:
+            samples["python.collections_full"] = collections
+        kind = "phase_end" if phase else "generation_end"
+        snapshots.append(
+            Snapshot(i, float(i), float(i), generation, phase or None, "", kind, samples, (event,) if i == 0 else ())
+        )  # fmt: skip
+    return history_from_batches(
+        RunHeader("r", "p", "r", "generation", None, 0.0), [Batch(ProcessIdentity("a"), tuple(snapshots))]
+    )  # fmt: skip
+
+
+def test_fewer_than_declared_is_no_leak() -> None:
+    history = counts_only([(g, "train", 1, g) for g in range(6)])
+    assert examine(history).status == "ok"
+    assert expectation_rows(history)[0].state == "broken"
+
+
+def test_a_surplus_seen_once_without_a_collection_is_not_told_yet() -> None:
+    verdict = examine(counts_only([(0, "train", 2, 5), (1, "train", 18, 5)]))
+    assert SEVERITY.index(verdict.status) < SEVERITY.index("suspected")
+
+
+def test_a_surplus_that_outlived_a_collection_fires_in_its_generation() -> None:
+    rows: list[Counted] = [(0, "a", 2, 1), (1, "a", 18, 1), (1, "", 18, 2)]
+    verdict = examine(counts_only(rows, after="a"))
+    assert verdict.status == "suspected"
+    assert "Env is 18, declared 2" in verdict.findings[0].evidence[0]
+
+
+def test_a_surplus_that_does_not_grow_is_a_broken_contract_and_nothing_more() -> None:
+    verdict = examine(counts_only([(g, "a", 3, g) for g in range(8)]))
+    assert (verdict.status, [f.kind for f in verdict.findings]) == ("suspected", ["count_contract"])
+    assert "Env is 3, declared 2" in verdict.summary
+
+
+def test_a_broken_count_and_its_growth_are_one_finding() -> None:
+    history = Training(
+        leaks=(kept_environments(),), expectations=(ENVIRONMENTS, AGENTS), generations=4
+    ).history()
+    verdict = examine(history)
+    active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert [(f.kind, f.phase) for f in active] == [("objects", EVALUATE)]
+    assert active[0].suspects[0].name == "trading.TradingEnvironment"
+    assert any("declared 2" in line for line in active[0].evidence)
+
+
+@pytest.mark.parametrize("generations", [2, 3])
+def test_it_fires_in_the_generation_it_happens_in(generations: int) -> None:
+    leaks = (old_population(start=generations - 1),)
+    training = Training(leaks=leaks, expectations=(AGENTS,), generations=generations)
+    verdict = examine(training.history())
+    assert verdict.status == "suspected"
+    assert verdict.findings[0].suspects[0].name == "agents.DDPGAgent"
+    assert verdict.findings[0].started_at_generation is not None
+    assert verdict.findings[0].started_at_generation.estimate == generations - 1
+
+
+def test_rows_of_expectations_say_what_was_seen() -> None:
+    leak = Leak(EVALUATE, 1 * MIB, {"trading.TradingEnvironment": 16}, start=2)
+    history = Training(
+        leaks=(leak,), generations=5, expectations=(ENVIRONMENTS, AGENTS, ("Missing", 1, 1, None))
+    ).history()
+    rows = {row.type: row for row in expectation_rows(history)}
+    environment = rows["trading.TradingEnvironment"]
+    assert (environment.expected, environment.last_count, environment.state) == ("2", 50, "broken")
+    assert environment.first_broken_at == 2
+    assert rows["agents.DDPGAgent"].state == "holds"
+    assert rows["Missing"].state == "never_seen"
+
+
+TENSOR = "torch.Tensor"
+
+
+def attempt(number: int, *rows: tuple[int | None, str | None, int], after: str | None) -> Batch:
+    """(generation, phase, tensors) of one process, after what the client sends for ``"baseline"``."""
+    name, data = expectation(TENSOR, "baseline", after)
+    told = (Event(0, 0.0, "expect", str(name), data=data),)
+    snapshots = []
+    for i, (generation, phase, count) in enumerate(rows):
+        kind = "baseline" if generation is None else "phase_end" if phase else "generation_end"
+        at = 1000.0 * number + i
+        samples = {f"type.{TENSOR}.count": count, "process.rss_bytes": 100 * MIB}
+        snapshots.append(
+            Snapshot(i, at, at, generation, phase, "", kind, samples, told if i == 0 else ())
+        )
+    return Batch(ProcessIdentity(f"p{number}", attempt=number), tuple(snapshots))
+
+
+def history(*attempts: Batch) -> RunHistory:
+    return history_from_batches(RunHeader("r", "p", "r", "generation", None, 0.0), attempts)
+
+
+def trained(
+    *tensors: int, number: int = 1, begins: int = 0, after: str | None = TRAIN, initial: int = 400
+) -> Batch:
+    ends = [(begins + i, TRAIN, count) for i, count in enumerate(tensors)]
+    return attempt(number, (None, None, initial), *ends, after=after)
+
+
+def test_a_run_that_comes_back_is_quiet() -> None:
+    run = history(trained(567, 567, 560, 567))
+    (row,) = expectation_rows(run)
+    assert (row.state, row.expected, row.broken_times) == ("holds", "up to 567 (baseline)", 0)
+    assert not examine(run).findings
+
+
+def test_what_the_first_generation_builds_up_is_part_of_the_baseline() -> None:
+    """Gradients and the state of an optimizer are made in the first training and stay."""
+    run = history(trained(567, 567, 567, after=None))
+    assert [row.expected for row in expectation_rows(run)] == ["up to 567 (baseline)"]
+    assert not examine(run).findings
+
+
+@pytest.mark.parametrize("after", [TRAIN, "never_runs"])
+def test_before_anything_was_read_nothing_is_broken(after: str) -> None:
+    (row,) = expectation_rows(history(trained(after=after)))
+    assert (row.state, row.expected, row.last_count) == ("never_seen", "as at the baseline", None)
+
+
+def test_in_the_phase_itself_more_are_allowed() -> None:
+    rows = [(g, phase, n) for g in range(4) for phase, n in ((EVALUATE, 5678), (TRAIN, 567))]
+    run = history(attempt(1, *rows, after=TRAIN))
+    assert {row.state for row in expectation_rows(run)} == {"holds"}
+    assert not examine(run).findings
+
+
+def test_what_stays_above_the_baseline_of_report_004_is_told_with_both_numbers() -> None:
+    run = history(trained(567, 567, 5678, 5678))
+    (row,) = expectation_rows(run)
+    assert (row.state, row.first_broken_at, row.last_count) == ("broken", 2, 5678)
+    (finding,) = examine(run).findings
+    assert finding.status == "suspected"
+    assert finding.suspects[0].name == TENSOR
+    said = "Tensor is 5,678, declared up to 567 (baseline) after train_population; the surplus"
+    assert any(line.startswith(said) for line in finding.evidence)
+
+
+def test_a_resumed_run_sets_its_baseline_anew() -> None:
+    """The fix of the second attempt keeps another optimizer; what the first one had says nothing of it."""
+    well = history(trained(567, 567), trained(900, 900, 900, number=2, begins=2))
+    (row,) = expectation_rows(well)
+    assert (row.state, row.expected) == ("holds", "up to 900 (baseline)")
+    assert not examine(well).findings
+    leaking = history(trained(900, 900), trained(567, 800, 800, number=2, begins=2))
+    (row,) = expectation_rows(leaking)
+    assert (row.state, row.expected) == ("broken", "up to 567 (baseline)")
+
+
+COUNT, COLLECTIONS = "type.app.Env.count", "python.collections_full"
+
+
+def test_a_declared_name_stands_for_the_class_where_one_of_them_has_no_module() -> None:
+    assert stands_for("Env", "app.Env") and stands_for("app.Env", "Env")
+    assert not stands_for("Env", "app.MyEnv") and not stands_for("other.Env", "app.Env")
+
+
+def test_a_full_name_that_is_counted_stands_for_itself_alone() -> None:
+    lane = ends_lane({"type.Env.count": [1], "type.a.Env.count": [1], "type.b.Env.count": [1]})
+    assert matching_types(lane, "Env") == ("Env",)
+    lane = ends_lane({"type.b.Env.count": [1], "type.a.Env.count": [1]})
+    assert matching_types(lane, "Env") == ("a.Env", "b.Env")
+
+
+def test_which_type_a_series_counts() -> None:
+    series = (
+        "type.app.Env.count", "type.app.Env.bytes", "x.app.Env.count", "type.leakline.client.Client.count",
+    )  # fmt: skip
+    assert [counted_type(name) for name in series] == ["app.Env", None, None, None]
+
+
+def test_how_many_are_expected() -> None:
+    assert range_text(Expectation("E", 2, 2)) == "2"
+    assert range_text(Expectation("E", 1, 2)) == "1 to 2"
+    assert range_text(Expectation("E", 0, 567, baseline=True)) == "up to 567 (baseline)"
+    assert range_text(Expectation("E", 0, LARGEST_INTEGER, baseline=True)) == "as at the baseline"
+
+
+Row = tuple[str, int | None, str | None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "after", "held"),
+    [
+        ("phase_end", "train", None, True), ("generation_end", None, None, True), ("baseline", None, None, True),
+        ("sample", None, None, False), ("phase_end", "train", "train", True),
+        ("phase_end", "evaluate/run", "run", True), ("phase_end", "evaluate/rerun", "run", False),
+        ("phase_end", "run/evaluate", "run", False), ("generation_end", None, "train", False),
+        ("phase_end", None, "train", False),
+    ],
+)  # fmt: skip
+def test_which_readings_a_count_is_held_against(
+    kind: str, phase: str | None, after: str | None, held: bool
+) -> None:
+    rows: list[Row] = [(kind, 0, phase), ("generation_end", 0, None)]
+    lane = lane_of(steps_history(rows, {"process.anon_bytes": [1, 1]}))
+    assert applies(lane, 0, after) == held
+
+
+def _violation(
+    counts: Sequence[Value], collections: Sequence[Value] | None = None, upto: int | None = None, low: int = 1
+) -> Violation | None:  # fmt: skip
+    series = {COUNT: counts} if collections is None else {COUNT: counts, COLLECTIONS: collections}
+    lane = ends_lane(series)
+    (readings,) = applicable_readings(lane, [Expectation("Env", low, 2)])
+    return find_violation(lane, readings, len(counts) - 1 if upto is None else upto)
+
+
+@pytest.mark.parametrize(
+    ("counts", "broken"),
+    [([2], False), ([3], True), ([1], False), ([0], True), ([3, 2], False), ([None], False)],
+    ids=["the most", "more", "the least", "fewer", "not any more", "not read"],
+)
+def test_a_count_is_broken_outside_its_bounds_at_the_newest_reading(
+    counts: list[Value], broken: bool
+) -> None:
+    assert (_violation(counts) is not None) == broken
+
+
+def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
+    found = _violation([2, 3, 4, 5])
+    assert found is not None
+    assert (found.count, found.first_count, found.count_before) == (5, 3, 2)
+    assert (found.first_row, found.row_before, found.above, found.proven) == (1, 0, True, True)
+    found = _violation([3, 4])
+    assert found is not None
+    assert (found.first_row, found.row_before, found.count_before) == (0, None, None)
+    # A surplus is no part of a lack.
+    found = _violation([3, 0, 0])
+    assert found is not None
+    assert (found.first_row, found.above, found.row_before) == (1, False, 0)
+    assert _violation([2, 3, 4], upto=0) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "collections", "proven"),
+    [
+        ([2, 3], None, True), ([2, 3], [None, None], True), ([2, 3], [0, 0], False), ([2, 3, 3], [0, 0, 0], True),
+        ([2, 3], [0, 1], False),
+    ],
+    ids=["nothing known", "nothing told", "seen once", "seen again", "collected before"],
+)  # fmt: skip
+def test_a_surplus_is_proven_where_it_was_there_again_or_nothing_is_known_of_collections(
+    counts: list[Value], collections: list[Value] | None, proven: bool
+) -> None:
+    found = _violation(counts, collections)
+    assert found is not None
+    assert found.proven == proven
+
+
+@pytest.mark.parametrize(
+    ("later", "collections", "proven"),
+    [(3, [0, 0, 1], True), (3, [0, 1, 1], False), (2, [0, 0, 1], False), (None, [0, 0, 1], False),
+     (3, [0, None, 1], False), (3, [0, 0, None], False)],
+    ids=["outlived one", "no collection since", "gone", "not read", "unknown before", "unknown after"],
+)  # fmt: skip
+def test_a_surplus_seen_once_is_proven_where_it_outlived_a_full_collection(
+    later: Value, collections: list[Value], proven: bool
+) -> None:
+    """The readings between phases are not held against it, and say whether it is still there."""
+    rows: list[Row] = [
+        ("generation_end", 0, None), ("generation_end", 1, None), ("sample", 1, None),
+    ]  # fmt: skip
+    lane = lane_of(steps_history(rows, {COUNT: [2, 3, later], COLLECTIONS: collections}))
+    (readings,) = applicable_readings(lane, [Expectation("Env", 1, 2)])
+    found = find_violation(lane, readings, 2)
+    assert found is not None
+    assert found.proven == proven
+
+
+def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -> None:
+    rows: list[Row] = [
+        ("baseline", None, None), ("phase_end", 0, "a"), ("generation_end", 0, None), ("generation_end", 1, None),
+    ]  # fmt: skip
+    lane = lane_of(steps_history(rows, {COUNT: [3, 7, 5, 9]}))
+    (readings,) = applicable_readings(lane, [Expectation("Env", 0, LARGEST_INTEGER, baseline=True)])
+    assert (readings.expectation.high, readings.counts) == (7, (3, 7, 5, 9))
+    unread = lane_of(steps_history(rows, {COUNT: [None] * 4}))
+    expected = Expectation("Env", 0, LARGEST_INTEGER, baseline=True)
+    assert applicable_readings(unread, [expected]) == (Readings(expected, "app.Env", (), ()),)
