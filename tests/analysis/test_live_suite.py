@@ -1,16 +1,18 @@
-"""What counts as right in the live suite, on verdicts made up by hand; the programs themselves run elsewhere."""
+"""The live suite: what counts as right, on verdicts made up by hand, and the catalogue of public cases."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.leaks import conftest, figures
 from tests.leaks.catalogue import CASES, Case, Planted, planted_bytes
+from tests.leaks.public_cases import PublicCase, public_cases
 from tests.leaks.scoring import (
     Look,
     Named,
@@ -25,27 +27,24 @@ from tests.leaks.scoring import (
     told,
 )
 
+from leakline.analysis.results import Kind, Status
+
 BY_NAME = {case.name: case for case in CASES}
 POPULATIONS = BY_NAME["past_populations"]
 TWO = BY_NAME["two_leaks"]
 OUTSIDE = BY_NAME["forked_loader"]
 MIB = 2**20
+AGENTS = (
+    ("past_populations.Agent", "type"), ("past_populations.Evolution.hall_of_fame[*]", "holder"),
+    ("numpy.ndarray", "type"),
+)  # fmt: skip
 
 
 def _finding(
-    phase: str | None = "evolve_population",
-    *,
-    suspects: tuple[tuple[str, str], ...] = (
-        ("past_populations.Agent", "type"),
-        ("past_populations.Evolution.hall_of_fame[*]", "holder"),
-        ("numpy.ndarray", "type"),
-    ),
-    status: str = "confirmed",
-    kind: str = "objects",
-    rate: float | None = None,
-    start: float | None = 1.0,
+    phase: str | None = "evolve_population", *, suspects: tuple[tuple[str, str], ...] = AGENTS,
+    status: str = "confirmed", kind: str = "objects", rate: float | None = None, start: float | None = 1.0,
     path: str | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     size = POPULATIONS.bytes_per_generation if rate is None else rate
     return {
         "status": status, "kind": kind, "phase": phase, "phase_path": path,
@@ -72,31 +71,26 @@ FOUND = _seen("confirmed", _finding())
 CALM = _seen("ok")
 
 
-def test_a_detector_that_says_leak_to_everything_gets_no_pair_right() -> None:
-    found = _pair(FOUND, FOUND)
+@pytest.mark.parametrize(
+    ("leak", "twin", "wrong"),
+    [
+        (FOUND, FOUND, "its twin is confirmed: said: confirmed"),
+        (CALM, CALM, "the leak is ok: said: ok"),
+        (_seen("watch", _finding(status="watch")), CALM, "the leak is watch: said: watch"),
+        (_seen("recovered", _finding(status="recovered")), CALM, "the leak is recovered: said: recovered"),
+        (
+            FOUND, _seen("recovered", looks=(Look(9, "suspected"), Look(12, "confirmed"), Look(30, "recovered"))),
+            "its twin is recovered, and was confirmed before: said: recovered",
+        ),
+    ],
+    ids=["leak to everything", "never a leak", "only watched", "said to have stopped", "its twin was confirmed once"],
+)  # fmt: skip
+def test_a_pair_is_right_where_the_leak_is_found_and_its_twin_is_not(
+    leak: Seen, twin: Seen, wrong: str
+) -> None:
+    found = _pair(leak, twin)
     assert not found.is_right
-    assert "its twin is confirmed: said: confirmed" in found.what_is_wrong()
-
-
-def test_a_detector_that_never_says_leak_gets_no_pair_right() -> None:
-    found = _pair(CALM, CALM)
-    assert not found.is_right
-    assert found.what_is_wrong() == "the leak is ok: said: ok"
-
-
-def test_a_leak_that_is_only_watched_is_not_found() -> None:
-    assert not _pair(_seen("watch", _finding(status="watch")), CALM).is_right
-
-
-def test_a_leak_that_is_said_to_have_stopped_is_not_found() -> None:
-    assert not _pair(_seen("recovered", _finding(status="recovered")), CALM).is_right
-
-
-def test_a_twin_that_was_confirmed_once_spoils_its_pair_though_it_recovered() -> None:
-    before = (Look(9, "suspected"), Look(12, "confirmed"), Look(30, "recovered"))
-    found = _pair(FOUND, _seen("recovered", looks=before))
-    assert not found.is_right
-    assert "its twin is recovered, and was confirmed before" in found.what_is_wrong()
+    assert found.what_is_wrong().startswith(wrong)
 
 
 def test_a_twin_that_was_suspected_while_it_filled_is_told_beside_its_right_pair() -> None:
@@ -120,13 +114,9 @@ def test_the_first_look_that_finds_the_leak_counts() -> None:
     assert score_leak(POPULATIONS, CALM).suspected_after is None
 
 
-def test_what_was_not_found_is_named_wrongly_in_every_respect() -> None:
-    assert score_leak(POPULATIONS, CALM).named == (Named(),)
-
-
-def test_a_finding_that_is_only_watched_names_nothing() -> None:
-    found = score_leak(POPULATIONS, _seen("watch", _finding(status="watch")))
-    assert found.named == (Named(),)
+@pytest.mark.parametrize("seen", [CALM, _seen("watch", _finding(status="watch"))])
+def test_what_was_not_found_or_only_watched_names_nothing(seen: Seen) -> None:
+    assert score_leak(POPULATIONS, seen).named == (Named(),)
 
 
 def test_a_right_finding_is_right_in_every_respect() -> None:
@@ -150,15 +140,16 @@ def test_a_right_type_behind_others_is_right_among_three_only() -> None:
     assert (fourth.type_first, fourth.type_in_top) == (False, False)
 
 
-def test_a_type_is_compared_by_its_whole_last_part() -> None:
-    assert not _named(_finding(suspects=(("past_populations.DoubleAgent", "type"),))).type_first
-    assert not _named(_finding(suspects=(("past_populations.Agent.best", "type"),))).type_first
-
-
-def test_a_holder_is_no_type_and_a_type_no_holder() -> None:
-    found = _named(_finding(suspects=(("past_populations.Evolution.hall_of_fame", "type"),)))
-    assert (found.type_first, found.holder) == (False, False)
-    found = _named(_finding(suspects=(("past_populations.Agent", "holder"),)))
+@pytest.mark.parametrize(
+    ("suspect", "role"),
+    [
+        ("past_populations.DoubleAgent", "type"), ("past_populations.Agent.best", "type"),
+        # A holder is no type and a type no holder.
+        ("past_populations.Evolution.hall_of_fame", "type"), ("past_populations.Agent", "holder"),
+    ],
+)  # fmt: skip
+def test_a_type_is_compared_by_its_whole_last_part_and_its_role(suspect: str, role: str) -> None:
+    found = _named(_finding(suspects=((suspect, role),)))
     assert (found.type_first, found.holder) == (False, False)
 
 
@@ -169,83 +160,70 @@ def test_the_first_holder_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "holder"),
+    ("path", "holder", "right"),
     [
-        ("train.Evolution.hall_of_fame", "Evolution.hall_of_fame"),
-        ("__main__.Evolution.hall_of_fame[*][*]", "Evolution.hall_of_fame"),
-        ("train.main.<locals>.evolution.hall_of_fame[*].weights", "evolution.hall_of_fame"),
-        ("train.Extractor.features.<cache>[*]", "Extractor.features"),
-        ("readers.Thread.run.<locals>.frames", "run.frames"),
-        ("train.make.<locals>.log.<closure>.kept['a.b']", "log.kept"),
+        ("train.Evolution.hall_of_fame", "Evolution.hall_of_fame", True),
+        ("__main__.Evolution.hall_of_fame[*][*]", "Evolution.hall_of_fame", True),
+        ("train.main.<locals>.evolution.hall_of_fame[*].weights", "evolution.hall_of_fame", True),
+        ("train.Extractor.features.<cache>[*]", "Extractor.features", True),
+        ("readers.Thread.run.<locals>.frames", "run.frames", True),
+        ("train.make.<locals>.log.<closure>.kept['a.b']", "log.kept", True),
+        ("train.Evolution", "Evolution.hall_of_fame", False),
+        ("train.Other.hall_of_fame", "Evolution.hall_of_fame", False),
+        ("train.Evolution.hall_of_fame_sizes", "Evolution.hall_of_fame", False),
+        ("train.DoubleEvolution.hall_of_fame", "Evolution.hall_of_fame", False),
+        ("train.Evolution.best.hall_of_fame", "Evolution.hall_of_fame", False),
+        ("train.log['Evolution.hall_of_fame']", "Evolution.hall_of_fame", False),
+        ("<cyclic garbage>", "Evolution.hall_of_fame", False),
     ],
 )
-def test_a_path_that_leads_through_the_holder_is_right(path: str, holder: str) -> None:
-    assert leads_through(path, holder)
+def test_a_path_is_right_where_it_leads_through_the_holder(
+    path: str, holder: str, right: bool
+) -> None:
+    assert leads_through(path, holder) == right
 
 
 @pytest.mark.parametrize(
-    ("path", "holder"),
+    ("planted", "finding", "right"),
     [
-        ("train.Evolution", "Evolution.hall_of_fame"),
-        ("train.Other.hall_of_fame", "Evolution.hall_of_fame"),
-        ("train.Evolution.hall_of_fame_sizes", "Evolution.hall_of_fame"),
-        ("train.DoubleEvolution.hall_of_fame", "Evolution.hall_of_fame"),
-        ("train.Evolution.best.hall_of_fame", "Evolution.hall_of_fame"),
-        ("train.log['Evolution.hall_of_fame']", "Evolution.hall_of_fame"),
-        ("<cyclic garbage>", "Evolution.hall_of_fame"),
+        ("train/augment", _finding("train", path="train/augment"), True), ("train/augment", _finding("train"), False),
+        # Between the phases is told as no phase.
+        (None, _finding(None), True), (None, _finding("train"), False), ("train", _finding(None), False),
     ],
-)
-def test_a_path_that_names_something_else_is_wrong(path: str, holder: str) -> None:
-    assert not leads_through(path, holder)
-
-
-def test_a_nested_phase_is_right_by_its_path_too() -> None:
-    leak = Planted(phases=("train/augment",), types=(), holders=None, size="1")
-    inside = _finding("train", path="train/augment")
-    assert named("past_populations", leak, inside).phase
-    assert not named("past_populations", leak, _finding("train")).phase
-
-
-def test_between_the_phases_is_told_as_no_phase() -> None:
-    leak = Planted(phases=(None,), types=(), holders=None, size="1")
-    assert named("past_populations", leak, _finding(None)).phase
-    assert not named("past_populations", leak, _finding("train")).phase
-    assert not _named(_finding(None)).phase
+)  # fmt: skip
+def test_a_phase_is_right_by_its_path_too(
+    planted: str | None, finding: dict[str, Any], right: bool
+) -> None:
+    leak = Planted(phases=(planted,), types=(), holders=None, size="1")
+    assert named("past_populations", leak, finding).phase == right
 
 
 def test_where_nothing_in_python_is_kept_type_and_holder_are_not_asked() -> None:
     found = _named(_finding("load", kind="children", rate=1e6), OUTSIDE)
     assert (found.phase, found.type_first, found.type_in_top, found.holder) == (
-        True,
-        None,
-        None,
-        None,
-    )
+        True, None, None, None,
+    )  # fmt: skip
     missed = _named(None, OUTSIDE)
     assert (missed.phase, missed.type_first, missed.holder, missed.kind) == (
-        False,
-        None,
-        None,
-        False,
-    )
+        False, None, None, False,
+    )  # fmt: skip
 
 
 def test_a_start_may_lie_between_the_bounds_and_a_tenth_outside() -> None:
     leak = Planted(phases=("train",), types=(), holders=None, size="1", first=(10, 12))
-    off = {
-        start: named("past_populations", leak, _finding(start=start)) for start in (8.0, 11.0, 14.5)
-    }
-    assert [n.start_off for n in off.values()] == [2.0, 0.0, 2.5]
-    assert [n.start_close for n in off.values()] == [True, True, False]
+    starts = (8.0, 11.0, 14.5, None)
+    found = [named("past_populations", leak, _finding(start=start)) for start in starts]
+    assert [n.start_off for n in found] == [2.0, 0.0, 2.5, None]
+    assert [n.start_close for n in found] == [True, True, False, False]
     assert start_tolerance(leak) == 2.0
     assert start_tolerance(POPULATIONS.planted[0]) == 3.0
-    unknown = named("past_populations", leak, _finding(start=None))
-    assert (unknown.start_off, unknown.start_close) == (None, False)
 
 
 def test_two_leaks_are_found_in_either_order_by_two_findings() -> None:
-    collect = _finding("collect", suspects=(("numpy.ndarray", "type"),), rate=MIB)
-    train = _finding("train", suspects=(("numpy.ndarray", "type"),), rate=MIB)
+    suspects = (("numpy.ndarray", "type"),)
+    collect, train = (
+        _finding(phase, suspects=suspects, rate=MIB) for phase in ("collect", "train")
+    )
     for order in ((collect, train), (train, collect)):
         assert [n.phase for n in score_leak(TWO, _seen("confirmed", *order)).named] == [True, True]
     alone = score_leak(TWO, _seen("confirmed", train)).named
@@ -379,3 +357,60 @@ def test_every_planted_leak_has_kinds_and_a_size() -> None:
             assert leak.kinds
             assert planted_bytes(case.name, leak) > MIB / 2
             assert 0 <= leak.first[0] <= leak.first[1] <= 15
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = public_cases()
+REFERENCE = re.compile(r"[A-Za-z][\w.-]*( PR )?#\d+")
+# Names of series are written out, or composed in braces, where they are read or drawn.
+SOURCES = "\n".join(
+    path.read_text()
+    for folder in ("agent_client/leakline", "server/leakline_server")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+)
+each = pytest.mark.parametrize("case", PUBLIC, ids=lambda case: case.id)
+
+
+def test_there_are_forty_families_and_a_hundred_and_twenty_references() -> None:
+    assert len({case.id for case in PUBLIC}) == len(PUBLIC) >= 40
+    assert len({reference for case in PUBLIC for reference in case.references}) >= 120
+
+
+@each
+def test_a_case_is_told_by_a_cause_a_sight_and_a_signal(case: PublicCase) -> None:
+    assert all(len(text) > 10 for text in (case.cause, case.sees, case.signal))
+    assert case.references
+    assert all(REFERENCE.fullmatch(reference) for reference in case.references)
+
+
+@each
+def test_a_case_has_an_expected_verdict(case: PublicCase) -> None:
+    assert case.status
+    assert set(case.status) <= set(get_args(Status))
+    assert set(case.kinds) <= set(get_args(Kind))
+    if {"suspected", "confirmed"} & set(case.status):
+        assert case.kinds
+
+
+@each
+def test_a_case_names_series_that_are_measured(case: PublicCase) -> None:
+    assert case.series
+    for name in case.series:
+        composed = re.escape(name).replace(r"\*", r"\{[^}]*\}")
+        assert re.search(rf"[\"']{composed}[\"']", SOURCES), name
+
+
+def test_harmless_growth_is_among_them() -> None:
+    harmless = [case for case in PUBLIC if not {"suspected", "confirmed"} & set(case.status)]
+    assert len(harmless) >= 8
+    assert any(case.oom_risk for case in harmless)
+
+
+def test_every_reference_of_a_program_is_one_of_a_public_case() -> None:
+    known = {reference for case in PUBLIC for reference in case.references}
+    missing = {r for case in CASES for r in case.references if r not in known}
+    assert not missing
+
+
+def test_half_of_the_families_are_done_again_by_a_program() -> None:
+    assert sum(bool(case.programs) for case in PUBLIC) >= len(PUBLIC) / 2

@@ -19,7 +19,6 @@ from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
 
 pytestmark = pytest.mark.long
-
 GENERATIONS = 90
 RUNS_PER_FAMILY = 20
 LEAKS_PER_FAMILY = 12
