@@ -6,6 +6,7 @@ import gc
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from starlette.testclient import TestClient
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.store.engine import open_engine
+from leakline_server.store.history import load_for_examination
 
 PAGES = ("/", "/runs/r1", "/alerts", "/runs/r1/report.html", "/settings", "/runs/nobody")
 SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice)'")
@@ -93,6 +95,31 @@ def test_large_buffers_go_back_to_the_system() -> None:
     assert int(found) < 8e6
     # Else this shows nothing.
     assert int(kept_after_buffers("as it is")) > 30e6
+
+
+def test_a_look_at_many_small_batches_makes_no_columns_of_what_they_lack(
+    client: TestClient, make_run: Any, tmp_path: Path
+) -> None:
+    """A run by the minute waits hours until it is sealed, in batches of one snapshot each."""
+    run = make_run(id="slow", instance="slow")
+    run.create(client)
+    for n in range(200):
+        body = run.wire(n, 1)
+        rare = {f"gauge.g{i}": [n] for i in range(100)} if n % 40 == 0 else {}
+        body["columns"]["series"] = {"process.rss_bytes": [2**30], **rare}
+        assert client.post("/api/v1/runs/slow/batches", json=body).status_code == 200
+    engine = open_engine(f"sqlite:///{tmp_path}/leakline.db")
+    load_for_examination(engine, "slow")
+    tracemalloc.start()
+    try:
+        history, _ = load_for_examination(engine, "slow")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        engine.dispose()
+    assert len(history.processes[0].series) == 101
+    # It was 12 MB when each of 20,000 empty columns had arrays of its own.
+    assert peak < 3e6
 
 
 def test_connections_that_are_not_needed_at_once_fill_no_caches(tmp_path: Path) -> None:

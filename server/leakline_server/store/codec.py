@@ -165,8 +165,12 @@ def texts(values: Sequence[str | None]) -> Texts:
     return Texts(cast(tuple[str, ...], tuple(numbered)), index)
 
 
+@lru_cache(maxsize=16)
 def absent(count: int) -> Numbers:
-    return Numbers(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool))
+    """Return a column without a value. All that ask share it: of batches of one snapshot most columns are such."""
+    values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+    values.flags.writeable = present.flags.writeable = False
+    return Numbers(values, present)
 
 
 def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:

@@ -243,7 +243,8 @@ def assemble(
             parts[number].append(column)
     for what in damaged:
         damage.found(connection.engine, what)
-    joined = {number: _concatenate(number, parts[number]) for number in numbers_wanted}
+    # Of a very long process the parts of all columns together are as large as what they become.
+    joined = {number: _concatenate(number, parts.pop(number)) for number in numbers_wanted}
     return in_order(Block(joined, damaged))
 
 

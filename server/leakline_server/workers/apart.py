@@ -26,6 +26,7 @@ from typing import IO, Any, Final, Literal
 from leakline import __version__
 from leakline.analysis.priority import DEFAULTS, Priorities
 
+from .. import allocator
 from ..store import damage, set_aside
 from ..store.codec import CorruptChunk
 from ..store.disk import missing_file
@@ -235,6 +236,7 @@ def main() -> None:
     # What anything prints is not an answer, and what is to be told goes with the answers.
     sys.stdout = sys.stderr
     log.disabled = True
+    allocator.give_back()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICE)
     with contextlib.suppress(EOFError, BrokenPipeError):
