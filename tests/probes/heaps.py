@@ -3,76 +3,81 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leakline.probes import native
+from leakline.probes.arrays import ArrayMeasure
 from leakline.probes.census import take_census
 from leakline.probes.census_result import CensusResult
-from leakline.probes.names import type_name
+
+needs_native = pytest.mark.skipif(
+    native.native() is None, reason=f"no native module: {native.why_not_native()}"
+)
 
 
 @pytest.fixture(params=["native", "pure"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Each test with the native module and without it."""
+    """Each test with the native module and without it. What is older than the test is on no list of the collector's:
+    nothing that other tests left is counted, nor takes time.
+    """
     monkeypatch.setenv(native.SETTING, "1" if request.param == "native" else "0")
     native.forget()
     if request.param == "native" and native.native() is None:
         pytest.skip(f"no native module: {native.why_not_native()}")
+    gc.collect()
+    gc.freeze()
     yield request.param
+    gc.unfreeze()
     native.forget()
 
 
-class Hostile:
-    """Everything that a careless look would run."""
-
-    touched: list[str] = []  # noqa: RUF012
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        Hostile.touched.append("__class__")
-        raise RuntimeError
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        Hostile.touched.append("__dict__")
-        raise RuntimeError
-
-    def __getattribute__(self, name: str) -> Any:
-        Hostile.touched.append(name)
+def _touch(name: str) -> Callable[..., Any]:
+    def touch(*_: object) -> Any:
+        touched.append(name)
         raise RuntimeError(name)
 
-    def __sizeof__(self) -> int:
-        Hostile.touched.append("__sizeof__")
-        return -1
+    return touch
 
-    def __repr__(self) -> str:
-        Hostile.touched.append("__repr__")
-        raise RuntimeError
 
-    def __len__(self) -> int:
-        Hostile.touched.append("__len__")
-        raise RuntimeError
-
-    def __eq__(self, other: object) -> bool:
-        Hostile.touched.append("__eq__")
-        raise RuntimeError
-
-    def __hash__(self) -> int:
-        Hostile.touched.append("__hash__")
-        raise RuntimeError
-
-    def __bool__(self) -> bool:
-        Hostile.touched.append("__bool__")
-        raise RuntimeError
+touched: list[str] = []
+_METHODS = (
+    "__getattribute__", "__sizeof__", "__repr__", "__len__", "__eq__", "__hash__", "__bool__", "__iter__",
+)  # fmt: skip
+# Everything that a careless look would run.
+Hostile: Any = type(
+    "Hostile",
+    (),
+    {name: _touch(name) for name in _METHODS}
+    | {name: property(_touch(name)) for name in ("__class__", "__dict__")},
+)
 
 
 def census() -> CensusResult:
     """With nothing of an earlier test in it that waits for the collector."""
     gc.collect()
     return take_census()
+
+
+def arrays() -> ArrayMeasure:
+    measured = census().arrays
+    assert measured is not None
+    return measured
+
+
+def arrays_of(make: Callable[[], object]) -> tuple[int, int]:
+    """How many arrays, and bytes of arrays, there are more once this is made."""
+    before = arrays()
+    kept = [make()]
+    after = arrays()
+    assert kept
+    return after.count - before.count, after.bytes - before.bytes
 
 
 def count_of(result: CensusResult, kind: type) -> int:
@@ -102,5 +107,15 @@ def brute_force(kind: type) -> int:
     return found
 
 
-def name_of(kind: Any) -> str:
-    return type_name(kind)
+def run_alone(folder: Path, program: str, *arguments: str, **environment: str) -> str:
+    """What a program prints in a process of its own: pytest rewrites asserting functions so that they ask for their
+    own locals, and other tests leave things behind.
+    """
+    script = folder / "train.py"
+    script.write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(script), *arguments],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -8,17 +8,20 @@ import random
 import subprocess
 import sys
 import threading
-from collections import Counter, namedtuple
+import time
+from collections import namedtuple
 from collections.abc import Callable
+from time import pthread_getcpuclockid
 from typing import Any
 
 import pytest
+from tests.probes.heaps import needs_native, run_alone
 
 from leakline.probes.names import type_name
-from leakline.probes.native import native, why_not_native
+from leakline.probes.process import read_private_bytes
 from leakline.probes.sampled import SampledCensus, take_sample, why_no_sample
 
-pytestmark = pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
+pytestmark = needs_native
 
 MADE = 4_000
 
@@ -48,24 +51,8 @@ class Row(tuple[int, ...]):
     __slots__ = ()
 
 
-class Number(int):
-    pass
-
-
 class Text(str):
     pass
-
-
-class Table(dict[str, int]):
-    pass
-
-
-class Problem(Exception):
-    pass
-
-
-class Generic(list[int]):
-    __slots__ = ("one",)
 
 
 class Meta(type):
@@ -94,11 +81,7 @@ KINDS: dict[Any, Callable[[int], object]] = {
     Empty: lambda i: Empty(),
     Weak: lambda i: Weak(),
     Row: lambda i: Row((i, i)),
-    Number: lambda i: Number(i),
     Text: lambda i: Text(f"text {i}"),
-    Table: lambda i: Table(),
-    Problem: lambda i: Problem(i),
-    Generic: lambda i: Generic([i]),
     Pair: lambda i: Pair(i, i),
 }
 
@@ -141,15 +124,12 @@ def test_a_full_scan_counts_every_instance_of_a_class(kind: Any, by_file: bool) 
     ("kind", "make"),
     [
         (float, lambda i: i + 0.5),
-        (complex, lambda i: complex(i, 1)),
         (str, lambda i: f"a string {i}"),
-        (bytes, lambda i: b"%d bytes" % i),
         (int, lambda i: i + 10**9),
         (tuple, lambda i: (i, object)),
         (list, lambda i: [i]),
         (dict, lambda i: {i: i}),
         (set, lambda i: {i}),
-        (range, lambda i: range(i)),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -164,29 +144,14 @@ def test_objects_of_built_in_types_are_seen_tracked_or_not(
     assert len(kept) == MADE
 
 
-def test_a_full_scan_agrees_with_the_collectors_list() -> None:
-    kept = [(Plain(), Lean(), [i], {i}) for i in range(MADE)]
-    gc.collect()
-    listed = Counter(map(type, gc.get_objects()))
-    counts = sample().counts
-    # Of a fixed size, and always on the list.
-    for kind in (Plain, Lean, list, set, type(test_a_full_scan_agrees_with_the_collectors_list)):
-        assert counts[kind] == pytest.approx(listed[kind], abs=20), kind
-    assert len(kept) == MADE
-
-
 def test_classes_inside_containers_are_not_taken_for_their_instances() -> None:
     """A tuple or a list of classes has the address of a class where another object has its type."""
     kinds = [Empty, float, Plain, WithDict, Lean, int]
     before = sample().counts
     rows = [
-        (
-            random.choices(kinds, k=3),
-            tuple(random.choices(kinds, k=3)),
-            {kind: kind for kind in kinds},
-        )
+        (random.choices(kinds, k=3), tuple(random.choices(kinds, k=3)), dict(zip(kinds, kinds, strict=True)))
         for _ in range(MADE)
-    ]
+    ]  # fmt: skip
     dropped = [(Plain, i) for i in range(MADE)]
     # Freed tuples wait in a list of their own, with what was in them.
     for now in range(2):
@@ -196,13 +161,6 @@ def test_classes_inside_containers_are_not_taken_for_their_instances() -> None:
         assert after[float] == pytest.approx(before[float], abs=20)
         dropped.clear()
     assert len(rows) == MADE
-
-
-def test_array_headers_are_seen() -> None:
-    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    before = sample().counts.get(numpy.ndarray, 0)
-    kept = [numpy.zeros(3) for _ in range(MADE)]
-    assert sample().counts[numpy.ndarray] - before == len(kept)
 
 
 def test_a_class_made_since_the_last_sample_is_counted_at_once() -> None:
@@ -267,12 +225,7 @@ def test_a_sample_is_within_a_few_times_its_stated_error() -> None:
         assert sorted(errors)[len(errors) // 2] < 0.1, kind
         assert max(errors) < 0.34, kind
     assert within >= 0.9 * looked, f"{within} of {looked}"
-
-
-def test_two_samples_look_at_different_pools() -> None:
-    kept = [Lean() for _ in range(40_000)]
-    random.Random(5).shuffle(kept)
-    del kept[::2]
+    # Each looks at other pools.
     assert len({sample(8).counts[Lean] for _ in range(6)}) > 1
 
 
@@ -292,7 +245,7 @@ def test_a_program_that_allocates_and_frees_meanwhile_is_counted_about_right() -
     for thread in threads:
         thread.start()
     try:
-        for turn in range(200):
+        for turn in range(60):
             taken = sample(1 if turn % 4 == 0 else 16)
             assert 0 <= taken.counts.get(Lean, 0) <= 20_000
             if taken.every == 1:
@@ -321,7 +274,6 @@ def test_a_second_sample_at_the_same_time_is_refused_not_mixed_up() -> None:
     assert {one.counts[Plain] for one in taken} == {len(kept)}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_counts_its_own_heap() -> None:
     kept = [Plain() for _ in range(MADE)]
@@ -336,7 +288,6 @@ def test_a_forked_child_counts_its_own_heap() -> None:
     assert len(kept) == MADE
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_forked_during_a_scan_can_scan() -> None:
     kept = [[i] for i in range(100_000)]
@@ -356,32 +307,114 @@ def test_a_child_forked_during_a_scan_can_scan() -> None:
     assert len(kept) == 100_000
 
 
-@pytest.mark.parametrize("setting", ["malloc", "debug", "malloc_debug"])
-def test_another_allocator_is_refused_in_one_line(setting: str) -> None:
-    code = (
-        "from leakline.probes.sampled import take_sample, why_no_sample\n"
-        "assert take_sample(1) is None\n"
-        "print(why_no_sample())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONMALLOC": setting},
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert "PYTHONMALLOC" in done.stdout
-    assert done.stdout.count("\n") == 1
-
-
-def test_no_native_module_is_a_reason_in_one_line() -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("PYTHONMALLOC", "malloc", "PYTHONMALLOC"),
+        ("PYTHONMALLOC", "debug", "PYTHONMALLOC"),
+        ("LEAKLINE_NATIVE", "0", "LEAKLINE_NATIVE=0 switches it off"),
+    ],
+)
+def test_without_the_allocators_pools_the_reason_is_one_line(
+    setting: str, value: str, reason: str
+) -> None:
     code = "from leakline.probes.sampled import *; print(take_sample(1), '|', why_no_sample())"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LEAKLINE_NATIVE": "0"},
+        [sys.executable, "-c", code], env={**os.environ, setting: value},
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout == "None | LEAKLINE_NATIVE=0 switches it off\n"
+    assert done.stdout.startswith("None | ") and reason in done.stdout
+    assert done.stdout.count("\n") == 1
 
 
 def test_every_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="every is 0; say 1 or more"):
         take_sample(0)
+
+
+# A hundred arenas of 1 MiB and more; the first half of them is given back before anything of ours is asked. The entries
+# they had point to each other.
+PROGRAM = """
+import random
+kept = [[object() for _ in range(40_000)] for _ in range(200)]
+order = list(range(100))
+random.Random(0).shuffle(order)
+for place in order:
+    kept[place] = None
+from leakline.probes.sampled import take_sample, why_no_sample
+assert why_no_sample() is None, why_no_sample()
+found = take_sample(1).counts[object]
+assert 3_990_000 < found < 4_100_000, found
+"""
+
+
+def test_a_scan_begun_after_half_of_the_arenas_were_freed_counts_what_is_left(
+    tmp_path: Any,
+) -> None:
+    run_alone(tmp_path, PROGRAM)
+
+
+# -- what it does to the program
+
+
+def aged_heap(objects: int) -> list[object]:
+    """About half as many rows, in another order than they were made in."""
+    kept: list[object] = []
+    for i in range(objects // 8):
+        kept += [WithDict(), {"key": i, "value": [i, i + 1]}, (i, [i]), {i}]
+    random.Random(1).shuffle(kept)
+    gc.collect()
+    return kept
+
+
+@pytest.mark.alone
+def test_the_program_goes_on_during_a_scan() -> None:
+    """The clock of the scanning thread, read by another one: with the lock held it would jump by whole scans."""
+    heap = aged_heap(400_000)
+    long = max(0.01, min(sample(1).seconds for _ in range(4)) / 3)
+    done, seen = threading.Event(), threading.Event()
+
+    def scan() -> None:
+        for _ in range(8):
+            sample(1)
+        done.set()
+        # A thread that has ended has no clock.
+        seen.wait()
+
+    scanner = threading.Thread(target=scan)
+    scanner.start()
+    clock = pthread_getcpuclockid(scanner.ident or 0)
+    at_once, last = 0.0, time.clock_gettime(clock)
+    while not done.is_set():
+        now = time.clock_gettime(clock)
+        at_once += now - last if now - last > long else 0
+        last = now
+    seen.set()
+    scanner.join()
+    assert at_once < 0.5 * last, f"{at_once:.3f} s of {last:.3f} s passed in jumps"
+    assert len(heap) > 100_000
+
+
+def test_other_memory_of_the_program_is_no_pool() -> None:
+    pools = sample().pools
+    # A quarter of a gigabyte has 15,000 places where a pool could begin.
+    memory = [bytearray(b"x") * (32 << 20) for _ in range(8)]
+    assert sample().pools == pytest.approx(pools, rel=0.05)
+    assert len(memory) == 8
+
+
+@pytest.mark.alone
+def test_hundreds_of_samples_leave_nothing_behind() -> None:
+    heap = aged_heap(50_000)
+    for _ in range(20):
+        sample(16)
+    gc.collect()
+    blocks, private = sys.getallocatedblocks(), read_private_bytes()
+    for _ in range(150):
+        sample(16)
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 200
+    after = read_private_bytes()
+    if private is not None and after is not None:
+        assert after - private < 1 << 20
+    assert len(heap) > 10_000

@@ -1,0 +1,408 @@
+"""The native census, in one piece and in slices: against the one in Python, and beside a program that runs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.probes.heaps import Hostile, arrays, arrays_of, census, count_of, touched
+from torch import nn
+
+from leakline.probes import native as native_module
+from leakline.probes import native_census
+from leakline.probes.census import SlicedCensus, look_at_tensors, take_census
+from leakline.probes.census_result import SlicedResult
+from leakline.probes.names import type_name
+from leakline.probes.native import native, why_not_native
+from leakline.probes.native_census import NativeCensus, array_layout
+
+if native() is None:
+    pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
+
+# A slice ends at the first look at the clock: after 64 objects.
+SHORTEST = 1e-9
+
+
+class Agent:
+    def __init__(self, number: int = 0) -> None:
+        self.number, self.memory = number, [number]
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    held: Any
+
+
+class Planted:
+    pass
+
+
+def pure(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv(native_module.SETTING, "0")
+    native_module.forget()
+    try:
+        return census()
+    finally:
+        monkeypatch.setenv(native_module.SETTING, "1")
+        native_module.forget()
+
+
+def _references(objects: list[Any]) -> list[int]:
+    return [sys.getrefcount(objects[i]) for i in range(len(objects))]
+
+
+# -- in one piece
+
+
+def test_every_type_counts_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    for i in range(3_000):
+        slotted = Slotted()
+        slotted.held = np.zeros(3)
+        kept += [
+            ({"a": i}, (i, float(i)), bytearray(3), {i}, np.zeros(2)), Agent(), slotted,
+            deque([(i, np.ones(1))]), OrderedDict({i: bytes(9)}), defaultdict(list, {i: [(i,)]}),
+            frozenset([(i, i)]),
+        ]  # fmt: skip
+    shared = [(i, (i, np.zeros(1))) for i in range(500)]
+    kept += [[one, {"same": one}] for one in shared]
+    counted, truth = census(), pure(monkeypatch)
+    for cls in (
+        Slotted, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict, bytes, bytearray,
+        np.ndarray, list,
+    ):  # fmt: skip
+        assert abs(counted.counts[cls] - truth.counts[cls]) <= 40, cls
+    assert counted.counts[Agent] == truth.counts[Agent] == 3_000
+    assert counted.arrays is not None
+    assert counted.arrays.bytes == truth.arrays.bytes
+
+
+def test_arrays_in_arrays_in_arrays_are_found_however_deep() -> None:
+    def made() -> Any:
+        inner: Any = np.zeros(10)
+        for _ in range(2_000):
+            outer = np.empty(1, dtype=object)
+            outer[0] = inner
+            inner = outer
+        wide = np.empty(1_000, dtype=object)
+        for i in range(1_000):
+            wide[i] = np.array([np.zeros(1), None], dtype=object)
+        return [inner, wide]
+
+    assert arrays_of(made)[0] == 2_001 + 1 + 2_000
+
+
+def _remembering(most: int) -> tuple[int, float]:
+    """Tuples and coverage of a census that may remember so many bytes."""
+    module: Any = native()
+    work = module.Census(
+        roles={}, picks={}, not_entered=(), elsewhere=(), array_layout=0, floor=1 << 62,
+        in_slices=False, seen_bytes=most,
+    )  # fmt: skip
+    work.run(-1, [])
+    counts = {address: count for address, count, _ in work.rows()}
+    return counts[id(tuple)], work.facts()["coverage"]
+
+
+def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
+    shared = [(float(i), bytes(10)) for i in range(60_000)]
+    gc.collect()
+    kept: list[Any] = [shared, list(shared)]
+    whole, little = _remembering(16 << 20), _remembering(1 << 17)
+    assert whole[1] == 1.0
+    assert 0 < little[1] < 1
+    assert little[0] == pytest.approx(whole[0], rel=0.25)
+    # Tuples of tuples that it cannot remember do not keep it for ever.
+    nested: Any = (1.5,)
+    for _ in range(200):
+        nested = (nested, nested)
+    kept.append([nested])
+    assert _remembering(1 << 16)[1] < 1
+
+
+def test_a_deadline_leaves_a_part_out_and_says_so() -> None:
+    kept = [[i] for i in range(300_000)]
+    whole, part = census(), take_census(0.0005)
+    assert whole.is_exact and not part.is_exact
+    assert 0 < part.coverage < 1
+    assert "arrays.bytes" not in part.samples()
+    assert kept
+
+
+def test_references_are_the_same_after_a_census() -> None:
+    agent, array, big = Agent(), np.zeros(2 << 20, np.uint8), [None] * (1 << 19)
+    watched = [agent, array, big, Agent, Slotted, torch.Tensor, np.ndarray, list, type]
+    before = _references(watched)
+    result = take_census(on_instances=lambda instances: None)
+    assert result.counts[Agent] == 1
+    # The counts are all that is left of it, on classes.
+    assert sys.getrefcount(Agent) == before[3] + 1
+    del result
+    assert _references(watched) == before
+
+
+def test_tensors_alone_are_told_as_by_the_census() -> None:
+    kept = [torch.zeros(100) for _ in range(30)]
+    told, whole = look_at_tensors(), census()
+    assert whole.tensors is not None
+    assert told["tensors.count"] == whole.tensors.count
+    assert told["tensors.bytes"] == whole.tensors.bytes
+    assert told["type.torch.Tensor.count"] == whole.counts[torch.Tensor]
+    assert len(kept) == 30
+
+
+def test_a_numpy_of_another_kind_is_measured_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [np.zeros(1000), np.zeros((10, 10))[2:5]]
+    hidden = np.empty(20, dtype=object)
+    for i in range(20):
+        hidden[i] = np.zeros(100)
+    known = arrays()
+    monkeypatch.setattr(native_census, "array_layout", lambda: 0)
+    monkeypatch.setattr("leakline.probes.census.array_layout", lambda: 0)
+    measured = census()
+    assert array_layout() in (1, 2)
+    assert measured.arrays is not None
+    assert (measured.arrays.count, measured.arrays.bytes) == (known.count, known.bytes)
+    assert measured.counts[np.ndarray] == known.count
+    assert len(kept) + len(hidden) == 22
+
+
+def test_it_is_switched_off_by_a_setting() -> None:
+    code = (
+        "from leakline.probes.native import native, why_not_native\n"
+        "print(native(), why_not_native())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 switches it off"
+
+
+# -- in slices: what lives throughout is counted once, whatever the program does meanwhile
+
+
+def sliced(
+    between: Callable[[], object] = lambda: None, seconds: float = 0.002, every: int = 1
+) -> SlicedResult:
+    work = SlicedCensus()
+    steps = 0
+    while not work.step(seconds):
+        steps += 1
+        if steps % every == 0:
+            between()
+    return work.result()
+
+
+def named(result: SlicedResult, kind: type) -> int:
+    return result.names.get(type_name(kind), 0)
+
+
+@pytest.fixture
+def heap() -> Iterator[list[object]]:
+    kept: list[object] = [
+        (Agent(i), {"key": [i]}, {i}, (i, float(i)), np.zeros(4)) for i in range(20_000)
+    ]
+    gc.collect()
+    yield kept
+    kept.clear()
+
+
+def test_a_still_heap_counts_as_in_one_piece(heap: list[object], tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "data.bin", np.float32, "w+", shape=(1000, 500))
+    large = np.zeros((3000, 1000), np.float32), bytes(11 << 20), [None] * (4 << 20)
+    shared = torch.from_numpy(large[0]), torch.zeros(1000, 100), mapped[10:20]
+    views = [shared[1][i] for i in range(50)]
+    losses = [nn.Linear(8, 32)(torch.randn(16, 8)).relu().mean() for _ in range(10)]
+    gc.disable()
+    try:
+        whole = take_census()
+        parts = sliced(seconds=SHORTEST)
+    finally:
+        gc.enable()
+    assert parts.is_whole and parts.is_exact and parts.mode == "sliced"
+    for cls in (dict, set, tuple, list, np.ndarray, float):
+        assert abs(named(parts, cls) - count_of(whole, cls)) <= 64, cls
+    assert named(parts, Agent) == len(heap)
+    assert parts.arrays is not None and whole.arrays is not None
+    assert parts.arrays.bytes == whole.arrays.bytes
+    assert parts.arrays.mapped_bytes == whole.arrays.mapped_bytes >= 2_000_000
+    assert parts.tensors is not None and whole.tensors is not None
+    assert parts.tensors.count == whole.tensors.count
+    assert parts.tensors.bytes == whole.tensors.bytes
+    assert parts.tensors.graph_bytes == whole.tensors.graph_bytes > 0
+    assert set(parts.large_objects(7)) == set(whole.large_objects(7))
+    sizes = {name: size for name, _, size in parts.rows}
+    known = dict(zip(map(type_name, whole.counts), whole.type_bytes, strict=True))
+    for name in ("dict", "set", "tuple", "list"):
+        assert sizes[name] == pytest.approx(known[name], rel=0.01)
+    assert len(views) == 50 and len(losses) == 10
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_objects_that_a_collection_moves_count_once(heap: list[object], generation: int) -> None:
+    planted = [Planted() for _ in range(5_000)]
+    # Seldom enough for the walk to end: a full collection gives the lists another order.
+    every = 700 if generation < 2 else 4_000
+    result = sliced(lambda: gc.collect(generation), seconds=SHORTEST, every=every)
+    assert result.collections > 0
+    assert result.is_whole or generation == 2
+    assert named(result, Planted) == len(planted)
+    assert named(result, Agent) == len(heap)
+
+
+def test_a_full_collection_between_all_slices_does_not_keep_it_from_ending() -> None:
+    planted = [Planted() for _ in range(500)]
+    assert named(sliced(gc.collect, every=4), Planted) == len(planted)
+
+
+def test_freezing_the_heap_meanwhile_is_survived_and_told(heap: list[object]) -> None:
+    work = SlicedCensus()
+    for _ in range(30):
+        work.step(SHORTEST)
+    gc.freeze()
+    try:
+        while not work.step(0.002):
+            pass
+        result = work.result()
+    finally:
+        gc.unfreeze()
+    assert not result.is_whole
+    assert 0 < named(result, Agent) <= len(heap)
+
+
+def _bookmarks() -> list[Any]:
+    return [one for one in gc.get_objects() if type(one).__name__ == "Bookmark"]
+
+
+def test_nothing_of_ours_is_on_the_collectors_lists_afterwards() -> None:
+    work = SlicedCensus()
+    work.step(SHORTEST)
+    seen = _bookmarks()
+    while not work.step(0.002):
+        pass
+    result = work.result()
+    del work
+    assert not _bookmarks()
+    assert not any("Bookmark" in name for name in result.names)
+    # Whoever took one from the list may keep it.
+    assert seen and not any(map(gc.is_tracked, seen))
+
+
+def test_long_containers_are_visited_in_pieces_without_losing_the_place() -> None:
+    before = sliced()
+    buffer = deque(((np.zeros(2), i) for i in range(40_000)), maxlen=50_000)
+    rows = [(float(i), np.zeros(2)) for i in range(40_000)]
+    # The collector does not list it, nor see the locals of this function.
+    tables = [{i: (np.zeros(2), i) for i in range(40_000)}]
+    group = {(i, str(i)) for i in range(40_000)}
+    gc.collect()
+    after = sliced(seconds=0.0002)
+    assert named(after, np.ndarray) - named(before, np.ndarray) == 120_000
+    assert abs(named(after, tuple) - named(before, tuple) - 160_000) < 2_000
+    assert len(buffer) == len(rows) == len(tables[0]) == len(group)
+
+
+def test_between_two_steps_nothing_of_the_program_is_referred_to() -> None:
+    agent, array, tensor = Agent(), np.zeros(3 << 20, np.uint8), torch.ones(3)
+    watched = [agent, array, tensor, agent.memory, (1.5, "x"), Agent, Planted]
+    watched += [torch.Tensor, nn.Parameter, np.memmap, list, np.ndarray]
+    work = SlicedCensus()
+    before = _references(watched)
+    is_done = False
+    while not is_done:
+        is_done = work.step(0.0005)
+        assert _references(watched) == before
+    result = work.result()
+    assert _references(watched) == before
+    gone = weakref.ref(agent), weakref.ref(tensor)
+    del agent, tensor
+    watched.clear()
+    assert [ref() for ref in gone] == [None, None]
+    assert result.objects > 1_000
+
+
+def test_a_class_that_dies_meanwhile_is_no_row() -> None:
+    makers: list[Any] = [type(f"Short{i}", (), {"__slots__": ("x",)}) for i in range(50)]
+    ones = [make() for make in makers]
+    work = SlicedCensus()
+    is_done = False
+    while not is_done:
+        is_done = work.step(SHORTEST)
+        if ones:
+            ones.pop()
+            makers.pop()
+            if len(ones) % 10 == 0:
+                gc.collect()
+    gc.collect()
+    assert not [name for name in work.result().names if ".Short" in name]
+
+
+def test_hostile_objects_are_never_touched() -> None:
+    kept = [Hostile() for _ in range(50)]
+    touched.clear()
+    result = sliced(seconds=SHORTEST)
+    assert touched == []
+    assert named(result, Hostile) == len(kept)
+
+
+def test_tensors_and_their_graphs_are_measured_where_they_are_found() -> None:
+    net = nn.Linear(8, 32)
+    before = sliced().tensors
+    losses = [net(torch.randn(16, 8)).relu().pow(2).mean() for _ in range(1_024)]
+    after = sliced().tensors
+    assert before is not None and after is not None
+    each = 16 * 8 * 4 + 16 * 32 * 4
+    assert after.graph_bytes - before.graph_bytes == pytest.approx(1_024 * each, rel=0.2)
+    assert after.graph_count - before.graph_count >= len(losses)
+    assert after.bytes - before.bytes == pytest.approx(1_024 * 4, rel=0.2)
+
+
+def test_the_result_keeps_no_class() -> None:
+    result = sliced()
+    before = sys.getrefcount(Agent)
+    kept = result, result.samples(), result.to_census(3), result.large_objects(3)
+    assert sys.getrefcount(Agent) == before
+    assert all(type(address) is int for address in result.counts)
+    assert kept[2].mode == "sliced" and kept[1]["python.objects"] == result.objects
+
+
+def test_its_own_memory_is_bounded_and_told() -> None:
+    shared = [bytes([i % 256]) * 40 for i in range(300_000)]
+    twice = list(shared)
+    work = SlicedCensus()
+    most = 0
+    while not work.step(0.002):
+        most = max(most, work.bytes)
+    assert 0 < most < 8 << 20
+    assert len(twice) == len(shared)
+
+
+@pytest.mark.parametrize("in_slices", [True, False])
+def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -> None:
+    """NumPy refuses where anybody else refers to the array."""
+    known = [np.zeros(1 << 18), np.zeros((*(1, 2) * 4, 1 << 14)), np.zeros((1 << 17, 1, 2))]
+    lists: list[Any] = [[None] * 300_000, (None,) * 300_001, dict.fromkeys(range(50_000))]
+    work = NativeCensus({}, 1 << 20, in_slices=in_slices)
+    if in_slices:
+        while not work.step(1.0):
+            pass
+    else:
+        work.run(None, [])
+    known[0].resize(1 << 19)
+    large = work.take_large()
+    for shape in ("(262144,) float64", "9 dimensions, float64", "(131072, 1, 2) float64"):
+        assert (2 << 20, "numpy.ndarray", shape) in large
+    for one in lists:
+        assert f"{len(one)} items" in [d for _, name, d in large if name == type(one).__name__]
