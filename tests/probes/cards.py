@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from leakline.probes.driver import Driver
 
 DATA: Final = Path(__file__).parents[1] / "data"
 Json = dict[str, Any]
+Play = Callable[["Machine"], "Machine"]
 # In the files, the process that reads.
 OWN_PID: Final = "own"
 # The kernel's number of the namespace of its own process numbers, and of one that a container may have.
@@ -38,10 +39,6 @@ class Machine:
         self.openings = 0
         self.nvml = self._library()
         self.modules = self._torch() if "torch" in self.told else {}
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        return dict(self.told.get("environment", {}))
 
     @property
     def expected(self) -> Mapping[str, int]:
@@ -76,12 +73,8 @@ class Machine:
                 count, 7 if self.part(card).get("slices") else 0
             ),
             "nvmlDeviceGetMigDeviceHandleByIndex": self._slice_at,
-            "nvmlDeviceGetGpuInstanceId": lambda card, number: _set(
-                number, self.part(card)["gpu_instance"]
-            ),
-            "nvmlDeviceGetComputeInstanceId": lambda card, number: _set(
-                number, self.part(card)["compute_instance"]
-            ),
+            "nvmlDeviceGetGpuInstanceId": partial(self._number, "gpu_instance"),
+            "nvmlDeviceGetComputeInstanceId": partial(self._number, "compute_instance"),
         }
         return SimpleNamespace(
             **{name: self._asked(name, call) for name, call in functions.items()}
@@ -143,6 +136,9 @@ class Machine:
             place.used = 2**64 - 1 if each["used"] == "not available" else each["used"]
         return real.NVML_SUCCESS
 
+    def _number(self, which: str, card: ctypes.c_void_p, number: Any) -> int:
+        return _set(number, self.part(card)[which])
+
     def _mig_mode(self, card: ctypes.c_void_p, current: Any, pending: Any) -> int:
         mode = self.part(card).get("mig")
         if mode is None:
@@ -157,11 +153,7 @@ class Machine:
 
     def _torch(self) -> dict[str, ModuleType]:
         told = self.told["torch"]
-        cuda, version, core = (
-            ModuleType("torch.cuda"),
-            ModuleType("torch.version"),
-            ModuleType("torch._C"),
-        )
+        cuda, version, core = map(ModuleType, ("torch.cuda", "torch.version", "torch._C"))
         vars(version).update(hip=told.get("hip"))
         vars(core).update(_cuda_hasPrimaryContext=lambda i: bool(told["devices"][i]["context"]))
         vars(cuda).update(
@@ -187,28 +179,34 @@ class Machine:
             message = "CUDAPluggableAllocator does not yet support getDeviceStats."
             raise RuntimeError(message)
         assert device["context"], "statistics of a device that the program does not use"
-        return nested(device["memory_stats"])
+        return _nested(device["memory_stats"])
 
     def _properties(self, index: int) -> Any:
         uuid = self.told["torch"]["devices"][index].get("uuid")
-        return SimpleNamespace() if uuid is None else SimpleNamespace(uuid=_Uuid(uuid))
+        # Of torch's own type only its text is of use.
+        return SimpleNamespace() if uuid is None else SimpleNamespace(uuid=PurePath(uuid))
 
 
-def play(machine: Machine, patch: pytest.MonkeyPatch, folder: Path) -> Machine:
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """The probes find this machine, freshly started, with process numbers as they are without containers."""
-    patch.setattr(driver, "_open_library", machine.open_library)
-    for name in ("torch", "torch.cuda", "torch.version", "torch._C", "torch.mps"):
-        patch.delitem(sys.modules, name, raising=False)
-    for name, module in machine.modules.items():
-        patch.setitem(sys.modules, name, module)
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-        patch.delenv(name, raising=False)
-    for name, value in machine.environment.items():
-        patch.setenv(name, value)
-    patch.setattr(nvml, "_driver", Driver())
-    patch.setattr(nvml, "_cards", Cards(nvml._driver))
-    enter_namespace(FIRST_NAMESPACE, (os.getpid(),), patch, folder)
-    return machine
+
+    def play(machine: Machine) -> Machine:
+        monkeypatch.setattr(driver, "_open_library", machine.open_library)
+        for name in ("torch", "torch.cuda", "torch.version", "torch._C", "torch.mps"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        for name, module in machine.modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in machine.told.get("environment", {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(nvml, "_driver", Driver())
+        monkeypatch.setattr(nvml, "_cards", Cards(nvml._driver))
+        enter_namespace(FIRST_NAMESPACE, (os.getpid(),), monkeypatch, tmp_path)
+        return machine
+
+    return play
 
 
 def enter_namespace(
@@ -224,17 +222,7 @@ def enter_namespace(
     patch.setattr(nvml, "_PROCESSES", processes)
 
 
-class _Uuid:
-    """As torch's own type: only its text is of use."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text
-
-
-def nested(flat: Mapping[str, int]) -> Json:
+def _nested(flat: Mapping[str, int]) -> Json:
     """``memory_stats()`` as ``memory_stats_as_nested_dict()`` has it."""
     found: Json = {}
     for name, value in flat.items():

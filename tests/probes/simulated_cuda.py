@@ -80,13 +80,9 @@ class Allocator:
         self.segments = [s for s in self.segments if len(s) > 1 or s[0].used]
 
     def _segment(self, size: int) -> Block:
-        whole = (
-            2 * MIB
-            if size <= MIB
-            else 20 * MIB
-            if size < 10 * MIB
-            else -(-size // (2 * MIB)) * 2 * MIB
-        )
+        whole = 2 * MIB if size <= MIB else 20 * MIB
+        if size >= 10 * MIB:
+            whole = -(-size // (2 * MIB)) * 2 * MIB
         if self.reserved + whole > self.limit:
             self.retries += 1
             self.empty()
@@ -120,12 +116,8 @@ class Card:
 
     def statistics(self) -> dict[str, Any]:
         a = self.allocator
-        current = {
-            "allocated": a.allocated,
-            "active": a.allocated,
-            "reserved": a.reserved,
-            "inactive_split": a.split,
-        }
+        current = {"allocated": a.allocated, "active": a.allocated, "reserved": a.reserved}
+        current["inactive_split"] = a.split
         found: dict[str, Any] = {f"{n}_bytes": {"all": {"current": v}} for n, v in current.items()}
         return {**found, "num_alloc_retries": a.retries, "num_ooms": a.ooms}
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pynvml as real
 import pytest
-from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, enter_namespace, play
+from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, Play, enter_namespace, play
 
 from leakline.probes import driver, mps, nvml
 from leakline.probes.cuda import read_cuda
 from leakline.probes.mps import read_mps
 from leakline.probes.nvml import read_nvml
 
+__all__ = ["play"]
 GIB = 2**30
+ROOT = Path(__file__).parents[2]
 MACHINES = sorted(path.stem.removeprefix("gpu_") for path in DATA.glob("gpu_*.json"))
+MEMORY, PROCESSES = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 def read() -> Mapping[str, float]:
@@ -32,50 +37,66 @@ def of(prefix: str, samples: Mapping[str, float]) -> Mapping[str, float]:
     return {name: value for name, value in samples.items() if name.startswith(prefix)}
 
 
+@pytest.fixture
+def two(play: Play) -> Callable[[Callable[[Any], object]], Machine]:
+    """A machine with two cards, of which something was changed before it was started."""
+
+    def start(change: Callable[[Any], object] = lambda told: None) -> Machine:
+        machine = Machine("two_h200")
+        change(machine.told)
+        return play(machine)
+
+    return start
+
+
+Two = Callable[..., Machine]
+
+
+def enter_container(
+    patch: pytest.MonkeyPatch, folder: Path, visible: tuple[int, ...] | None = None
+) -> None:
+    (folder / "in").mkdir()
+    enter_namespace(CONTAINER_NAMESPACE, visible or (1, os.getpid()), patch, folder / "in")
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_each_machine_is_read_as_it_is_and_nothing_beyond(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, play: Play
 ) -> None:
-    machine = play(Machine(name), monkeypatch, tmp_path)
+    machine = play(Machine(name))
     if name == "rtx4090_in_a_container":
-        (tmp_path / "in").mkdir()
-        enter_namespace(CONTAINER_NAMESPACE, (1, os.getpid()), monkeypatch, tmp_path / "in")
+        enter_container(monkeypatch, tmp_path)
     assert read() == machine.expected
     assert read() == machine.expected
 
 
-def test_a_device_without_a_context_is_not_asked_and_not_zero(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    play(Machine("eight_visible_3_1"), monkeypatch, tmp_path)
+def test_a_device_without_a_context_is_not_asked_and_not_zero(play: Play) -> None:
+    play(Machine("eight_visible_3_1"))
     assert of("cuda.1.", read()) == of("gpu.1.", read()) == {}
 
 
-def test_a_cuda_that_sleeps_is_not_woken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine = Machine("two_h200")
-    machine.told["torch"]["initialised"] = False
-    play(machine, monkeypatch, tmp_path)
+@pytest.mark.parametrize("change", [{"initialised": False}, {"backend": "pluggable"}], ids=str)
+def test_a_cuda_that_sleeps_is_not_woken_and_a_plugged_in_allocator_tells_nothing(
+    change: dict[str, Any], two: Two
+) -> None:
+    machine = two(lambda told: told["torch"].update(change))
     # The module raises in every question that would wake it. In a forked child it says the same.
     assert of("cuda.", read()) == {}
-    assert read()["gpu.0.process_bytes"] > 0
+    assert read()["gpu.0.process_bytes"] == machine.expected["gpu.0.process_bytes"] > 0
     assert "gpu.0.outside_bytes" not in read()
 
 
-def test_a_torch_that_is_half_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.cuda", ModuleType("torch.cuda"))
-    monkeypatch.setitem(sys.modules, "torch.mps", ModuleType("torch.mps"))
-    assert read_cuda() == read_mps() == {}
-
-
-def test_a_stand_in_for_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_half_imported_or_a_stand_in_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Mock:
         def __getattr__(self, name: str) -> None:
-            message = f"asked for {name}"
-            raise AssertionError(message)
+            raise AssertionError(f"asked for {name}")
 
-    monkeypatch.setitem(sys.modules, "torch.cuda", Mock())  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "torch.mps", Mock())  # type: ignore[arg-type]
-    assert read_cuda() == read_mps() == {}
+    for stand_in in (ModuleType, lambda name: Mock()):
+        for name in ("torch.cuda", "torch.mps"):
+            monkeypatch.setitem(sys.modules, name, stand_in(name))  # type: ignore[arg-type]
+        assert read_cuda() == read_mps() == {}
 
 
 def test_without_torch_there_is_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,174 +118,112 @@ def test_the_installed_torch_is_asked_nothing_while_it_sleeps() -> None:
     assert {*mps._QUESTIONS.values(), "_is_in_bad_fork"} <= set(vars(torch.mps))
 
 
-def test_an_allocator_that_is_plugged_in_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    machine.told["torch"]["backend"] = "pluggable"
-    play(machine, monkeypatch, tmp_path)
-    assert of("cuda.", read()) == {}
-    assert read()["gpu.0.process_bytes"] == machine.expected["gpu.0.process_bytes"]
-    assert "gpu.0.outside_bytes" not in read()
-
-
-def test_what_the_drivers_own_allocator_does_not_count_is_absent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    machine.told["torch"]["backend"] = "cudaMallocAsync"
-    play(machine, monkeypatch, tmp_path)
+def test_what_an_allocator_does_not_count_is_absent(two: Two) -> None:
+    two(lambda told: told["torch"].update(backend="cudaMallocAsync"))
     found = of("cuda.0.", read())
     assert set(found) == {f"cuda.0.{name}_bytes" for name in ("allocated", "reserved", "active")}
 
 
-def test_a_torch_that_does_not_count_everything_tells_the_rest(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    del machine.told["torch"]["devices"][0]["memory_stats"]["num_ooms"]
-    play(machine, monkeypatch, tmp_path)
+def test_a_torch_that_does_not_count_everything_tells_the_rest(two: Two) -> None:
+    two(lambda told: told["torch"]["devices"][0]["memory_stats"].pop("num_ooms"))
     assert "cuda.0.ooms" not in read() and "cuda.0.retries" in read()
 
 
-def test_memory_outside_the_allocator_is_never_below_zero(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    machine.told["nvml"][0]["processes"][0]["used"] = GIB
-    play(machine, monkeypatch, tmp_path)
+def test_memory_outside_the_allocator_is_never_below_zero(two: Two) -> None:
+    two(lambda told: told["nvml"][0]["processes"][0].update(used=GIB))
     assert read()["gpu.0.outside_bytes"] == 0
 
 
-@pytest.mark.parametrize("told", ["not available", 0])
-def test_memory_that_the_driver_does_not_tell_is_absent(
-    told: str | int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    "process",
+    [{"pid": "own", "used": "not available"}, {"pid": "own", "used": 0}, {"pid": 4321, "used": 100 * GIB}],
+    ids=["unknown", "zero", "of another process"],
+)  # fmt: skip
+def test_memory_of_ours_that_the_driver_does_not_tell_is_absent(
+    process: dict[str, Any], two: Two
 ) -> None:
-    machine = Machine("two_h200")
-    machine.told["nvml"][0]["processes"] = [{"pid": "own", "used": told}]
-    play(machine, monkeypatch, tmp_path)
+    machine = two(lambda told: told["nvml"][0].update(processes=[process]))
     assert not {"gpu.0.process_bytes", "gpu.0.outside_bytes"} & set(read())
     assert read()["gpu.0.used_bytes"] == machine.expected["gpu.0.used_bytes"]
 
 
-def in_a_container(
-    processes: list[tuple[int | str, int]],
-    visible: tuple[int, ...],
+@pytest.mark.parametrize(
+    ("listed", "ours"),
+    [
+        ({3000001: 5 * GIB, "own": 6 * GIB}, None),
+        ({1: 2 * GIB, "own": 6 * GIB}, 6 * GIB),
+        ({3000001: 5 * GIB}, 5 * GIB),
+        ({3000001: 3 * GIB}, None),
+        ({}, None),
+    ],
+    ids=[
+        "a number that equals ours by chance is not ours",
+        "a driver that translates the numbers is believed",
+        "the only process on our device is ours",
+        "a process with less than we have is another",
+        "where none is listed ours is unknown",
+    ],
+)
+def test_in_a_container(
+    listed: dict[int | str, int],
+    ours: int | None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> float | None:
+    play: Play,
+) -> None:
     machine = Machine("rtx4090_in_a_container")
-    machine.told["nvml"][0]["processes"] = [{"pid": p, "used": used} for p, used in processes]
-    play(machine, monkeypatch, tmp_path)
-    (tmp_path / "in").mkdir()
-    enter_namespace(CONTAINER_NAMESPACE, visible, monkeypatch, tmp_path / "in")
-    return read().get("gpu.0.process_bytes")
+    machine.told["nvml"][0]["processes"] = [{"pid": p, "used": used} for p, used in listed.items()]
+    play(machine)
+    enter_container(monkeypatch, tmp_path)
+    assert read().get("gpu.0.process_bytes") == ours
 
 
-def test_in_a_container_a_number_that_equals_ours_by_chance_is_not_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    listed: list[tuple[int | str, int]] = [(3000001, 5 * GIB), ("own", 6 * GIB)]
-    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) is None
+def test_a_process_in_both_lists_of_the_driver_counts_once(two: Two) -> None:
+    def change(told: Any) -> None:
+        first, second = told["nvml"][:2]
+        first["mps_processes"] = first["processes"]
+        second["mps_processes"] = second["processes"]
+        second["processes"] = [{"pid": 5, "used": GIB}]
 
-
-def test_in_a_container_a_driver_that_translates_the_numbers_is_believed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    listed: list[tuple[int | str, int]] = [(1, 2 * GIB), ("own", 6 * GIB)]
-    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) == 6 * GIB
-
-
-def test_in_a_container_the_only_process_on_our_device_is_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    listed: list[tuple[int | str, int]] = [(3000001, 5 * GIB)]
-    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) == 5 * GIB
-
-
-def test_in_a_container_a_process_with_less_than_we_have_is_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    listed: list[tuple[int | str, int]] = [(3000001, 3 * GIB)]
-    assert in_a_container(listed, (1, os.getpid()), monkeypatch, tmp_path) is None
-
-
-def test_in_a_container_where_none_is_listed_ours_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert in_a_container([], (1, os.getpid()), monkeypatch, tmp_path) is None
-
-
-def test_outside_containers_the_only_process_is_not_taken_for_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    machine.told["nvml"][0]["processes"] = [{"pid": 4321, "used": 100 * GIB}]
-    play(machine, monkeypatch, tmp_path)
-    assert "gpu.0.process_bytes" not in read()
-
-
-def test_a_process_in_both_lists_of_the_driver_counts_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
-    first = machine.told["nvml"][0]
-    first["mps_processes"] = first["processes"]
-    second = machine.told["nvml"][1]
-    second["mps_processes"], second["processes"] = second["processes"], [{"pid": 5, "used": GIB}]
-    play(machine, monkeypatch, tmp_path)
+    machine = two(change)
     assert read() == machine.expected
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        "GPU_IS_LOST", "RESET_REQUIRED", "NOT_SUPPORTED", "NO_PERMISSION", "UNKNOWN", "TIMEOUT",
-        "LIB_RM_VERSION_MISMATCH", "FUNCTION_NOT_FOUND", "UNINITIALIZED",
-    ],
-)  # fmt: skip
+    ("question", "missing"),
+    [(MEMORY, {"used_bytes", "total_bytes"}), (PROCESSES, {"process_bytes", "outside_bytes"})],
+)
 @pytest.mark.parametrize(
-    "question", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"]
+    "error", ["GPU_IS_LOST", "NOT_SUPPORTED", "LIB_RM_VERSION_MISMATCH", "UNINITIALIZED"]
 )
 def test_a_card_that_fails_takes_no_other_with_it(
-    error: str, question: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    error: str, question: str, missing: set[str], two: Two
 ) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+    machine = two()
     assert read() == machine.expected
-    code = getattr(real, f"NVML_ERROR_{error}")
-    machine.refuse(question, code, machine.card(0)["uuid"])
-    told = {"used_bytes", "total_bytes"}
-    if question != "nvmlDeviceGetMemoryInfo":
-        told = {"process_bytes", "outside_bytes"}
-    missing = {f"gpu.0.{name}" for name in told}
-    found = read()
-    assert found == {name: v for name, v in machine.expected.items() if name not in missing}
+    machine.refuse(question, getattr(real, f"NVML_ERROR_{error}"), machine.card(0)["uuid"])
+    gone = {f"gpu.0.{name}" for name in missing}
+    assert read() == {name: v for name, v in machine.expected.items() if name not in gone}
 
 
-@pytest.mark.parametrize(
-    "error", ["LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED", "NO_PERMISSION", "LIBRARY_NOT_FOUND"]
-)
-def test_a_driver_that_does_not_open_is_not_tried_again(
-    error: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+@pytest.mark.parametrize("error", ["LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED"])
+def test_a_driver_that_does_not_open_is_not_tried_again(error: str, two: Two) -> None:
+    machine = two()
     machine.refuse("nvmlInit_v2", getattr(real, f"NVML_ERROR_{error}"))
     assert read_nvml() == {}
     assert read_nvml() == {}
     assert machine.asked == ["nvmlInit_v2"]
 
 
-def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(two: Two) -> None:
+    machine = two()
     read_nvml()
-    machine.refuse("nvmlDeviceGetMemoryInfo", real.NVML_ERROR_UNINITIALIZED)
+    machine.refuse(MEMORY, real.NVML_ERROR_UNINITIALIZED)
     read_nvml()
     machine.refused.clear()
-    assert {**read_cuda(), **read_nvml()} == machine.expected
+    assert read() == machine.expected
     assert machine.openings <= driver._OPENINGS_LIMIT
-    machine.refuse("nvmlDeviceGetMemoryInfo", real.NVML_ERROR_UNINITIALIZED)
+    machine.refuse(MEMORY, real.NVML_ERROR_UNINITIALIZED)
     for _ in range(5):
         read_nvml()
     assert read_nvml() == {}
@@ -272,33 +231,25 @@ def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(
 
 
 @pytest.mark.parametrize("version", ["_v2", ""])
-def test_an_older_driver_lists_processes_under_an_older_name(
-    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+def test_an_older_driver_lists_processes_under_an_older_name(version: str, two: Two) -> None:
+    machine = two()
     for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
         newest = vars(machine.nvml).pop(f"{name}_v3")
         setattr(machine.nvml, f"{name}{version}", newest)
     assert read() == machine.expected
 
 
-def test_a_driver_without_slices_reads_whole_cards(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+def test_a_driver_without_slices_reads_whole_cards(two: Two) -> None:
+    machine = two()
     for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
                  "nvmlDeviceGetMaxMigDeviceCount"):  # fmt: skip
         delattr(machine.nvml, name)
     assert read() == machine.expected
 
 
-def test_more_processes_than_there_is_room_for_are_all_listed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = Machine("two_h200")
+def test_more_processes_than_there_is_room_for_are_all_listed(two: Two) -> None:
     crowd = [{"pid": 10_000 + i, "used": GIB} for i in range(100)]
-    machine.told["nvml"][0]["processes"][:0] = crowd
-    play(machine, monkeypatch, tmp_path)
+    machine = two(lambda told: told["nvml"][0]["processes"].__setitem__(slice(0, 0), crowd))
     assert read() == machine.expected
 
 
@@ -339,22 +290,16 @@ def test_structures_are_those_of_the_drivers_own_binding() -> None:
             assert getattr(mine, name).offset == getattr(theirs, same).offset
 
 
-def test_handles_are_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine = play(Machine("two_h200"), monkeypatch, tmp_path)
+def test_handles_are_looked_up_once(two: Two) -> None:
+    machine = two()
     read_nvml()
     machine.asked.clear()
     read_nvml()
-    assert set(machine.asked) == {
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-    }
+    assert set(machine.asked) == {MEMORY, PROCESSES, "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
 
 
-def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("workstation_mixed"), monkeypatch, tmp_path)
+def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(play: Play) -> None:
+    machine = play(Machine("workstation_mixed"))
     read_nvml()
     machine.asked.clear()
     child = os.fork()
@@ -374,8 +319,7 @@ def test_a_machine_without_a_driver_has_no_readings(monkeypatch: pytest.MonkeyPa
 
 def test_the_driver_of_this_machine_is_read_or_absent() -> None:
     samples = read_nvml()
-    cards = {name.split(".")[1] for name in samples}
-    for card in cards:
+    for card in {name.split(".")[1] for name in samples}:
         assert 0 <= samples[f"gpu.{card}.used_bytes"] <= samples[f"gpu.{card}.total_bytes"]
 
 
@@ -423,3 +367,63 @@ def test_a_metal_that_was_emptied_is_zero(metal: dict[str, int | bool]) -> None:
 def test_a_torch_that_knows_no_limit_tells_the_rest(metal: dict[str, int | bool]) -> None:
     del sys.modules["torch.mps"].recommended_max_memory
     assert set(read_mps()) == {"mps.allocated_bytes", "mps.driver_bytes"}
+
+
+# -- `make test-gpu` from its start to its last line: without a GPU, and on a simulated card
+
+# Python imports this module at its start: so do the trainings that the check starts.
+SITE = """
+import os, sys
+if "benchmarks.client" in " ".join(sys.orig_argv):
+    from pathlib import Path
+    from tests.probes.simulated_cuda import install
+    install(Path(os.environ["SIMULATED_CARD"]))
+"""
+
+
+def check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = environment.pop("site", ""), "agent_client", "."
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.client.gpu", *arguments], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}, check=False,
+    )  # fmt: skip
+
+
+def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
+    """Run these parts on a simulated card and return what was written as JSON."""
+    site, card, results = folder / "site", folder / "card", folder / "results.json"
+    site.mkdir()
+    card.mkdir()
+    (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+    done = check("--parts", parts, "--json", str(results), site=str(site), SIMULATED_CARD=str(card))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    passed = sum(each["result"] == "ok" for each in found["checks"])
+    assert done.stdout.splitlines()[-1] == f"{passed} passed, 0 failed"
+    return found
+
+
+def test_without_a_gpu_nothing_is_called_passed() -> None:
+    done = check(CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 77, done.stderr
+    assert done.stdout == "no NVIDIA GPU found: nothing was checked\n"
+
+
+@pytest.mark.flow
+def test_known_allocations_are_read_on_a_simulated_card(tmp_path: Path) -> None:
+    found = check_simulated("readings", tmp_path)
+    assert found["card"] == "Simulated GPU" and found["driver"] == "570.86.10"
+    assert found["figures"]["pinned_resident_bytes"]["RssAnon"] >= 250 * 2**20
+    assert {"read_cuda", "read_nvml"} == set(found["figures"]["microseconds"])
+    assert len(found["checks"]) >= 35
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_trainings_are_judged_on_a_simulated_card(tmp_path: Path) -> None:
+    found = check_simulated("trainings", tmp_path)
+    assert {name for name, findings in found["figures"]["findings"].items() if findings} >= {
+        "leak",
+        "fragmented",
+        "pinned",
+    }

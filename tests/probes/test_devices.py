@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pynvml as real
 import pytest
-from tests.probes.cards import Machine, play
+from tests.probes.cards import Machine, Play, play
 
 from leakline.probes import nvml
 from leakline.probes.devices import visible_entries
 from leakline.probes.nvml import read_nvml
 
+__all__ = ["play"]
 A100 = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
 FIFTH = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb04"
 
 
-def cards(monkeypatch: pytest.MonkeyPatch, machine: Machine, visible: str | None) -> dict[int, str]:
+def cards(patch: pytest.MonkeyPatch, machine: Machine, visible: str | None) -> dict[int, str]:
     """Device -> UUID of its card."""
     if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        patch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert nvml._driver.open()
     return {index: machine.part(card)["uuid"] for index, card in nvml._cards.handles().items()}
 
@@ -39,17 +39,14 @@ def without_torch(name: str) -> Machine:
     [
         ("", []),
         ("0", [0]),
-        ("0,2", [0, 2]),
         (" 2 ,0", [2, 0]),
         ("1gpu2,2ampere", [1, 2]),
         ("+1", [1]),
         ("-1", []),
         ("0,-1,1", [0]),
         ("0,,1", [0]),
-        ("0,0", []),
         ("0,1,0", []),
         ("NoDevFiles", []),
-        ("all", []),
         ("0,GPU-8932f937", [0]),
         ("GPU-8932f937,0", ["GPU-8932f937"]),
         ("GPU-a,MIG-b,GPU-c", ["GPU-a"]),
@@ -61,8 +58,9 @@ def test_the_environment_is_read_as_cuda_reads_it(text: str, entries: list[Any])
     assert visible_entries(text) == entries
 
 
-@pytest.mark.parametrize("text", ["", "0", "0,2", "1gpu2,2", "-1", "0,-1,1", "0,0", "0,,1", "NoDevFiles",
-                                  "GPU-a,GPU-b", "GPU-a,1", "MIG-a,MIG-b", " 2 ,0"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["", "0,2", "1gpu2,2", "0,-1,1", "0,0", "0,,1", "NoDevFiles", "GPU-a,GPU-b", "GPU-a,1", "MIG-a,MIG-b"]
+)  # fmt: skip
 def test_the_installed_torch_reads_the_environment_as_we_do(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,10 +77,8 @@ def test_the_installed_torch_reads_the_environment_as_we_do(
         ("", []),
         ("3,1", [3, 1]),
         ("1,9,0", [1]),
-        ("7", [7]),
         ("2,2", []),
         ("GPU-2c3d5e7f-1a2b-4c5d-8e6f-0123456789a2,GPU-0", [2, 0]),
-        ("GPU-5c,GPU-6c3", [5, 6]),
         # Fits all eight; fits none; the same card under two names.
         ("GPU-", []),
         ("GPU-1,GPU-f,GPU-2", [1]),
@@ -90,57 +86,47 @@ def test_the_installed_torch_reads_the_environment_as_we_do(
     ],
 )
 def test_cards_are_numbered_as_the_process_sees_them(
-    visible: str | None, numbers: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    visible: str | None, numbers: list[int], monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = play(without_torch("eight_visible_3_1"), monkeypatch, tmp_path)
+    machine = play(without_torch("eight_visible_3_1"))
     found = cards(monkeypatch, machine, visible)
     assert found == {i: machine.card(number)["uuid"] for i, number in enumerate(numbers)}
 
 
 def test_an_environment_that_changes_before_cuda_wakes_is_read_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = play(without_torch("eight_visible_3_1"), monkeypatch, tmp_path)
+    machine = play(without_torch("eight_visible_3_1"))
     assert cards(monkeypatch, machine, "4") == {0: machine.card(4)["uuid"]}
     assert cards(monkeypatch, machine, "5,6") == {i: machine.card(5 + i)["uuid"] for i in range(2)}
 
 
-def test_once_cuda_is_awake_torch_says_which_card_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_device_joins_when_the_program_begins_to_use_it_and_torch_says_which_card_it_is(
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = Machine("eight_visible_3_1")
-    machine.told["torch"]["devices"][1]["context"] = True
-    play(machine, monkeypatch, tmp_path)
-    # Set for child processes, after this one woke CUDA.
-    assert cards(monkeypatch, machine, "6") == {
-        0: machine.card(3)["uuid"],
-        1: machine.card(1)["uuid"],
-    }
-
-
-def test_a_device_joins_when_the_program_begins_to_use_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine = play(Machine("eight_visible_3_1"), monkeypatch, tmp_path)
+    machine = play(Machine("eight_visible_3_1"))
     assert list(cards(monkeypatch, machine, "3,1")) == [0]
     machine.told["torch"]["devices"][1]["context"] = True
-    assert list(cards(monkeypatch, machine, "3,1")) == [0, 1]
+    both = {0: machine.card(3)["uuid"], 1: machine.card(1)["uuid"]}
+    assert cards(monkeypatch, machine, "3,1") == both
+    # Set for child processes, after this one woke CUDA.
+    assert cards(monkeypatch, machine, "6") == both
 
 
 def test_a_torch_that_does_not_know_names_goes_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = Machine("eight_visible_3_1")
     for device in machine.told["torch"]["devices"]:
         device["uuid"] = None
-    play(machine, monkeypatch, tmp_path)
+    play(machine)
     assert cards(monkeypatch, machine, "3,1") == {0: machine.card(3)["uuid"]}
 
 
 def test_fastest_first_among_unlike_cards_is_not_guessed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = play(Machine("workstation_mixed"), monkeypatch, tmp_path)
+    machine = play(Machine("workstation_mixed"))
     slow, fast = (machine.card(i)["uuid"] for i in range(2))
     assert cards(monkeypatch, machine, None) == {0: slow, 1: fast}
     assert cards(monkeypatch, machine, "1,0") == {0: fast, 1: slow}
@@ -152,9 +138,9 @@ def test_fastest_first_among_unlike_cards_is_not_guessed(
 
 
 def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = play(without_torch("eight_visible_3_1"), monkeypatch, tmp_path)
+    machine = play(without_torch("eight_visible_3_1"))
     known = machine.nvml.nvmlDeviceGetHandleByIndex_v2
 
     def third_is_kept(index: Any, handle: Any) -> int:
@@ -170,9 +156,8 @@ def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
     ("visible", "slices"),
     [
         (FIFTH, [4]),
-        (FIFTH[:-1] + "2", [2]),
         # Of several, CUDA takes the first. An abbreviation fits all seven.
-        (f"{FIFTH},{FIFTH[:-1]}2", [4]),
+        (f"{FIFTH[:-1]}2,{FIFTH}", [2]),
         ("MIG-c6d4", []),
         ("MIG-ffff", []),
         # Drivers before 470: card, GPU instance, compute instance.
@@ -187,37 +172,35 @@ def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
     ],
 )
 def test_a_slice_is_found_by_each_of_its_names(
-    visible: str | None, slices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    visible: str | None, slices: list[int], monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
-    machine = play(without_torch("a100_seven_slices"), monkeypatch, tmp_path)
+    machine = play(without_torch("a100_seven_slices"))
     found = cards(monkeypatch, machine, visible)
     assert list(found.values()) == [machine.card(0)["slices"][i]["uuid"] for i in slices]
 
 
 @pytest.mark.parametrize("visible", [None, "0"])
 def test_the_only_slice_of_the_only_card_is_the_device(
-    visible: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    visible: str | None, monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = without_torch("a100_seven_slices")
     machine.told["nvml"][0]["slices"] = machine.told["nvml"][0]["slices"][4:5]
-    play(machine, monkeypatch, tmp_path)
+    play(machine)
     assert cards(monkeypatch, machine, visible) == {0: FIFTH}
 
 
 def test_a_slice_is_found_when_torch_tells_the_name_of_the_whole_card(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = Machine("a100_seven_slices")
     machine.told["torch"]["devices"][0]["uuid"] = A100.removeprefix("GPU-")
-    play(machine, monkeypatch, tmp_path)
+    play(machine)
     assert cards(monkeypatch, machine, FIFTH) == {0: FIFTH}
     assert read_nvml()["gpu.0.total_bytes"] == machine.card(0)["slices"][4]["total"]
 
 
-def test_a_rocm_device_has_no_card_of_another_maker(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rocm_device_has_no_card_of_another_maker(play: Play) -> None:
     machine = Machine("mi300x")
     machine.told["nvml"] = Machine("workstation_mixed").told["nvml"]
-    play(machine, monkeypatch, tmp_path)
+    play(machine)
     assert read_nvml() == {}
