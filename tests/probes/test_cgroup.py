@@ -1,0 +1,217 @@
+"""The limit of the container, cgroup v2 and v1, on made-up trees; and the memory of the machine."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leakline.probes.cgroup import (
+    LOOK_AGAIN_SECONDS,
+    LOOK_EVERY_SECONDS,
+    ContainerMemory,
+    read_cgroup,
+)
+from leakline.probes.system import read_system
+
+GIB = 2**30
+NO_LIMIT_V1 = 9223372036854771712
+
+
+def _tree(root: Path, files: dict[str, object]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+def _own(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "own_groups"
+    path.write_text(text)
+    return path
+
+
+def told(used: int, limit: int | None = None, kills: int | None = None) -> dict[str, int]:
+    samples = {"cgroup.used_bytes": used, "cgroup.limit_bytes": limit, "cgroup.kills": kills}
+    return {name: value for name, value in samples.items() if value is not None}
+
+
+JOB_V2 = {"job/memory.current": 3 * GIB, "job/memory.max": 4 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({}, "0::/\n", {}),
+        ({"job/memory.current": GIB, "job/memory.max": "max"}, "0::/job\n", told(GIB)),
+        (
+            JOB_V2 | {"job/memory.stat": f"anon {GIB}\ninactive_file {GIB}",
+                      "job/memory.events": "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1"},
+            "0::/job\n", told(2 * GIB, 4 * GIB, 1),
+        ),
+        (
+            {"pod/memory.current": 5 * GIB, "pod/memory.max": 6 * GIB,
+             "pod/job/memory.current": GIB, "pod/job/memory.max": 8 * GIB},
+            "0::/pod/job\n", told(5 * GIB, 6 * GIB),
+        ),
+        ({"memory.current": 100, "memory.max": 200}, "0::/kubepods/pod1/abc\n", told(100, 200)),
+        (
+            {"memory/a/bc/memory.usage_in_bytes": 3 * GIB, "memory/a/bc/memory.limit_in_bytes": 4 * GIB,
+             "memory/a/bc/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}",
+             "memory/a/bc/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3"},
+            "9:name=systemd:/\n4:cpu,cpuacct:/x\n3:memory:/a/bc\n0::/\n", told(2 * GIB, 4 * GIB, 3),
+        ),
+        (
+            {"memory/memory.usage_in_bytes": 77, "memory/memory.limit_in_bytes": NO_LIMIT_V1},
+            "3:memory:/\n", told(77),
+        ),
+        ({"job/memory.current": "", "job/memory.max": "what"}, "0::/job\n", {}),
+    ],
+    ids=[
+        "outside of any group there is nothing",
+        "v2 without a limit has no limit rather than zero",
+        "v2 gives use without inactive file pages, limit and kills",
+        "v2 the tightest limit above us is the one that kills",
+        "v2 inside a container the path of the host leads to the mount",
+        "v1 gives the same three",
+        "v1 has a number for no limit",
+        "a broken file is unknown",
+    ],
+)  # fmt: skip
+def test_a_container_is_read(
+    files: dict[str, object], own: str, expected: dict[str, int], tmp_path: Path
+) -> None:
+    assert read_cgroup(_tree(tmp_path / "fs", files), _own(tmp_path, own)) == expected
+    assert read_cgroup(tmp_path / "fs", tmp_path / "absent") == {}
+
+
+class Job:
+    """A process in a container with a limit of its own, of two; ``now`` are seconds that only tests let pass."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root, self.now = folder, folder / "fs", 100.0
+        self.make_groups()
+        self.enter("job")
+        self.memory = ContainerMemory(self.root, folder / "own_groups", lambda: self.now)
+
+    def make_groups(self) -> None:
+        _tree(self.root, {"job/memory.current": GIB, "job/memory.max": 4 * GIB})
+        _tree(self.root, {"job/memory.events": "oom 0\noom_kill 0"})
+        _tree(self.root, {"other/memory.current": 2 * GIB, "other/memory.max": 8 * GIB})
+
+    def enter(self, group: str) -> None:
+        _own(self.folder, f"0::/{group}\n")
+
+    def read(self, after: float = 0.0) -> dict[str, int]:
+        self.now += after
+        return {name: int(value) for name, value in self.memory.read().items()}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_use_and_kills_are_new_at_every_reading(job: Job) -> None:
+    job.read()
+    _tree(job.root, {"job/memory.current": 3 * GIB, "job/memory.stat": f"inactive_file {GIB}"})
+    _tree(job.root, {"job/memory.events": "oom 2\noom_kill 1"})
+    assert job.read() == told(3 * GIB, 4 * GIB, 1), "memory.stat was not there at the look"
+    assert job.read(LOOK_EVERY_SECONDS) == told(2 * GIB, 4 * GIB, 1)
+
+
+def test_a_limit_that_changes_or_is_set_above_us_is_seen_at_the_next_look(job: Job) -> None:
+    _tree(job.root, {"memory.current": 9 * GIB, "memory.max": "max"})
+    assert job.read() == told(GIB, 4 * GIB, 0)
+    _tree(job.root, {"job/memory.max": 5 * GIB})
+    assert job.read(LOOK_EVERY_SECONDS) == told(GIB, 5 * GIB, 0)
+    _tree(job.root, {"memory.max": 2 * GIB})
+    assert job.read(LOOK_EVERY_SECONDS) == told(9 * GIB, 2 * GIB)
+
+
+def test_a_process_that_is_moved_is_seen_in_its_new_group(job: Job) -> None:
+    job.read()
+    job.enter("other")
+    assert job.read(LOOK_EVERY_SECONDS) == told(2 * GIB, 8 * GIB)
+
+
+def test_a_group_that_vanishes_gives_nothing(job: Job) -> None:
+    assert job.read()
+    shutil.rmtree(job.root)
+    assert job.read(LOOK_EVERY_SECONDS) == {}
+    assert job.read() == {}
+    job.make_groups()
+    assert job.read(LOOK_EVERY_SECONDS)["cgroup.used_bytes"] == GIB
+
+
+def test_a_group_whose_files_answer_no_more_is_left_for_the_new_one(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel answers ENODEV through a descriptor on a file of a group that is gone."""
+    assert job.read()
+    looks: list[float] = []
+    read_text, pread = Path.read_text, os.pread
+    gone = {(job.root / "job" / name).stat().st_ino for name in ("memory.current", "memory.events")}
+
+    def counted(path: Path) -> str:
+        looks.append(job.now)
+        return read_text(path)
+
+    def refused(descriptor: int, size: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino in gone:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    monkeypatch.setattr(os, "pread", refused)
+    assert job.read() == {}
+    assert looks == [], "looked a moment ago"
+    for _ in range(5):
+        assert job.read(LOOK_AGAIN_SECONDS / 2) == {}
+    assert len(looks) == 2
+    job.enter("other")
+    assert job.read(LOOK_AGAIN_SECONDS)["cgroup.used_bytes"] == 2 * GIB
+
+
+def test_between_two_looks_nothing_is_opened(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = job.read()
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda *arguments: opened.append(arguments))
+    for _ in range(9):
+        assert job.read(LOOK_EVERY_SECONDS / 10) == first
+    assert opened == []
+
+
+def test_no_look_leaves_a_descriptor_behind(job: Job) -> None:
+    job.read()
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(20):
+        job.read(LOOK_EVERY_SECONDS)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_forked_child_reads_its_own_group(job: Job) -> None:
+    before = job.read()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # As the kernel shows it to the child once somebody has moved it; no time has passed.
+        job.enter("other")
+        os.write(write_end, json.dumps(job.read()).encode())
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        assert json.loads(pipe.read()) == told(2 * GIB, 8 * GIB)
+    os.waitpid(pid, 0)
+    assert job.read() == before
+
+
+def test_the_machine_is_read_without_meminfo_by_psutil(tmp_path: Path) -> None:
+    without = read_system(tmp_path / "absent")
+    assert without["system.total_bytes"] > without["system.available_bytes"] > 0
+    assert read_system()["system.total_bytes"] == pytest.approx(without["system.total_bytes"])
