@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from time import thread_time
 from typing import Any
 
 import pytest
+from tests.probes.heaps import needs_native
 
 from leakline.probes.cohorts import (
     CLASSES_LIMIT,
@@ -19,7 +19,6 @@ from leakline.probes.cohorts import (
     pick_newest,
 )
 from leakline.probes.names import type_name
-from leakline.probes.native import native
 
 
 class Agent:
@@ -30,25 +29,27 @@ class Bare:
     __slots__ = ("x",)
 
 
-def _alive(cohorts: BirthCohorts, cls: type = Agent) -> Any:
-    return cohorts.read().get(f"cohort.{type_name(cls)}.alive")
+def _told(cohorts: BirthCohorts, cls: type = Agent) -> tuple[Any, Any]:
+    """How many generations are alive, and the age of the oldest."""
+    read = cohorts.read()
+    return tuple(read.get(f"cohort.{type_name(cls)}.{what}") for what in ("alive", "oldest"))  # type: ignore[return-value]
 
 
-def _oldest(cohorts: BirthCohorts, cls: type = Agent) -> Any:
-    return cohorts.read().get(f"cohort.{type_name(cls)}.oldest")
-
-
-def _newest_first(ones: list[Any]) -> list[Any]:
-    return ones[::-1]
-
-
-def test_what_is_made_anew_each_generation_has_one_birth_generation() -> None:
+@pytest.mark.parametrize(
+    ("stay", "are_made", "last"),
+    [(0, 12, (1, 0)), (1, 12, (2, 19)), (100, 0, (1, 19))],
+    ids=["made anew", "a few stay", "nothing is made"],
+)
+def test_what_does_not_pile_up_has_one_or_two_birth_generations(
+    stay: int, are_made: int, last: tuple[int, int]
+) -> None:
     cohorts = BirthCohorts()
-    population: list[Agent] = []
-    for generation in range(20):
-        population = [Agent() for _ in range(12)]
-        cohorts.note(generation, {Agent: _newest_first(population)})
-        assert (_alive(cohorts), _oldest(cohorts)) == (1, 0)
+    old = [Agent() for _ in range(stay)]
+    cohorts.note(0, {Agent: old})
+    for generation in range(1, 20):
+        made = [Agent() for _ in range(are_made)]
+        cohorts.note(generation, {Agent: [*reversed(made), *old]})
+    assert _told(cohorts) == last
 
 
 def test_a_leak_has_one_more_birth_generation_each_time() -> None:
@@ -56,26 +57,8 @@ def test_a_leak_has_one_more_birth_generation_each_time() -> None:
     kept: list[Agent] = []
     for generation in range(20):
         kept += [Agent() for _ in range(3)]
-        cohorts.note(generation, {Agent: _newest_first(kept)})
-        assert (_alive(cohorts), _oldest(cohorts)) == (generation + 1, generation)
-
-
-def test_a_few_that_stay_are_no_leak() -> None:
-    cohorts = BirthCohorts()
-    elite = [Agent()]
-    cohorts.note(0, {Agent: elite})
-    for generation in range(1, 20):
-        population = [Agent() for _ in range(12)]
-        cohorts.note(generation, {Agent: [*_newest_first(population), *elite]})
-    assert (_alive(cohorts), _oldest(cohorts)) == (2, 19)
-
-
-def test_without_new_instances_no_generation_is_born() -> None:
-    cohorts = BirthCohorts()
-    kept = [Agent() for _ in range(100)]
-    for generation in range(10):
-        cohorts.note(generation, {Agent: _newest_first(kept)})
-    assert (_alive(cohorts), _oldest(cohorts)) == (1, 9)
+        cohorts.note(generation, {Agent: kept[::-1]})
+        assert _told(cohorts) == (generation + 1, generation)
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -85,14 +68,14 @@ def test_nothing_is_kept_alive() -> None:
     cohorts.note(1, {Agent: kept})
     kept.clear()
     assert gone() is None
-    assert _alive(cohorts) == 0
-    assert _oldest(cohorts) is None
+    assert _told(cohorts) == (0, None)
 
 
 def test_a_class_that_allows_no_weak_reference_is_left_out() -> None:
     cohorts = BirthCohorts()
     cohorts.note(1, {Bare: [Bare()]})
     assert cohorts.read() == {}
+    assert cohorts.instances(Bare) == []
 
 
 def test_the_number_of_classes_is_bounded_and_one_makes_room_for_another() -> None:
@@ -103,8 +86,8 @@ def test_the_number_of_classes_is_bounded_and_one_makes_room_for_another() -> No
     assert sum(name.endswith(".alive") for name in cohorts.read()) == CLASSES_LIMIT
     cohorts.forget(type_name(classes[0]))
     cohorts.note(2, {classes[-1]: [kept[-1]]})
-    assert _alive(cohorts, classes[-1]) == 1
-    assert _alive(cohorts, classes[0]) is None
+    assert _told(cohorts, classes[-1])[0] == 1
+    assert _told(cohorts, classes[0])[0] is None
 
 
 def test_a_long_leak_is_counted_on_though_its_references_are_thinned_out() -> None:
@@ -114,12 +97,12 @@ def test_a_long_leak_is_counted_on_though_its_references_are_thinned_out() -> No
     for generation in range(generations):
         new = [Agent() for _ in range(INSTANCES_OF_A_GENERATION)]
         kept += new
-        cohorts.note(generation, {Agent: _newest_first(new)})
+        cohorts.note(generation, {Agent: new[::-1]})
         assert len(cohorts.instances(Agent)) <= REFERENCES_OF_A_CLASS
-    assert (_alive(cohorts), _oldest(cohorts)) == (generations, generations - 1)
+    assert _told(cohorts) == (generations, generations - 1)
     kept.clear()
     del new
-    assert _alive(cohorts) == 0
+    assert _told(cohorts) == (0, None)
 
 
 def test_memory_of_all_classes_stays_within_two_megabytes() -> None:
@@ -145,11 +128,10 @@ def test_a_sample_over_the_ages_serves_the_search_for_holders() -> None:
     kept: list[Agent] = []
     for generation in range(5):
         kept += [Agent(), Agent()]
-        cohorts.note(generation, {Agent: _newest_first(kept)})
+        cohorts.note(generation, {Agent: kept[::-1]})
     ones = [one() for one in cohorts.instances(Agent)]
     assert ones[0] in kept[:2]
     assert ones[-1] in kept[-2:]
-    assert cohorts.instances(Bare) == []
 
 
 def test_a_census_gives_its_instances_oldest_first_and_not_in_part() -> None:
@@ -158,26 +140,10 @@ def test_a_census_gives_its_instances_oldest_first_and_not_in_part() -> None:
     assert newest_of_census({Agent: ones}, 30) == {}
 
 
-@pytest.mark.skipif(native() is None, reason="the native module is not built")
+@needs_native
 def test_the_newest_are_picked_from_the_young_end_of_the_heap() -> None:
     kept = [Agent() for _ in range(30)]
     gc.collect()
     kept += [Agent() for _ in range(3)]
     picked = pick_newest([Agent])
     assert [id(one) for one in picked[Agent]] == [id(one) for one in kept[:-9:-1]]
-
-
-@pytest.mark.skipif(native() is None, reason="the native module is not built")
-def test_picking_and_noting_costs_less_than_its_time_limit_allows() -> None:
-    kept = [Agent() for _ in range(100_000)]
-    cohorts = BirthCohorts()
-    best = 1.0
-    for generation in range(10):
-        kept += [Agent() for _ in range(8)]
-        started = thread_time()
-        cohorts.note(generation, pick_newest([Agent]))
-        cohorts.read()
-        best = min(best, thread_time() - started)
-    assert _alive(cohorts) == 10
-    # Measured 0.05 ms; a class of which nothing is young costs the 2 ms that the pick may take.
-    assert best < 0.002
