@@ -18,12 +18,12 @@ import time
 from collections import Counter, deque
 
 
-def main(client, folder, *left_out):
+def load(client, folder):
+    """The module in this folder, in front of what an editable install has compiled in place."""
     faulthandler.enable()
     sys.path.insert(0, client)
     import leakline
 
-    # In front of what an editable install has compiled in place.
     leakline.__path__.insert(0, folder)
     from leakline.probes import native
 
@@ -32,6 +32,11 @@ def main(client, folder, *left_out):
         sys.exit(f"no native module: {native.why_not_native()}")
     if not module.__file__.startswith(folder):
         sys.exit(f"another module was loaded: {module.__file__}")
+    return module
+
+
+def main(client, folder, *left_out):
+    module = load(client, folder)
     for check in CHECKS:
         if check.__name__ in left_out:
             continue
@@ -39,6 +44,14 @@ def main(client, folder, *left_out):
         started = time.process_time()
         check(module)
         sys.stdout.write(f"{check.__name__:60} {time.process_time() - started:6.2f} s\n")
+
+
+CHECKS = []
+
+
+def is_a_check(function):
+    CHECKS.append(function)
+    return function
 
 
 # -- heaps to look at
@@ -141,6 +154,7 @@ TRIES = 300
 ROWS = (Node, Slotted, Tall)
 
 
+@is_a_check
 def the_census_counts_what_brute_force_counts(module):
     from leakline.probes.census import take_census
 
@@ -161,6 +175,7 @@ def the_census_counts_what_brute_force_counts(module):
     del heap, pairs
 
 
+@is_a_check
 def the_census_in_slices_counts_the_same(module):
     from leakline.probes.census import SlicedCensus, take_census
 
@@ -177,6 +192,7 @@ def the_census_in_slices_counts_the_same(module):
     del heap
 
 
+@is_a_check
 def the_census_in_slices_is_exact_beside_a_program_that_runs(module):
     from leakline.probes.census import SlicedCensus
 
@@ -197,18 +213,16 @@ def the_census_in_slices_is_exact_beside_a_program_that_runs(module):
     del heap
 
 
+@is_a_check
 def containers_may_shrink_between_two_slices(module):
     from leakline.probes.census import SlicedCensus
 
     for make, shrink in (
-        (
-            lambda: deque([i] for i in range(60_000)),
-            lambda one: [one.popleft() for _ in range(59_990)],
-        ),
+        (lambda: deque([i] for i in range(60_000)), lambda one: [one.popleft() for _ in range(59_990)]),
         (lambda: [[i] for i in range(60_000)], lambda one: one.__delitem__(slice(10, None))),
         (lambda: {i: [i] for i in range(60_000)}, lambda one: one.clear()),
         (lambda: {(i, "a") for i in range(60_000)}, lambda one: one.clear()),
-    ):
+    ):  # fmt: skip
         for steps in range(1, 40, 3):
             one = make()
             work = SlicedCensus()
@@ -222,6 +236,7 @@ def containers_may_shrink_between_two_slices(module):
 # -- the arenas
 
 
+@is_a_check
 def the_arenas_hold_what_was_put_there(module):
     from leakline.probes.sampled import take_sample, why_no_sample
 
@@ -241,6 +256,7 @@ def the_arenas_hold_what_was_put_there(module):
 # -- referrers and instances
 
 
+@is_a_check
 def referrers_in_slices_are_all_that_there_are(module):
     heap = grown(40_000)
     targets = random.Random(1).sample(heap, 50)
@@ -259,6 +275,7 @@ def referrers_in_slices_are_all_that_there_are(module):
     assert seen == expected, (len(seen - expected), len(expected - seen))
 
 
+@is_a_check
 def referrers_are_found_beside_a_program_that_runs(module):
     heap = grown(15_000)
     targets = random.Random(1).sample(heap, 20)
@@ -269,6 +286,7 @@ def referrers_are_found_beside_a_program_that_runs(module):
         assert found == set(range(20)), found
 
 
+@is_a_check
 def instances_are_counted_exactly(module):
     heap = grown(40_000)
     counts = Counter(map(type, gc.get_objects()))
@@ -283,6 +301,7 @@ def instances_are_counted_exactly(module):
     del heap
 
 
+@is_a_check
 def instances_are_counted_beside_a_program_that_runs(module):
     heap = grown(15_000)
     counts = Counter(map(type, gc.get_objects()))
@@ -300,6 +319,7 @@ def instances_are_counted_beside_a_program_that_runs(module):
     del heap
 
 
+@is_a_check
 def the_newest_instances_come_first(module):
     heap = grown(10_000)
     last = [Node(i) for i in range(10)]
@@ -373,6 +393,7 @@ def _census_of_tuples(in_slices):
     return census, census.take_picked(), census.take_large()
 
 
+@is_a_check
 def nothing_holds_a_tuple_that_is_being_built(module):
     values = [Node(i) for i in range(BUILT)]
     looks = {
@@ -397,6 +418,7 @@ def nothing_holds_a_tuple_that_is_being_built(module):
                         assert list(map(id, built)) == list(map(id, values[:length]))
 
 
+@is_a_check
 def tuples_of_any_length_are_found(module):
     with only_what_is_made_here():
         targets = [Node(i) for i in range(BUILT)]
@@ -428,6 +450,7 @@ def tuples_of_any_length_are_found(module):
 # -- garbage
 
 
+@is_a_check
 def garbage_is_found_and_left(module):
     gc.collect()
     gc.disable()
@@ -453,6 +476,7 @@ def garbage_is_found_and_left(module):
 # -- what all of them must leave as it is
 
 
+@is_a_check
 def nothing_keeps_a_reference(module):
     heap = grown(20_000)
     before = list(map(sys.getrefcount, heap))
@@ -465,6 +489,7 @@ def nothing_keeps_a_reference(module):
         assert list(map(sys.getrefcount, classes)) == class_counts, name
 
 
+@is_a_check
 def a_look_given_up_leaves_nothing_behind(module):
     heap = grown(20_000)
     tracked = len(gc.get_objects())
@@ -509,24 +534,6 @@ LOOKS = {
     "newest_instances": lambda module: module.newest_instances([Node, dict], 10, 1.0),
     "garbage": lambda module: module.garbage(400_000, 10**10),
 }
-
-CHECKS = [
-    the_census_counts_what_brute_force_counts,
-    the_census_in_slices_counts_the_same,
-    the_census_in_slices_is_exact_beside_a_program_that_runs,
-    containers_may_shrink_between_two_slices,
-    the_arenas_hold_what_was_put_there,
-    referrers_in_slices_are_all_that_there_are,
-    referrers_are_found_beside_a_program_that_runs,
-    instances_are_counted_exactly,
-    instances_are_counted_beside_a_program_that_runs,
-    the_newest_instances_come_first,
-    nothing_holds_a_tuple_that_is_being_built,
-    tuples_of_any_length_are_found,
-    garbage_is_found_and_left,
-    nothing_keeps_a_reference,
-    a_look_given_up_leaves_nothing_behind,
-]
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

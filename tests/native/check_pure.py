@@ -58,11 +58,8 @@ def main(client):
     result = take_census()
     counts = Counter(map(type, gc.get_objects()))
     for kind in (Node, Slotted):
-        assert result.counts.get(kind) == counts[kind], (
-            kind,
-            result.counts.get(kind),
-            counts[kind],
-        )
+        found = result.counts.get(kind)
+        assert found == counts[kind], (kind, found, counts[kind])
     assert len(heap) == 20_500
     del heap
     no_look_breaks_a_tuple_that_is_being_built()

@@ -70,10 +70,6 @@ def found() -> Mapping[str, Interpreter]:
     return by_name
 
 
-def missing() -> list[str]:
-    return [name for name in NAMES if name not in found()]
-
-
 def _candidates() -> Iterator[str]:
     # The one of these tests is proved in any case.
     yield sys.executable
@@ -91,11 +87,8 @@ def _ask(path: str) -> Interpreter | None:
     try:
         done = subprocess.run(
             [path, "-I", "-c", _ABOUT],
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+            env=clean_environment(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
         name, version, kind, free, executable = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         # A name on the path that starts nothing, as the shims of pyenv.

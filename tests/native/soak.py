@@ -9,7 +9,6 @@ with their number; a crash ends it otherwise. NAME chooses facilities of the tab
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import random
@@ -52,11 +51,8 @@ def makes_and_drops(chance, kept):
     for i in range(200):
         one = Slotted()
         one.left = [i]
-        kept.append(
-            chance.choice(
-                (one, Node({i: one}), (one, [i]), {"a": i}, (i, "b"), bytearray(i), float(i))
-            )
-        )
+        some = (one, Node({i: one}), (one, [i]), {"a": i}, (i, "b"), bytearray(i), float(i))
+        kept.append(chance.choice(some))
 
 
 def ties_cycles(chance, kept):
@@ -136,107 +132,62 @@ def switches_the_collector(chance, kept):
 
 
 PROGRAM = [
-    makes_and_drops,
-    makes_and_drops,
-    ties_cycles,
-    grows_and_shrinks,
-    collects,
-    freezes,
-    makes_and_drops_classes,
-    runs_generators,
-    builds_tuples,
-    switches_the_collector,
-]
+    makes_and_drops, makes_and_drops, ties_cycles, grows_and_shrinks, collects, freezes, makes_and_drops_classes,
+    runs_generators, builds_tuples, switches_the_collector,
+]  # fmt: skip
 
 
 # -- what we do meanwhile: one turn each
 
 
-def _in_steps(work):
-    """Whether it came to its end; given up after a while, as by a caller whose time is over."""
+def _in_slices(work):
+    """To its end; given up after a while, as by a caller whose time is over."""
     end = time.monotonic() + 5
     while not work.step(0.0005):
         time.sleep(0)
         if time.monotonic() > end:
-            return False
-    return True
+            return
+    work.result()
 
 
-def _in_slices(work):
-    if _in_steps(work):
-        work.result()
-
-
-def referrers(module, heap):
-    _in_slices(module.ReferrerPass(heap[:20]))
-
-
-def referrers_at_once(module, heap):
-    module.referrers_among(heap, heap[:20])
-
-
-def instances(module, heap):
-    _in_slices(module.InstancePass([Node, Slotted, tuple, float, type], each=7))
-
-
-def newest(module, heap):
-    module.newest_instances([Node, dict, Finalized], 10, 0.01)
-
-
-def garbage(module, heap):
-    module.garbage(300_000, 20_000_000)
-
-
-def arenas(module, heap):
+def _arenas(module, every, by_file):
     # Another allocator, as under a sanitizer; or another thread scans.
     with contextlib.suppress(OSError, RuntimeError):
-        module.scan_arenas(7, random.getrandbits(32))
+        module.scan_arenas(every, random.getrandbits(32), by_file)
 
 
-def arenas_by_file(module, heap):
-    with contextlib.suppress(OSError, RuntimeError):
-        module.scan_arenas(5, random.getrandbits(32), True)
-
-
-def census_in_slices(module, heap):
+def _census_in_slices():
     from leakline.probes.census import SlicedCensus
 
-    census = SlicedCensus()
-    if _in_steps(census):
-        census.result()
+    _in_slices(SlicedCensus())
 
 
-def census_at_once(module, heap):
+def _census(*deadline):
     from leakline.probes.census import take_census
 
-    take_census()
+    take_census(*deadline)
 
 
-def census_with_a_deadline(module, heap):
-    from leakline.probes.census import take_census
-
-    take_census(0.001)
-
-
-def references_to_classes(module, heap):
+def _references_to_classes(module):
     classes = [weakref.ref(cls) for cls in Node.__subclasses__() + type.__subclasses__(type)]
     for _ in range(20):
         module.reference_counts(classes)
         time.sleep(0)
 
 
+INSTANCES = [Node, Slotted, tuple, float, type]
 FACILITIES = {
-    "referrers": referrers,
-    "referrers at once": referrers_at_once,
-    "instances": instances,
-    "newest": newest,
-    "garbage": garbage,
-    "references to classes": references_to_classes,
-    "arenas": arenas,
-    "arenas by file": arenas_by_file,
-    "census in slices": census_in_slices,
-    "census at once": census_at_once,
-    "census with a deadline": census_with_a_deadline,
+    "referrers": lambda module, heap: _in_slices(module.ReferrerPass(heap[:20])),
+    "referrers at once": lambda module, heap: module.referrers_among(heap, heap[:20]),
+    "instances": lambda module, heap: _in_slices(module.InstancePass(INSTANCES, each=7)),
+    "newest": lambda module, heap: module.newest_instances([Node, dict, Finalized], 10, 0.01),
+    "garbage": lambda module, heap: module.garbage(300_000, 20_000_000),
+    "references to classes": lambda module, heap: _references_to_classes(module),
+    "arenas": lambda module, heap: _arenas(module, 7, False),
+    "arenas by file": lambda module, heap: _arenas(module, 5, True),
+    "census in slices": lambda module, heap: _census_in_slices(),
+    "census at once": lambda module, heap: _census(),
+    "census with a deadline": lambda module, heap: _census(0.001),
 }
 
 
@@ -244,20 +195,11 @@ FACILITIES = {
 
 
 def main(client, folder, seconds, *names):
-    faulthandler.enable()
+    from check_native import load
+
     # A switch wherever one is possible.
     sys.setswitchinterval(1e-5)
-    sys.path.insert(0, client)
-    import leakline
-
-    leakline.__path__.insert(0, folder)
-    from leakline.probes import native
-
-    module = native.native()
-    if module is None:
-        sys.exit(f"no native module: {native.why_not_native()}")
-    if not module.__file__.startswith(folder):
-        sys.exit(f"another module was loaded: {module.__file__}")
+    module = load(client, folder)
     heap = [Node([i]) for i in range(5_000)]
     heap += [{"a": [one]} for one in heap[:2_000]]
     before = [sys.getrefcount(one) for one in heap]

@@ -7,17 +7,13 @@ Needs `_testcapi`, which an interpreter may lack; ends with 77 then.
 
 from __future__ import annotations
 
-import faulthandler
 import sys
 import weakref
 
+from check_native import Node, load
+
 # From the first allocation on each, then every so many; until so many calls in a row came through.
 EACH, STRIDE, ENOUGH, MOST = 60, 13, 20, 4_000
-
-
-class Node:
-    def __init__(self, value):
-        self.value = value
 
 
 def calls(module, heap):
@@ -30,14 +26,9 @@ def calls(module, heap):
 
     def census(in_slices):
         one = module.Census(
-            roles={list: role["list"], tuple: role["tuple"], dict: role["dict"]},
-            picks={Node: 50},
-            not_entered=(),
-            elsewhere=(),
-            array_layout=0,
-            floor=1_000,
-            in_slices=in_slices,
-        )
+            roles={list: role["list"], tuple: role["tuple"], dict: role["dict"]}, picks={Node: 50}, not_entered=(),
+            elsewhere=(), array_layout=0, floor=1_000, in_slices=in_slices,
+        )  # fmt: skip
         if in_slices:
             while not one.step(1_000_000, 100):
                 one.take_picked()
@@ -60,18 +51,12 @@ def calls(module, heap):
 
 
 def main(client, folder):
-    faulthandler.enable()
     try:
         import _testcapi
     except ImportError:
+        sys.stdout.write("no _testcapi, which refuses allocations")
         sys.exit(77)
-    sys.path.insert(0, client)
-    import leakline
-
-    leakline.__path__.insert(0, folder)
-    from leakline.probes.native import native
-
-    module = native()
+    module = load(client, folder)
     heap = [Node([i]) for i in range(300)]
     before = list(map(sys.getrefcount, heap))
     for name, call in calls(module, heap).items():

@@ -1,7 +1,7 @@
-"""Proves what sealing has of the native module in the interpreter that runs this: check_tables.py MODULE_FOLDER
+"""Proves the server's native module in the interpreter that runs this: check_server.py MODULE_FOLDER
 
-Standard library only. Everything given lies in memory of exactly its size, so that sanitizers see every step beyond;
-what lengths do not fit is refused.
+Standard library only. Texts of series, right and broken, and everything else given lie in memory of exactly their size,
+so that sanitizers see every step beyond; what is read is what `json` reads, and what lengths do not fit is refused.
 """
 
 from __future__ import annotations
@@ -9,36 +9,107 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import importlib.util
 import itertools
+import json
 import random
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from check_columns import load
-
-ROUNDS = 1_500
+TEXTS, TABLES = 6_000, 1_500
 NOT_THERE = -(2**63)
 CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+NAMES = ("a", "gauge.loss", "type.trading.Order.count", "é", "}", "n" * 200, "s" * 8, "😀" * 9)
+ENTRIES = (
+    "0", "-0", "7", "-12", "9007199254740992", "1234567890", "null", "0.5", "-0.0", "1e5", "1.25E-3",
+    "0.12345678901234567", "1e-400", "9007199254740993", "1e16", "true", '"1"', "[1]", "01", "1.", "-",
+)  # fmt: skip
+BYTES = b'{}[]",:-+.eEnul \\\x00\x7f\xff09'
 
 
 def main() -> None:
     native = load(sys.argv[1])
+    columns(native.read_columns)
     chosen = random.Random(7)
-    for _ in range(ROUNDS):
+    for _ in range(TABLES):
         fill(native, chosen)
         encode(native, chosen)
         decimals(native, chosen)
     number(native)
 
 
+def load(folder: str) -> Any:
+    (path,) = Path(folder).glob("_native*.so")
+    spec = importlib.util.spec_from_file_location("leakline_server._native", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- texts of series
+
+
+def columns(read: Any) -> None:
+    chosen = random.Random(7)
+    found = 0
+    for _ in range(TEXTS):
+        count = chosen.choice((1, 1, 2, 3, 50))
+        text = text_of(chosen, count)
+        for each in (text, broken(chosen, text), text[: chosen.randrange(len(text))]):
+            answer = read(held(each), count, 48)
+            if answer is not None:
+                found += 1
+                same(answer, json.loads(each), count)
+    assert found > TEXTS / 4, found
+    for text, count in ((b"", 1), (b"{}", 2**62), (b'{"a":[1]}', 2**62), (b'{"a":[1]}', -1)):
+        assert read(text, count, 48) is None or text == b"{}"
+
+
+def text_of(chosen: random.Random, count: int) -> bytes:
+    # Most entries are plain, or no text would be.
+    plain = chosen.choice((4, 7, 13, 13, len(ENTRIES)))
+    series = []
+    for name in chosen.sample(NAMES, chosen.randrange(1, 6)):
+        length = count + (chosen.random() < 0.03)
+        some = chosen.choices(ENTRIES[:plain], k=chosen.choice((1, 3)))
+        entries = [chosen.choice(some) for _ in range(length)]
+        space = chosen.choice(("", "", " ", "\n\t"))
+        series.append(f'{space}"{name}":{space}[{(space + ",").join(entries)}{space}]')
+    return ("{" + ",".join(series) + "}").encode()
+
+
+def broken(chosen: random.Random, text: bytes) -> bytes:
+    at = chosen.randrange(len(text))
+    return text[:at] + bytes((chosen.choice(BYTES),)) + text[at + 1 :]
+
+
+def same(answer: tuple[Any, ...], table: dict[str, list[Any]], count: int) -> None:
+    constant, whole, integers, holed, filled, fractions, floats, low, high = answer
+    read = {name: [value] * count for name, value in constant.items()}
+    for names, data, code in (
+        (whole, integers, "q"),
+        (holed, filled, "q"),
+        (fractions, floats, "d"),
+    ):
+        values = array.array(code, data).tolist()
+        assert len(values) == len(names) * count
+        for i, name in enumerate(names):
+            row = values[i * count : (i + 1) * count]
+            read[name] = [None if v == -(2**63) or v != v else v for v in row]
+    assert read == table, (read, table)
+    numbers = [0, *(v for row in table.values() for v in row if v is not None)]
+    assert (low, high) == (min(numbers), max(numbers))
+
+
+# -- tables of a batch
+
+
 def fill(native: Any, chosen: random.Random) -> None:
-    rows, count, width = (
-        chosen.randrange(1, 9),
-        chosen.randrange(1, 20),
-        chosen.choice((1, 2, 4, 8)),
-    )
+    rows, count, width = chosen.randint(1, 8), chosen.randint(1, 19), chosen.choice((1, 2, 4, 8))
     start, after = chosen.randrange(5), chosen.randrange(5)
     ids = sorted(chosen.sample(range(20), rows))
     parts = chosen.sample(range(20), chosen.randrange(12))
@@ -76,9 +147,8 @@ def encode(native: Any, chosen: random.Random) -> None:
     values = [walk(chosen, length, chosen.choice((0, 3, 20, 50))) for _ in range(rows)]
     if chosen.random() < 0.5:
         values[0][chosen.randrange(length)] = NOT_THERE
-    starts = (
-        sorted({0, *(chosen.randrange(length) for _ in range(3))}) if chosen.random() < 0.8 else []
-    )
+    some = {0, *(chosen.randrange(length) for _ in range(3))}
+    starts = sorted(some) if chosen.random() < 0.8 else []
     table = held(packed("q", [v for row in values for v in row]))
     found = native.encode_table(table, length, held(packed("q", starts)))
     assert len(found) == rows
@@ -112,9 +182,8 @@ def encoded(row: Sequence[int], starts: Sequence[int], one: tuple[Any, ...]) -> 
 def decimals(native: Any, chosen: random.Random) -> None:
     places = chosen.randrange(13)
     values = [chosen.randrange(-(10**6), 10**6) / 10**places for _ in range(chosen.randrange(1, 9))]
-    values += chosen.choices(
-        (float("nan"), float("inf"), -0.0, 1e300, 5e-324), k=chosen.random() < 0.2
-    )
+    odd = (float("nan"), float("inf"), -0.0, 1e300, 5e-324)
+    values += chosen.choices(odd, k=chosen.random() < 0.2)
     whole = held(bytes(8 * len(values)))
     found = native.scaled_floats(held(packed("d", values)), whole)
     if found >= 0:
@@ -141,20 +210,16 @@ def walk(chosen: random.Random, count: int, bits: int) -> list[int]:
     value, found = chosen.randrange(-(2**20), 2**20), []
     for _ in range(count):
         found.append(value)
-        value = max(
-            -(2**52), min(2**52, value + chosen.randrange(-(2**bits) // 2, 2**bits // 2 + 1))
-        )
+        value += chosen.randrange(-(2**bits) // 2, 2**bits // 2 + 1)
+        value = max(-(2**52), min(2**52, value))
     return found
 
 
 def wrong(chosen: random.Random, value: Any) -> Any:
     if isinstance(value, int):
         return chosen.choice((-1, 0, 3, 100, 2**40, 2**62, -(2**62)))
-    return (
-        value + bytes(chosen.choice((1, 4, 7)))
-        if chosen.random() < 0.5 or not value
-        else value[:-1]
-    )
+    longer = chosen.random() < 0.5 or not value
+    return value + bytes(chosen.choice((1, 4, 7))) if longer else value[:-1]
 
 
 def pairs(values: Sequence[int]) -> list[tuple[int, int]]:
@@ -167,9 +232,9 @@ def packed(code: str, values: Sequence[Any]) -> bytes:
 
 def held(value: Any) -> Any:
     """Bytes in memory of their size."""
-    return (
-        (ctypes.c_char * len(value)).from_buffer_copy(value) if isinstance(value, bytes) else value
-    )
+    if not isinstance(value, bytes):
+        return value
+    return (ctypes.c_char * len(value)).from_buffer_copy(value)
 
 
 @contextlib.contextmanager

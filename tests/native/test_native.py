@@ -1,0 +1,186 @@
+"""The native modules keep their promises in each interpreter at hand and are refused where they must be; and all of
+the client's beside a program that moves, frees and reorders objects, plain and under sanitizers.
+
+`make test-native` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names more of them. Seconds of each
+program that does its worst by LEAKLINE_SOAK_SECONDS: 10 in `make test`, 600 in `make test-native`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.native.interpreters import BUILD, CLIENT, NAMES, Interpreter, clean_environment, found
+from tests.native.soak import FACILITIES
+
+HERE = Path(__file__).parent
+WITH_LOCK = [name for name in NAMES if not name.endswith("t")]
+WITHOUT_LOCK = [name for name in NAMES if name.endswith("t")]
+OURS = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SECONDS = float(os.environ.get("LEAKLINE_SOAK_SECONDS", "10"))
+# Freed memory is seen where every object is an allocation of its own; the scan of arenas needs Python's own allocator.
+UNDER_PYMALLOC = [name for name in FACILITIES if name.startswith("arenas")]
+UNDER_MALLOC = [name for name in FACILITIES if name not in UNDER_PYMALLOC]
+SANITIZE = (
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1",
+)  # fmt: skip
+Compiled = Callable[[str], tuple[Interpreter, Path]]
+Sanitized = tuple[Interpreter, Path, dict[str, str]]
+
+
+def _interpreter(name: str) -> Interpreter:
+    if name not in found():
+        pytest.skip(f"{name} is not on the path nor in LEAKLINE_TEST_PYTHONS")
+    return found()[name]
+
+
+def _run(one: Interpreter, *arguments: object, **setting: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [one.path, *map(str, arguments)],
+        env=clean_environment() | setting, capture_output=True, text=True, timeout=SECONDS * 3 + 240,
+    )  # fmt: skip
+
+
+def _passes(one: Interpreter, check: str, *arguments: object, **setting: str) -> None:
+    done = _run(one, HERE / check, *arguments, **setting)
+    if done.returncode == 77:
+        pytest.skip(f"{one.label}: {done.stdout}")
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}"
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Of the name of an interpreter, itself and the folder of its module; skips where either is missing."""
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> tuple[Interpreter, Path]:
+        one = _interpreter(name)
+        if reason := one.cannot_build():
+            pytest.skip(f"{one.label}: {reason}")
+        if name not in made:
+            made[name] = one.build(tmp_path_factory.mktemp(name))
+        return one, made[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_what_it_counts_and_finds_is_what_there_is(name: str, compiled: Compiled) -> None:
+    one, folder = compiled(name)
+    _passes(one, "check_native.py", CLIENT, folder)
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
+    name: str, compiled: Compiled
+) -> None:
+    one, folder = compiled(name)
+    _passes(one, "starve.py", CLIENT, folder)
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_the_numbers_of_a_batch_are_read_as_json_reads_them_and_sealed(
+    name: str, compiled: Compiled, tmp_path: Path
+) -> None:
+    one, _ = compiled(name)
+    _passes(one, "check_server.py", one.build(tmp_path, "leakline_server"))
+
+
+@pytest.mark.parametrize("name", WITHOUT_LOCK)
+def test_an_interpreter_without_a_lock_is_refused_and_counts_in_python(
+    name: str, tmp_path: Path
+) -> None:
+    one = _interpreter(name)
+    assert one.is_free_threaded
+    built = _run(one, CLIENT / "native" / "build.py", tmp_path)
+    assert (built.returncode, built.stdout) == (1, "")
+    assert built.stderr == (
+        "no native module: it needs the interpreter lock, and this interpreter is free-threaded\n"
+    )
+    _passes(one, "check_pure.py", CLIENT)
+
+
+@pytest.mark.parametrize("name", WITH_LOCK)
+def test_without_the_module_the_census_counts_the_same_in_python(name: str) -> None:
+    _passes(_interpreter(name), "check_pure.py", CLIENT, LEAKLINE_NATIVE="0")
+
+
+@pytest.mark.parametrize("name", WITHOUT_LOCK)
+def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
+    """Who compiles without our build file must not get a module that reads what others write."""
+    include = _run(
+        _interpreter(name), "-c", "import sysconfig; print(sysconfig.get_path('include'))"
+    ).stdout.strip()
+    done = subprocess.run(
+        ["cc", "-fsyntax-only", f"-I{include}", str(CLIENT / "native" / "module.c")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "leakline._native needs the interpreter lock" in done.stderr
+
+
+# -- beside a program that does its worst, and under sanitizers
+
+
+# In `make test` one interpreter is enough beside the checks of the others.
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS * 4 + 300)
+@pytest.mark.parametrize("name", WITH_LOCK if "LEAKLINE_SOAK_SECONDS" in os.environ else [OURS])
+def test_a_program_that_does_its_worst_is_survived(name: str, compiled: Compiled) -> None:
+    one, folder = compiled(name)
+    _passes(one, "soak.py", CLIENT, folder, SECONDS)
+
+
+@pytest.fixture(scope="session")
+def sanitized(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
+    one, _ = compiled(OURS)
+    libraries = []
+    for library in ("libasan.so", "libubsan.so"):
+        answer = subprocess.run(
+            [shutil.which("gcc") or "cc", f"-print-file-name={library}"],
+            capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
+        if not Path(answer).is_absolute():
+            pytest.skip(f"the compiler has no {library}")
+        libraries.append(answer)
+    folder = tmp_path_factory.mktemp("sanitized")
+    # The one of the server lies below it.
+    code = (
+        "import pathlib, runpy, sys; b = runpy.run_path(sys.argv[1]); folder = pathlib.Path(sys.argv[2]); "
+        "b['build'](folder, extra=sys.argv[3:]); b['build'](folder / 'server', b['SERVER'], extra=sys.argv[3:])"
+    )
+    subprocess.run(
+        [one.path, "-c", code, str(BUILD), str(folder), *SANITIZE],
+        check=True, env=clean_environment(),
+    )  # fmt: skip
+    return one, folder, {
+        "LD_PRELOAD": " ".join(libraries),
+        # The interpreter itself keeps memory to its end.
+        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS * 4 + 300)
+@pytest.mark.parametrize(
+    ("allocator", "facilities"), [("malloc", UNDER_MALLOC), ("pymalloc", UNDER_PYMALLOC)]
+)
+def test_no_freed_object_is_read_and_nothing_undefined_is_done(
+    allocator: str, facilities: list[str], sanitized: Sanitized
+) -> None:
+    one, folder, setting = sanitized
+    _passes(one, "soak.py", CLIENT, folder, SECONDS, *facilities, PYTHONMALLOC=allocator, **setting)
+
+
+@pytest.mark.long
+def test_the_checks_of_every_interpreter_hold_under_sanitizers_too(sanitized: Sanitized) -> None:
+    one, folder, setting = sanitized
+    left_out = "the_arenas_hold_what_was_put_there"
+    _passes(one, "check_native.py", CLIENT, folder, left_out, PYTHONMALLOC="malloc", **setting)
+    _passes(one, "check_server.py", folder / "server", PYTHONMALLOC="malloc", **setting)
