@@ -247,6 +247,10 @@ def test_lists_inside_a_short_dictionary_are_summed() -> None:
     assert _lengths(watch)["by_name[*]"] == sum(map(len, by_name.values()))
     by_name["c"] = []
     assert _lengths(watch)["by_name"] == 3
+    by_name.update((str(i), []) for i in range(1_000))
+    assert "by_name[*]" not in _lengths(watch), "no longer short"
+    for i in range(1_000):
+        del by_name[str(i)]
 
 
 def test_a_class_attribute_is_named() -> None:

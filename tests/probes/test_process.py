@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -53,6 +54,8 @@ def test_an_old_kernel_without_the_split_gives_it_from_statm_and_open_files_by_c
     assert samples["process.file_bytes"] == 50 * page
     assert samples["process.open_files"] == 8, "the folder is open itself while it is listed"
     assert "process.swap_bytes" not in samples
+    shutil.rmtree(tmp_path / "self" / "fd")
+    assert "process.open_files" not in read_process(tmp_path)
 
 
 def test_the_parts_of_resident_memory_sum_to_it() -> None:
