@@ -1,4 +1,4 @@
-"""A real server with two made-up runs, and the program called as from a shell."""
+"""A real server with made-up runs, and the program called as from a shell."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.old_logs import FILES
 from tests.cli.programs import Place
 
 from leakline.cli import main
@@ -35,6 +35,9 @@ from leakline.snapshot import (
 MIB = 2**20
 STARTED = 1_760_000_000.0
 GENERATIONS = 14
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Logs of other programs, as they were recorded.
+LOGS = Path(__file__).resolve().parents[1] / "data" / "imports"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,14 @@ class Said:
     status: int
     output: str
     errors: str
+
+    @property
+    def error(self) -> str:
+        (line,) = self.errors.splitlines()
+        return line
+
+
+Leakline = Callable[..., Said]
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +70,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def leakline(capsys: pytest.CaptureFixture[str]) -> Leakline:
     """Call the program; wrong use ends it as it ends a shell command."""
 
     def call(*arguments: str) -> Said:
@@ -74,9 +85,29 @@ def leakline(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     return call
 
 
+@pytest.fixture
+def ask(leakline: Leakline, server: str) -> Leakline:
+    """Call the program with the address of the server that all tests share."""
+    return lambda *arguments: leakline(*arguments, "--server", server)
+
+
 def made_snapshots(leak_bytes: int) -> Iterator[Snapshot]:
     """One phase and the end of each generation; 16 environments more each time when it leaks."""
-    declared = (Event(1, STARTED, "watch", "app.Environment"), _fix(), *_plan())
+    promises = {"growth_bytes_per_generation": MIB, "generations": GENERATIONS}
+    fix = {"phase": "train", "location": "app.py:7", "promises": promises}
+    band = {"first": 0, "last": 4, "low_bytes": None, "high_bytes": 460 * MIB}
+    budget = {"normal_bytes": 100 * MIB, "leak_bytes": 1024 * MIB}
+    declared = (
+        Event(1, STARTED, "watch", "app.Environment"),
+        Event(1, STARTED, "fix", "let them go", data=fix),
+        Event(1, STARTED, "band", "process.rss_bytes", data=band),
+        Event(1, STARTED, "budget", "run", data=budget),
+    )
+    at_the_end = {
+        "phase.evaluate.bytes": leak_bytes,
+        "phase.between.bytes": 0,
+        "generation.seconds": 2.0,
+    }
     for number in range(2 * GENERATIONS):
         generation, end = divmod(number, 2)
         kept = generation + 1 if leak_bytes else 0
@@ -93,98 +124,77 @@ def made_snapshots(leak_bytes: int) -> Iterator[Snapshot]:
                 "process.rss_bytes": resident,
                 "process.anon_bytes": resident - 100 * MIB,
                 "type.app.Environment.count": 16 + (16 * kept if leak_bytes else 0),
-                **(_end_of_generation(leak_bytes) if end else {}),
+                **(at_the_end if end else {}),
             },
             events=() if number else declared,
         )
 
 
-def _fix() -> Event:
-    promises = {"growth_bytes_per_generation": MIB, "generations": GENERATIONS}
-    data = {"phase": "train", "location": "app.py:7", "promises": promises}
-    return Event(1, STARTED, "fix", "let them go", data=data)
+def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
+    """The ends of the generations, as of a program that declares none."""
+    yield from by_the_second(snapshots, apart=60.0)
 
 
-def _plan() -> tuple[Event, ...]:
-    band = {"first": 0, "last": 4, "low_bytes": None, "high_bytes": 460 * MIB}
-    budget = {"normal_bytes": 100 * MIB, "leak_bytes": 1024 * MIB}
-    return (
-        Event(1, STARTED, "band", "process.rss_bytes", data=band),
-        Event(1, STARTED, "budget", "run", data=budget),
-    )
-
-
-def _end_of_generation(leak_bytes: int) -> dict[str, float]:
-    return {
-        "phase.evaluate.bytes": leak_bytes,
-        "phase.between.bytes": 0,
-        "generation.seconds": 2.0,
-    }
+def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
+    """As by_the_minute, so many seconds ``apart``."""
+    ends = (snapshot for snapshot in snapshots if snapshot.kind == "generation_end")
+    for number, each in enumerate(ends):
+        at = number * apart
+        yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve app/leaking (twice, once fixed) and app/fixed from a database of its own; yield the address."""
+def serving(folder: Path, **environment: str) -> Iterator[str]:
+    """A server with a database of its own; yield its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "leakline", "serve", "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
     )  # fmt: skip
     assert process.stdout is not None
-    address = "http://" + process.stdout.readline().split("http://")[1].split()[0]
-    # The older run of the same name must not be taken for the newest.
-    for number, (name, leak) in enumerate((("leaking", 0), ("leaking", 20 * MIB), ("fixed", 0))):
-        post_run(
-            address,
-            RunHeader(f"run{number}", "app", name, "generation", 25, STARTED + number),
-            leak,
-        )
-    yield address
+    yield "http://" + process.stdout.readline().split("http://")[1].split()[0]
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
+
+
+def post_runs(address: str) -> None:
+    """app/leaking (twice, once fixed) and app/fixed."""
+    # The older run of the same name must not be taken for the newest.
+    for number, (name, leak) in enumerate((("leaking", 0), ("leaking", 20 * MIB), ("fixed", 0))):
+        post_run(address, f"run{number}", f"app/{name}", leak, started=STARTED + number, total=25)
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that all tests share, and may send runs to."""
     with serving(tmp_path_factory.mktemp("server")) as address:
+        post_runs(address)
         yield address
-
-
-@pytest.fixture
-def fresh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server whose newest run is app/fixed, whatever other tests have sent."""
-    with serving(tmp_path_factory.mktemp("fresh-server")) as address:
-        yield address
-
-
-def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
-    """The ends of the generations, as of a program that declares none."""
-    ends = (snapshot for snapshot in snapshots if snapshot.kind == "generation_end")
-    for number, each in enumerate(ends):
-        at = 60.0 * number
-        yield replace(each, generation=None, events=(), time=STARTED + at, monotonic=at)
-
-
-def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
-    """As by_the_minute, and young enough to be counted by seconds; so many of them ``apart``."""
-    for number, each in enumerate(by_the_minute(snapshots)):
-        at = number * apart
-        yield replace(each, time=STARTED + at, monotonic=at)
 
 
 def post_run(
     address: str,
-    header: RunHeader,
-    leak: int,
+    run: str,
+    name: str,
+    *leaks: int,
+    unit: str = "generation",
+    started: float = STARTED,
+    total: int | None = None,
     counted: Callable[[Iterable[Snapshot]], Iterable[Snapshot]] = tuple,
+    environment: Mapping[str, Any] | None = None,
+    **end: str,
 ) -> None:
-    """Returns when the server has looked at it."""
+    """A process for each of ``leaks``. Returns when the server has looked at it."""
+    project, _, name = name.partition("/")
+    header = RunHeader(run, project, name, unit, total, started, environment=environment or {})
     request_json(address, "POST", "/runs", header_to_wire(header))
-    batch = Batch(ProcessIdentity(f"process of {header.id}"), tuple(counted(made_snapshots(leak))))
-    request_json(address, "POST", f"/runs/{header.id}/batches", batch_to_wire(batch))
-    request_json(address, "PATCH", f"/runs/{header.id}", {"state": "finished"})
-    wait_for_verdict(address, header.id, lambda found: found["generations"] >= GENERATIONS)
+    for rank, leak in enumerate(leaks):
+        process = ProcessIdentity(f"rank {rank} of {run}", rank=rank)
+        batch = batch_to_wire(Batch(process, tuple(counted(made_snapshots(leak)))))
+        request_json(address, "POST", f"/runs/{run}/batches", batch)
+    request_json(address, "PATCH", f"/runs/{run}", {"state": "finished", **end})
+    if leaks:
+        wait_for_verdict(address, run, lambda found: found["generations"] >= GENERATIONS)
 
 
 def wait_for_verdict(address: str, run: str, is_whole: Callable[[dict[str, Any]], bool]) -> None:
@@ -194,8 +204,13 @@ def wait_for_verdict(address: str, run: str, is_whole: Callable[[dict[str, Any]]
         pause.wait(0.05)
 
 
+def page_at(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
 @pytest.fixture
-def nowhere(tmp_path: Path) -> str:
+def nowhere() -> str:
     """An address at which nothing answers."""
     return "http://127.0.0.1:9"
 
@@ -204,13 +219,13 @@ def nowhere(tmp_path: Path) -> str:
 def mlflow(tmp_path: Path) -> Path:
     path = tmp_path / "mlflow.db"
     with sqlite3.connect(path) as database:
-        database.executescript((FILES / "mlflow.sql").read_text())
+        database.executescript((LOGS / "mlflow.sql").read_text())
     database.close()
     return path
 
 
 @pytest.fixture
-def read(leakline: Callable[..., Said], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def read(leakline: Leakline, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Import into a spool, and what was said of it."""
 
     def call(path: Path, *more: str) -> dict[str, Any]:

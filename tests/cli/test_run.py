@@ -1,19 +1,30 @@
-"""`leakline run`: real programs, unmodified, in processes of their own."""
+"""`leakline run`: real programs, unmodified, in processes of their own; and what is sent once they have ended."""
 
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.cli.conftest import DOCS, by_the_minute, made_snapshots, serving, wait_for_verdict
 from tests.cli.programs import Place
 
-ROOT = Path(__file__).resolve().parents[2]
+from leakline.closing import closing_words
+from leakline.delivery import request_json
+from leakline.launching import STARTUP
+from leakline.settings import Settings
+from leakline.snapshot import Batch, ProcessIdentity, batch_to_wire
+from leakline.startup.sitecustomize import is_launcher
+
+START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n"
 
 
 @pytest.mark.parametrize(
@@ -51,31 +62,12 @@ def test_the_exit_status_is_that_of_the_program(
     assert (recorded.how, recorded.header.unit) == (how, "minute")
     # Told how so short a program is judged, and beside an end that nobody planned how that was.
     last = said.stderr.splitlines()[-1]
-    summary = (
-        "before the first minute ended"
-        if status
-        else "Nothing to say: the run ended before its first minute did"
-    )
-    assert f"{summary}; for a program this short: leakline run --per second" in last
     if status:
-        assert f"Failed ({how[1]})" in last if status > 0 else f"Killed by {how[1]}" in last
-
-
-def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place) -> None:
-    """Its run may be over long before it fails at something else."""
-    said = place.python(
-        """
-        import sys, leakline
-        run = leakline.init(unit="epoch")
-        for number in range(3):
-            run.epoch(number)
-        run.finish()
-        sys.exit(7)
-        """
-    )
-    assert said.returncode == 7
-    (recorded,) = place.recorded()
-    assert recorded.how == ("finished", "")
+        assert (f"Failed ({how[1]})" if status > 0 else f"Killed by {how[1]}") in last
+        summary = "before the first minute ended"
+    else:
+        summary = "Nothing to say: the run ended before its first minute did"
+    assert f"{summary}; for a program this short: leakline run --per second" in last
 
 
 @pytest.mark.parametrize(
@@ -89,14 +81,15 @@ def test_a_program_with_a_run_of_its_own_says_itself_how_that_ended(place: Place
         ("os._exit(5)", ("failed", "exit status 5")),
         ("os.kill(os.getpid(), signal.SIGKILL)", ("terminated", "SIGKILL")),
         ("sys.exit(0)", ("finished", "")),
+        # It says itself how it ended, and may be over long before the program fails at something else.
+        ("run.finish()\nsys.exit(7)", ("finished", "")),
     ],
 )
 def test_a_run_of_the_program_that_ends_with_it_ends_as_it_does(
     place: Place, ending: str, how: tuple[str, str]
 ) -> None:
-    place.python(
-        f"import os, signal, sys, leakline\nrun = leakline.init(unit='epoch')\nrun.epoch(0)\n{ending}\n"
-    )
+    begin = "import os, signal, sys, leakline\nrun = leakline.init(unit='epoch')\nrun.epoch(0)\n"
+    place.python(f"{begin}{ending}\n")
     (recorded,) = place.recorded()
     assert recorded.how == how
 
@@ -129,7 +122,6 @@ def test_a_signal_reaches_the_program(place: Place, number: signal.Signals) -> N
 
 def test_what_a_terminal_sends_to_all_is_not_sent_twice(place: Place) -> None:
     """A terminal that is pressed Ctrl-C in sends SIGINT to the whole group."""
-    pty = pytest.importorskip("pty")
     script = place.write(
         """
         import signal, sys, time
@@ -159,6 +151,9 @@ def test_what_a_terminal_sends_to_all_is_not_sent_twice(place: Place) -> None:
     os.close(terminal)
 
 
+# -- where it runs -----------------------------------------------------------------------------------------
+
+
 def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(place: Place) -> None:
     own = place.folder / "own"
     own.mkdir()
@@ -166,19 +161,34 @@ def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(pl
     said = place.python(
         """
         import os, sys, sitecustomize, subprocess
-        print(customized == sitecustomize.__file__, os.environ["PYTHONPATH"] == sys.argv[0] or os.environ["PYTHONPATH"])
+        print(customized == sitecustomize.__file__, os.environ["PYTHONPATH"])
         print([p for p in sys.path if p.endswith("startup")], "_LEAKLINE_OBSERVE" in os.environ)
         code = "import sys, os; print(customized, 'leakline' in sys.modules)"
         subprocess.run([sys.executable, "-c", code], check=True)
         """,
         PYTHONPATH=str(own),
     )
-    assert said.stdout.splitlines() == [
-        f"True {own}",
-        "[] False",
-        f"{own / 'sitecustomize.py'} False",
-    ]
+    of_child = f"{own / 'sitecustomize.py'} False"
+    assert said.stdout.splitlines() == [f"True {own}", "[] False", of_child]
     assert len(list(place.recorded())) == 1
+
+
+def test_a_sitecustomize_that_fails_is_told_of_and_the_program_is_observed(place: Place) -> None:
+    place.write("raise RuntimeError('theirs')", "sitecustomize.py")
+    said = place.python(
+        "import os\nprint('_LEAKLINE_OBSERVE' in os.environ)", PYTHONPATH=str(place.folder)
+    )
+    assert (said.stdout, "RuntimeError: theirs" in said.stderr) == ("False\n", True)
+    assert len(list(place.recorded())) == 1
+
+
+def test_a_program_without_leakline_is_left_alone_by_our_folder() -> None:
+    """The folder alone on the path, without a plan: nothing happens."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys; print('leakline' in sys.modules)"],
+        env={**os.environ, "PYTHONPATH": str(STARTUP)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("False\n", "")
 
 
 def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
@@ -193,11 +203,8 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
         """,
         "child.py",
     )
-    said = place.python(
-        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n",
-        "--quiet", "--project", "own",
-    )  # fmt: skip
-    told = (ROOT / "docs" / "run.md").read_text().split("The run stays in its environment")[1]
+    said = place.python(START_CHILD, "--quiet", "--project", "own")
+    told = (DOCS / "run.md").read_text().split("The run stays in its environment")[1]
     names = re.findall(r"`(_?LEAKLINE_\w+)`", told.partition("\n\n")[0])
     assert said.stdout.split() == sorted(names)
     recorded = list(place.recorded())
@@ -205,16 +212,10 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
     assert len({each.header.id for each in recorded}) == 1
 
 
-def test_a_program_without_leakline_is_left_alone_by_our_folder(place: Place) -> None:
-    """The folder alone on the path, without a plan: nothing happens."""
-    from leakline.launching import STARTUP
-
-    code = "import sys; print('leakline' in sys.modules)"
-    said = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(STARTUP)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert (said.stdout, said.stderr) == ("False\n", "")
+def test_children_are_looked_into_where_that_is_asked(place: Place) -> None:
+    place.write("print('child')", "child.py")
+    place.python(START_CHILD, "--children")
+    assert sorted(r.process.role for r in place.recorded()) == ["child", "main"]
 
 
 def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> None:
@@ -240,27 +241,24 @@ def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> N
     assert sum("No leak" in line for line in said.stderr.splitlines()) == 1
 
 
+def test_quiet_holds_for_the_programs_own_runs(place: Place) -> None:
+    said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [r.header.project for r in place.recorded()] == ["own"]
+
+
 def test_a_program_that_disables_itself_is_observed_all_the_same(place: Place) -> None:
     said = place.python("import leakline\nprint(leakline.init(mode='disabled').id == '')")
     assert said.stdout == "True\n"
     assert [r.header.unit for r in place.recorded()] == ["minute"]
 
 
-def test_children_are_looked_into_where_that_is_asked(place: Place) -> None:
-    place.write("print('child')", "child.py")
-    place.python(
-        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n",
-        "--children",
-    )
-    assert sorted(r.process.role for r in place.recorded()) == ["child", "main"]
-
-
 def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Place) -> None:
-    shim = place.folder / "python"
-    shim.write_text(f'#!/bin/sh\n: $(seq 1 20000)\nexec {sys.executable} "$@"\n')
+    shim = place.folder / place.write(
+        f'#!/bin/sh\n: $(seq 1 20000)\nexec {sys.executable} "$@"\n', "python"
+    )
     shim.chmod(0o755)
-    said = place.run([str(shim), "-c", "print('here')"])
-    assert said.stdout == "here\n"
+    assert place.run([str(shim), "-c", "print('here')"]).stdout == "here\n"
     (recorded,) = place.recorded()
     assert recorded.header.environment["python"]
 
@@ -273,17 +271,13 @@ def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place:
     assert set(by_role) == {"main", "child"}
     outside = by_role["main"]
     assert outside.how == ("failed", "exit status 3")
-    (first, *_) = outside.snapshots
-    assert first.samples["process.rss_bytes"] > 0
+    assert outside.snapshots[0].samples["process.rss_bytes"] > 0
     assert outside.header.environment["command_line"][0] == "sh"
     assert len({r.header.id for r in by_role.values()}) == 1
 
 
 def test_disabled_is_the_program_itself(place: Place) -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "leakline", "run", "--mode", "disabled", "--", "sh", "-c", "exit 4"],
-        cwd=place.folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    said = place.run(["sh", "-c", "exit 4"], "--mode", "disabled")
     assert (said.returncode, said.stderr) == (4, "")
     assert not (place.folder / ".leakline").exists()
 
@@ -300,21 +294,6 @@ def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
     os.close(reading)
     os.close(writing)
     assert (said.returncode, said.stdout) == (0, "b'hi'\n"), said.stderr
-
-
-def test_quiet_holds_for_the_programs_own_runs(place: Place) -> None:
-    said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert [r.header.project for r in place.recorded()] == ["own"]
-
-
-def test_a_sitecustomize_that_fails_is_told_of_and_the_program_is_observed(place: Place) -> None:
-    (place.folder / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
-    said = place.python(
-        "import os\nprint('_LEAKLINE_OBSERVE' in os.environ)", PYTHONPATH=str(place.folder)
-    )
-    assert (said.stdout, "RuntimeError: theirs" in said.stderr) == ("False\n", True)
-    assert len(list(place.recorded())) == 1
 
 
 @pytest.mark.parametrize(
@@ -340,6 +319,120 @@ def test_a_sitecustomize_that_fails_is_told_of_and_the_program_is_observed(place
     ],
 )
 def test_a_launcher_of_ranks_is_known_by_its_command_line(line: str, is_one: bool) -> None:
-    from leakline.startup.sitecustomize import is_launcher
-
     assert is_launcher(["python", *line.split()]) is is_one
+
+
+# -- when it has ended: what is left is sent, and its exit status is not kept back --------------------------
+
+
+def test_a_server_shows_the_run_and_says_the_verdict(place: Place, server: str, ask: Any) -> None:
+    said = place.python("print('hello')", "--server", server, "--project", "plain", "--tag", "x")
+    first, last = said.stderr.splitlines()
+    url = first.split(" -> ")[1]
+    assert last.endswith(f"-> {url}")
+    run = request_json(server, "GET", f"/runs/{url.rpartition('/')[2]}")
+    assert (run["project"], run["tags"], run["state"]) == ("plain", ["x"], "finished")
+    assert (run["unit"], run["generations"]) == ("minute", 0)
+    # The gate of docs/ci.md: nobody can judge it, so it does not pass.
+    assert ask("verdict", run["id"], "--fail-on", "leaking,learning").status == 3
+    assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
+
+
+def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
+    """As that of what is worked out here: the sentence of the server begins with its status."""
+    said = place.python("print('hello')", "--server", server)
+    run = said.stderr.splitlines()[0].rpartition("/")[2]
+    minutes = tuple(by_the_minute(made_snapshots(0)))[:3]
+    batch = batch_to_wire(Batch(ProcessIdentity("more", rank=1), minutes))
+    request_json(server, "POST", f"/runs/{run}/batches", batch)
+    request_json(server, "PATCH", f"/runs/{run}", {"state": "finished"})
+    wait_for_verdict(server, run, lambda found: "3 minutes" in found["summary"])
+    settings = Settings(run, server=server, directory=place.folder / ".leakline")
+    assert closing_words(settings).startswith("learning: Not judged: the run ended after 3 minutes")
+
+
+def test_a_killed_program_is_told_to_the_server(place: Place, server: str) -> None:
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    said = place.python(kill, "--server", server)
+    assert said.returncode == -signal.SIGKILL
+    run = said.stderr.split("/runs/")[1].split()[0]
+    assert request_json(server, "GET", f"/runs/{run}")["state"] == "killed"
+
+
+@pytest.fixture
+def mute() -> Iterator[socket.socket]:
+    """Connections to it are open, and nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        yield listening
+
+
+def address_of(server: socket.socket) -> str:
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
+    place: Place, mute: socket.socket
+) -> None:
+    said = place.python(
+        """
+        import subprocess, sys
+        for _ in range(2):
+            subprocess.run([sys.executable, "-c", "pass"], check=True)
+        sys.exit(6)
+        """,
+        "--children", "--server", address_of(mute),
+    )  # fmt: skip
+    assert said.returncode == 6
+    assert len(list(place.recorded())) == 3
+    mute.setblocking(False)
+    connection, _ = mute.accept()
+    connection.close()
+    with pytest.raises(BlockingIOError):
+        mute.accept()
+    _, last = said.stderr.splitlines()
+    assert (
+        f"; no Leakline server answers at {address_of(mute)} (" in last and "leakline sync" in last
+    )
+
+
+@pytest.fixture(scope="module")
+def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address of a server that asks who everybody is, and a token that may read there and no more."""
+    folder = tmp_path_factory.mktemp("asks")
+    password = {"LEAKLINE_ADMIN_PASSWORD": "of nobody else"}
+    with serving(folder, **password) as address:
+        made = [sys.executable, "-m", "leakline", "token", "create", "--scope", "read"]
+        token = subprocess.check_output(made, cwd=folder, env={**os.environ, **password}, text=True)
+        yield address, token.strip()
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [("", 401), ("lkl_" + "0" * 43, 401), ("of a reader", 403)]
+)
+def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
+    place: Place, that_asks: tuple[str, str], token: str, status: int
+) -> None:
+    address, of_a_reader = that_asks
+    shown = of_a_reader if token == "of a reader" else token
+    more = {"LEAKLINE_TOKEN": shown} if shown else {}
+    said = place.python("print('hello')", "--server", address, **more)
+    assert (said.returncode, said.stdout) == (0, "hello\n")
+    last = said.stderr.splitlines()[-1]
+    assert last.startswith("leakline: learning: ")
+    assert f"; {address} does not accept this run ({status}: " in last
+    assert "; upload it with: leakline sync " in last
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_upload_and_the_exit_status_stays(
+    place: Place, mute: socket.socket, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        place.line([sys.executable, "-c", "raise SystemExit(7)"], "--server", address_of(mute)),
+        cwd=place.folder, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert select.select([mute], [], [], 30)[0]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 7
+    assert "not everything was sent; upload it with: leakline sync" in errors.splitlines()[-1]

@@ -16,10 +16,18 @@ def test_an_estimate_that_is_out_is_told_by_its_factor(leakline: Any) -> None:
     assert "20.8 MB" in line and "about 1,000" in line and "too high" in line
 
 
-def test_estimates_that_are_right_or_near_are_no_failure(leakline: Any) -> None:
-    said = leakline("estimate", "16 × 32 × 6 tensors × 9 MB = 27 GB", "2 x 3 MB = 9 MB", "2 x 3 MB")
-    assert said.status == 0
-    assert [line.split()[0] for line in said.output.splitlines()] == ["right", "near", "computed"]
+@pytest.mark.parametrize(
+    ("texts", "status", "words"),
+    [
+        (("16 × 32 × 6 tensors × 9 MB = 27 GB", "2 x 3 MB = 9 MB", "2 x 3 MB"), 0, ["right", "near", "computed"]),
+        (("2 x 3 MB = 6 MB", "2 x 3 MB = 6 GB"), 3, ["right", "out"]),
+    ],
+)  # fmt: skip
+def test_one_that_is_out_among_several_decides(
+    leakline: Any, texts: tuple[str, ...], status: int, words: list[str]
+) -> None:
+    said = leakline("estimate", *texts)
+    assert (said.status, [line.split()[0] for line in said.output.splitlines()]) == (status, words)
 
 
 @pytest.mark.parametrize(
@@ -41,18 +49,10 @@ def test_what_report_001_contradicts_fails_and_what_it_computed_rightly_does_not
     assert (said.status, said.output.split()[0]) == (status, word)
 
 
-def test_one_that_is_out_among_several_decides(leakline: Any) -> None:
-    said = leakline("estimate", "2 x 3 MB = 6 MB", "2 x 3 MB = 6 GB")
-    assert said.status == 3
-    assert len(said.output.splitlines()) == 2
-
-
 def test_what_is_not_understood_is_wrong_use_and_answers_nothing(leakline: Any) -> None:
     said = leakline("estimate", "2 x 3 MB = 6 MB", "about twenty gigabytes")
-    assert said.status == 2
-    assert said.output == ""
-    (line,) = said.errors.splitlines()
-    assert "'about twenty gigabytes'" in line and "208 x 100 KB = 20 GB" in line
+    assert (said.status, said.output) == (2, "")
+    assert "'about twenty gigabytes'" in said.error and "208 x 100 KB = 20 GB" in said.error
 
 
 def test_the_json_has_both_sides_of_every_equation(leakline: Any) -> None:
@@ -61,23 +61,16 @@ def test_the_json_has_both_sides_of_every_equation(leakline: Any) -> None:
     (item,) = json.loads(said.output)["items"]
     assert set(item) == {"text", "outcome", "checks", "measured"}
     (check,) = item["checks"]
-    assert set(check) == {
-        "said",
-        "computed",
-        "claimed",
-        "outcome",
-        "factor",
-        "direction",
-        "sentence",
-    }
+    keys = {"said", "computed", "claimed", "outcome", "factor", "direction", "sentence"}
+    assert set(check) == keys
     assert check["computed"] == {"low": 20.8e6, "high": 20.8e6, "is_size": True}
     assert (check["claimed"]["low"], check["direction"]) == (20e9, "too_high")
     assert item["measured"] is None
 
 
-def test_an_estimate_is_held_against_a_run(leakline: Any, server: str) -> None:
+def test_an_estimate_is_held_against_a_run(ask: Any) -> None:
     text = "16 Environments x 100 KB = 1.6 MB per generation"
-    said = leakline("estimate", text, "--run", "app/leaking", "--server", server)
+    said = ask("estimate", text, "--run", "app/leaking")
     assert said.status == 3
     own, *measured = said.output.splitlines()
     assert own.startswith("right ")
@@ -88,9 +81,9 @@ def test_an_estimate_is_held_against_a_run(leakline: Any, server: str) -> None:
     assert "1.25 MiB measured, 97.66 KiB said" in told["size of one"]
 
 
-def test_the_whole_run_is_held_against_what_there_is_by_now(leakline: Any, server: str) -> None:
+def test_the_whole_run_is_held_against_what_there_is_by_now(ask: Any) -> None:
     text = "15 x 16 app.Environment x 1.25 MiB = 300 MiB"
-    said = leakline("estimate", text, "--run", "run1", "--json", "--server", server)
+    said = ask("estimate", text, "--run", "run1", "--json")
     assert said.status == 0
     (item,) = json.loads(said.output)["items"]
     size, number, each = item["measured"]
@@ -99,15 +92,9 @@ def test_the_whole_run_is_held_against_what_there_is_by_now(leakline: Any, serve
     assert each["outcome"] == "right"
 
 
-def test_an_estimate_that_names_nothing_measured_says_what_could_be_named(
-    leakline: Any, server: str
-) -> None:
-    said = leakline("estimate", "3 pigs x 2 MB", "--run", "app/leaking", "--server", server)
+def test_an_estimate_that_names_nothing_measured_says_what_could_be_named(ask: Any) -> None:
+    said = ask("estimate", "3 pigs x 2 MB", "--run", "app/leaking")
     assert said.status == 0
     assert "Nothing in it names what app/leaking measured, such as Environment." in said.output
-
-
-def test_an_unknown_run_is_named(leakline: Any, server: str) -> None:
-    said = leakline("estimate", "3 x 2 MB", "--run", "app/nobody", "--server", server)
-    assert said.status == 1
-    assert "nobody" in said.errors and said.output == ""
+    unknown = ask("estimate", "3 x 2 MB", "--run", "app/nobody")
+    assert (unknown.status, unknown.output, "nobody" in unknown.errors) == (1, "", True)

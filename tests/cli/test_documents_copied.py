@@ -16,11 +16,10 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from tests.cli.conftest import DOCS, post_runs, serving
 
 from leakline.cli import _FILES, COMMANDS
 from leakline.spool import read_header
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -33,10 +32,9 @@ def shell(tmp_path: Path) -> Any:
     """Run lines as people paste them: `leakline` and `python` are those of this environment."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "leakline").write_text(f'#!/bin/sh\nexec {sys.executable} -m leakline "$@"\n')
-    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for program in programs.iterdir():
-        program.chmod(0o755)
+    for name, module in (("leakline", " -m leakline"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{module} "$@"\n')
+        (programs / name).chmod(0o755)
 
     def run(lines: str, **more: str) -> subprocess.CompletedProcess[str]:
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
@@ -49,21 +47,18 @@ def shell(tmp_path: Path) -> Any:
 
 
 def test_an_unmodified_program(shell: Any, tmp_path: Path) -> None:
-    """For a second instead of ten: what it says after those, test_a_program_runs_as_it_is.py looks at."""
+    """For a second instead of ten: what it says after those, the tests of `leakline run` look at."""
     first = blocks("run.md", "sh")[0]
     assert "began + 10" in first
     done = shell(first.replace("began + 10", "began + 1"))
     assert done.returncode == 0, done.stderr
     assert "run grow records to" in done.stderr
-    assert re.search(
-        r"leakline: learning: .*; leakline report .*/\.leakline/\w+$", done.stderr.strip()
-    )
+    last = done.stderr.strip()
+    assert re.search(r"leakline: learning: .*; leakline report .*/\.leakline/\w+$", last)
     (spool,) = (tmp_path / ".leakline").rglob("*.spool")
     assert read_header(spool)[0].unit == "second"
-    example = blocks("run.md", "")[0]
-    assert re.match(
-        r"leakline: suspected: .* keeps \d+ Episode per second.*; leakline report", example
-    )
+    expected = r"leakline: suspected: .* keeps \d+ Episode per second.*; leakline report"
+    assert re.match(expected, blocks("run.md", "")[0])
 
 
 def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
@@ -80,10 +75,15 @@ def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
         assert re.sub(r"1\.9\d MiB", "#", line) in re.sub(r"1\.9\d MiB", "#", done.stdout)
 
 
-def test_ten_lines_of_the_command_line(shell: Any, fresh_server: str, tmp_path: Path) -> None:
+def test_ten_lines_of_the_command_line(
+    shell: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     (lines,) = blocks("command-line.md", "sh")
     assert len(lines.splitlines()) == 10
-    done = shell(lines, LEAKLINE_SERVER=fresh_server)
+    # On a server of its own, whose newest run is app/fixed, whatever other tests have sent.
+    with serving(tmp_path_factory.mktemp("fresh")) as address:
+        post_runs(address)
+        done = shell(lines, LEAKLINE_SERVER=address)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     for name in ("run.md", "leaks.xml", "comparison.json", "frame.json"):
         assert (tmp_path / name).stat().st_size > 0
@@ -95,10 +95,10 @@ def test_every_command_is_in_the_table() -> None:
 
 
 def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -> None:
-    worse = (
-        blocks("ci.md", "sh")[1].replace("ci/base", "app/fixed").replace("ci/head", "app/leaking")
+    shown = blocks("ci.md", "sh")[1]
+    gate, comment = (
+        shown.replace("ci/base", "app/fixed").replace("ci/head", "app/leaking").splitlines()
     )
-    gate, comment = worse.splitlines()
     done = shell(gate, LEAKLINE_SERVER=server)
     assert (done.returncode, "failed on: leaking, worse" in done.stdout) == (3, True)
     failures = ElementTree.parse(tmp_path / "reports" / "leaks.xml").getroot()[0].get("failures")
@@ -108,19 +108,18 @@ def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -
     assert summary.read_text().startswith("# fixed → leaking")
 
 
-def _workflow() -> dict[Any, Any]:
-    return dict(yaml.safe_load((DOCS / "github-actions.yml").read_text()))
-
-
-def test_the_workflow_is_one() -> None:
-    workflow = _workflow()
+def test_the_workflow_is_one_and_its_pytest_asks_for_our_marker() -> None:
+    workflow = dict(yaml.safe_load((DOCS / "github-actions.yml").read_text()))
     # YAML reads "on" as true.
     assert set(workflow) == {"name", True, "jobs"}
     (job,) = workflow["jobs"].values()
     assert all({"uses", "run"} & set(step) for step in job["steps"])
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", s["uses"]) for s in job["steps"] if "uses" in s)
-    for lines in (step["run"] for step in job["steps"] if "run" in step):
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    for lines in commands:
         subprocess.run(["bash", "-n", "-c", lines], check=True)
+    (line,) = [each for each in commands if each.startswith("pytest")]
+    assert shlex.split(line)[1:3] == ["-m", "leakline"]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +136,8 @@ def test_every_command_and_option_exists(document: str) -> None:
     for name, rest in commands:
         parser = argparse.ArgumentParser(exit_on_error=False)
         importlib.import_module(f"leakline.cli.{_FILES.get(name, name)}").configure(parser)
-        parser.parse_args(
-            [word.replace("41723", "1") for word in shlex.split(rest.partition(" #")[0])]
-        )
-
-
-def test_pytest_of_the_workflow_asks_for_our_marker() -> None:
-    (job,) = _workflow()["jobs"].values()
-    (line,) = [s["run"] for s in job["steps"] if s.get("run", "").startswith("pytest")]
-    assert shlex.split(line)[1:3] == ["-m", "leakline"]
+        words = shlex.split(rest.partition(" #")[0])
+        parser.parse_args([word.replace("41723", "1") for word in words])
 
 
 def test_the_lines_to_find_a_leak_record_a_run(shell: Any, tmp_path: Path) -> None:
@@ -170,6 +162,5 @@ def test_freed_memory_stays_as_the_page_says(shell: Any, tmp_path: Path) -> None
 
 def test_the_checks_of_a_fix_are_as_shown(shell: Any, server: str) -> None:
     lines = blocks("fixes.md", "sh")[0].replace("erl-trading/before-fix", "app/leaking")
-    first = lines.splitlines()[0]
-    done = shell(first, LEAKLINE_SERVER=server)
+    done = shell(lines.splitlines()[0], LEAKLINE_SERVER=server)
     assert (done.returncode, "20.8 MB (19.84 MiB), not 20 GB" in done.stdout) == (3, True)

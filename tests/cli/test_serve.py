@@ -1,4 +1,4 @@
-"""The banner of `leakline serve`: a port that is not the default is named to trainings and commands."""
+"""`leakline serve`: a port that is not the default is named to trainings and commands, and nobody need read that."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import page_at
+
+
+def serve(folder: Path, port: int = 0, unbuffered: str = "1") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
 
 
 def test_another_port_is_told_with_what_trainings_need(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leakline", "serve", "--port", "0"],
-        cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    process = serve(tmp_path)
     assert process.stdout is not None
     try:
         first, second = process.stdout.readline(), process.stdout.readline()
@@ -35,12 +40,8 @@ def test_another_port_is_told_with_what_trainings_need(tmp_path: Path) -> None:
 def test_a_server_whose_banner_nobody_reads_serves_on(tmp_path: Path, unbuffered: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leakline", "serve", "--port", str(port)],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = serve(tmp_path, port, unbuffered)
+    assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     try:
         assert _answers(f"http://127.0.0.1:{port}/healthz", seconds=30)
@@ -49,7 +50,6 @@ def test_a_server_whose_banner_nobody_reads_serves_on(tmp_path: Path, unbuffered
         assert _answers(f"http://127.0.0.1:{port}/healthz", seconds=1)
     finally:
         process.terminate()
-        assert process.stderr is not None
         errors = process.stderr.read()
         status = process.wait(30)
     assert (status, errors) == (0, "")
@@ -59,8 +59,7 @@ def _answers(address: str, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(address, timeout=5) as answer:
-                return bool(answer.status == 200)
+            return bool(page_at(address))
         except urllib.error.URLError:
             time.sleep(0.05)
     return False

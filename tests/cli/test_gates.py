@@ -1,0 +1,220 @@
+"""`--fail-on` and `--junit`: what each condition means, that a gate says what it checked, and what CI reads of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+from tests.cli.conftest import GENERATIONS, post_run
+
+from leakline.cli import gates
+from leakline.cli.asking import Asker
+from leakline.cli.gates import Check, check_run
+from leakline.report.junit import Case, junit
+
+MEMORY = "memory: 1.90 GiB of its limit of 2.00 GiB at the last reading"
+NAMES = ("leaking", "oom", "killed", "failed", "refuted")
+
+
+def checked(
+    condition: str,
+    status: str = "ok",
+    state: str = "finished",
+    reason: str = "",
+    risk: str = "none",
+) -> Check:
+    verdict = {"status": status, "summary": "the sentence", "oom": {"risk": risk}}
+    return check_run(condition, verdict, {"state": state, "reason": reason}, ())
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "held"),
+    [
+        ("finished", "", []),
+        ("running", "", []),
+        ("killed", MEMORY, ["leaking", "oom", "killed"]),
+        ("killed", "SIGKILL", ["leaking", "killed"]),
+        ("killed", "SIGTERM", ["killed"]),
+        ("silent", "", ["leaking", "killed"]),
+        ("interrupted", "KeyboardInterrupt", ["killed"]),
+        ("failed", "exit status 7", ["failed"]),
+        ("failed", "MemoryError", ["leaking", "oom", "failed"]),
+        ("failed", "torch.OutOfMemoryError", ["leaking", "oom", "failed"]),
+    ],
+)
+def test_how_a_run_ended_closes_the_gates_that_name_it(
+    state: str, reason: str, held: list[str]
+) -> None:
+    assert [name for name in NAMES if checked(name, state=state, reason=reason).holds] == held
+
+
+@pytest.mark.parametrize(
+    ("status", "risk", "held"),
+    [
+        ("ok", "critical", ["leaking", "oom"]),
+        ("watch", "high", []),
+        ("suspected", "none", ["leaking"]),
+        ("confirmed", "critical", ["leaking", "oom"]),
+        ("learning", "none", []),
+    ],
+)
+def test_a_leak_and_memory_about_to_run_out_close_the_gate(
+    status: str, risk: str, held: list[str]
+) -> None:
+    assert [name for name in NAMES if checked(name, status=status, risk=risk).holds] == held
+
+
+@pytest.mark.parametrize(("state", "near"), [("running", "is about"), ("failed", "was forecast")])
+def test_the_forecast_of_an_ended_run_is_past(state: str, near: str) -> None:
+    said = checked("oom", state=state, risk="critical").why
+    assert said == f"memory {near} to run out: the risk is critical"
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        (checked("leaking", status="confirmed"), "leaking: held: confirmed: the sentence"),
+        (checked("leaking"), "leaking: not held: the verdict is ok, and the run is finished"),
+        (checked("oom", state="killed", reason=MEMORY), f"oom: held: the run was killed for {MEMORY}"),
+        (checked("failed", state="failed", reason="exit status 7"), "failed: held: the run is failed (exit status 7)"),
+    ],
+)  # fmt: skip
+def test_a_check_says_why(check: Check, line: str) -> None:
+    assert check.line == f"gate {line}"
+
+
+@pytest.fixture(scope="module")
+def killed(server: str) -> str:
+    """A run without a leak that was killed for memory."""
+    post_run(server, "killed1", "gates/killed", 0, total=25, state="killed", reason=MEMORY)
+    return "gates/killed"
+
+
+def test_a_run_killed_for_memory_is_no_passed_gate(ask: Any, killed: str) -> None:
+    said = ask("verdict", killed, "--fail-on", "leaking,oom,failed")
+    assert said.status == 3
+    expected = f"ok: Killed for memory after {GENERATIONS} generations (1.90 GiB"
+    assert said.output.startswith(expected)
+    lines = said.output.splitlines()[-4:]
+    assert [line[: line.index("held") + 4] for line in lines[:3]] == [
+        "gate leaking: held", "gate oom: held", "gate failed: not held",
+    ]  # fmt: skip
+    assert lines[3] == "failed on: leaking, oom"
+    after = ask("compare", "app/fixed", killed, "--fail-on", "oom")
+    assert after.status == 3
+    assert "gate oom: held: the run was killed for memory" in after.output
+
+
+def test_a_gate_in_json_is_in_the_json(ask: Any, killed: str) -> None:
+    gate = json.loads(ask("verdict", killed, "--json", "--fail-on", "oom,failed").output)["gate"]
+    assert gate["passed"] is False
+    checks = [(check["condition"], check["holds"]) for check in gate["checks"]]
+    assert checks == [("oom", True), ("failed", False)]
+    fixed = ("compare", "app/leaking", "app/fixed", "--json")
+    passed = json.loads(ask(*fixed, "--fail-on", "leaking,worse").output)["gate"]
+    assert (passed["passed"], passed["checks"][1]["condition"]) == (True, "worse")
+    assert "gate" not in json.loads(ask(*fixed).output)
+
+
+def test_a_gate_in_markdown_is_a_section(ask: Any, killed: str) -> None:
+    said = ask("verdict", killed, "--markdown", "--fail-on", "oom")
+    assert said.status == 3
+    assert "\n## Gate\n\n- `oom` **held**: the run was killed for memory" in said.output
+
+
+class Answers:
+    """A server that answers with one run after the other, the last again and again."""
+
+    def __init__(self, *runs: tuple[str, str]) -> None:
+        self.runs = [{"state": state, "last_seen_at": seen} for state, seen in runs]
+        self.asked = 0
+
+    def get(self, address: str) -> dict[str, str]:
+        self.asked += 1
+        return self.runs[min(self.asked, len(self.runs)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("runs", "conditions", "asked"),
+    [
+        ([("finished", "1")], ("killed",), 1),
+        ([("running", "1"), ("running", "1"), ("silent", "1")], ("killed",), 3),
+        ([("running", "1"), ("running", "2")], ("killed",), 2),
+        ([("running", "1")], ("killed",), 4),
+        ([("running", "1")], ("learning", "worse", "refuted"), 0),
+    ],
+    ids=["ended", "its silence tells", "it goes on", "nothing comes", "a status needs no wait"],
+)
+def test_a_gate_waits_until_it_is_known_whether_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    runs: list[tuple[str, str]],
+    conditions: tuple[str, ...],
+    asked: int,
+) -> None:
+    monkeypatch.setattr(gates, "WAIT_STEP_SECONDS", 0.0)
+    times = iter([0.0, 0.0, 0.0, 0.0, 1000.0])
+    monkeypatch.setattr(gates.time, "monotonic", lambda: next(times))
+    answers = Answers(*runs)
+    gates.wait_for_end(cast(Asker, answers), "/runs/r1", conditions)
+    assert answers.asked == asked
+
+
+# -- what CI reads -----------------------------------------------------------------------------------------
+
+
+def suite(path: Path) -> Any:
+    (found,) = ElementTree.parse(path).getroot()
+    return found
+
+
+def test_a_verdict_is_a_gate(ask: Any) -> None:
+    closed = ask("verdict", "app/leaking", "--fail-on", "leaking")
+    assert (closed.status, closed.output.splitlines()[-1]) == (3, "failed on: leaking")
+    assert ask("verdict", "app/fixed", "--fail-on", "leaking").status == 0
+    assert ask("verdict", "app/leaking").status == 0
+    wrong = ask("verdict", "app/leaking", "--fail-on", "worse")
+    assert (wrong.status, "failed, refuted" in wrong.errors) == (2, True)
+
+
+def test_a_leak_is_a_failed_test_case(ask: Any, tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "leaks.xml"
+    gate = ("--fail-on", "leaking,worse", "--junit", str(file))
+    assert ask("compare", "run2", "run1", *gate).status == 3
+    found = suite(file)
+    assert (found.get("tests"), found.get("failures")) == ("2", "2")
+    case = found.findall("testcase")[0]
+    assert (case.get("classname"), case.get("name")) == ("leakline.compare", "leaking")
+    assert "app.Environment" in case.find("failure").text
+    figures = {each.get("name"): each.get("value") for each in found.iter("property")}
+    assert float(figures["growth_bytes_per_generation.after"]) == 20 * 2**20
+    assert figures["outcome"] == "worse"
+
+
+@pytest.mark.parametrize(
+    ("command", "failures"),
+    [(("compare", "run1", "run2"), "0"), (("verdict", "app/leaking"), "1")],
+    ids=["fixed", "leaking"],
+)
+def test_a_file_alone_closes_no_gate(
+    ask: Any, tmp_path: Path, command: tuple[str, ...], failures: str
+) -> None:
+    file = tmp_path / "leaks.xml"
+    said = ask(*command, "--junit", str(file))
+    assert (said.status, "failed on" in said.output) == (0, False)
+    assert (suite(file).get("tests"), suite(file).get("failures")) == ("1", failures)
+
+
+def test_a_file_that_cannot_be_written_is_named(ask: Any, tmp_path: Path) -> None:
+    said = ask("verdict", "app/leaking", "--junit", str(tmp_path))
+    assert said.status == 1
+    assert str(tmp_path) in said.errors
+
+
+def test_what_xml_has_no_place_for_is_left_out() -> None:
+    text = junit("s", [Case("leaking", 'a <b> & "c" \x00\x1b', ["\ud800"])], {"x": None})
+    (found,) = ElementTree.fromstring(text)
+    (case,) = found
+    assert case[0].text.startswith('a <b> & "c"')

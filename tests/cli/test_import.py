@@ -1,0 +1,723 @@
+"""`leakline import FILE`: files as other programs wrote them, through the real command, to a real server or a spool;
+and what it cannot read: refused whole, in one line, with the line of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import DOCS, LOGS, MIB, Leakline, page_at
+
+from leakline.delivery import request_json
+from leakline.errors import LeaklineError
+from leakline.importing import FORMS, Wishes, log, printed_blocks, read_log, recorded, slips
+from leakline.importing.text import MAX_LINE_LENGTH
+from leakline.report import report_text
+from leakline.snapshot import batch_to_wire
+from leakline_server import ingest
+
+Read = Callable[..., dict[str, Any]]
+BLOCKS = (LOGS / "blocks_leaking.txt").read_text()
+TITLE = "MEMORY SNAPSHOT: Gen 1: After evaluate\n"
+BLOCK = f"{TITLE}RSS: 8.52 GB\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """A file with a text in it."""
+
+    def write(text: str, name: str = "memory.csv") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def leaking(rows: int = 30) -> str:
+    return "epoch,rss_mb\n" + "".join(f"{i},{500 + 20 * i}\n" for i in range(rows))
+
+
+def growth_of(verdict: dict[str, Any]) -> float:
+    return float(verdict["growth_bytes_per_generation"]["estimate"])
+
+
+def samples_of(path: Path, series: str = "process.rss_bytes") -> list[Any]:
+    readings = read_log(path, Wishes()).readings
+    return [reading.samples[series] for reading in readings if series in reading.samples]
+
+
+@pytest.fixture
+def refused(leakline: Leakline, tmp_path: Path) -> Callable[..., str]:
+    def call(path: Path, *more: str) -> str:
+        out = tmp_path / "refused.spool"
+        said = leakline("import", str(path), "--out", str(out), *more)
+        assert (said.status, said.output, out.exists()) == (1, "", False)
+        return said.error
+
+    return call
+
+
+@pytest.fixture
+def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """So many readings are taken."""
+    return lambda count: monkeypatch.setattr(log, "MAX_READINGS", count)
+
+
+# -- each form ---------------------------------------------------------------------------------------------
+
+
+def test_printed_blocks_give_the_leak_and_what_does_not_add_up(read: Read) -> None:
+    answer = read(LOGS / "blocks_leaking.txt", "--binary")
+    verdict = answer["verdict"]
+    seen = (answer["format"], verdict["unit"], verdict["generations"])
+    assert seen == ("blocks", "generation", 6)
+    finding = verdict["findings"][0]
+    assert finding["phase"] == "evaluate_population"
+    assert finding["suspects"][0]["name"] == "MarketEnvironment"
+    assert finding["suspects"][0]["count_per_generation"] == 8
+    assert growth_of(finding) == pytest.approx(2.45 * 2**30, rel=0.01)
+    lines = {slip["line"]: slip["sentence"] for slip in answer["slips"]}
+    assert lines[238].startswith("the change is printed as +3.40 GB; the figures give +2.40 GB")
+    assert lines[257] == "growth is printed as +412 %; from 3.10 GB to 16.60 GB it is +435.5 %"
+    assert lines[262] == "ndarray from 902 to 1,102 is +200, not +220"
+    assert lines[272] == "dict of 12.75 MB stands in a list of objects from 50 MB"
+    assert lines[39].startswith("MarketEnvironment is 10, and beside it stands that it should be 2")
+    assert len(lines) == 10
+    assert any("0 in 'Generation' (line 26) and 1 in 'Gen'" in note for note in answer["notes"])
+
+
+def test_the_same_blocks_add_up_once_they_are_put_right(read: Read, file: Any) -> None:
+    text = BLOCKS
+    for wrong, right in (
+        ("+3.40", "+2.40"), ("+412.0", "+435.5"), ("+220", "+200"), (">= 50", ">= 10"), ("must stay at 2", "grows"),
+    ):  # fmt: skip
+        assert wrong in text
+        text = text.replace(wrong, right)
+    assert read(file(text, "right.txt"))["slips"] == []
+
+
+REPORT = """\
+Root cause: {told} memory leaks, as report 001 told them above a table and a list of fixes.
+| class | component | size | file |
+| --- | --- | --- | --- |
+| CRITICAL | histories | 15-20 GB/gen | a.py |
+| CRITICAL | environments | 5-8 GB/gen | b.py |
+| MAJOR | populations | 2-3 GB/gen | b.py |
+| MAJOR | clones | 3-5 GB/gen | c.py |
+| MINOR | figures | ~100 MB/gen | b.py |
+| MINOR | losses | 10-20 MB/gen | c.py |
+| **TOTAL** | | 25-35 GB/gen | |
+{fixes}
+Generation 12, RAM: 35.2 GB
+Generation 13, RAM: 36.1 GB
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "fixes", "said"),
+    [
+        (
+            "7 distinct", 8,
+            "7 leaks are told; 8 fixes are numbered from line 11 on, and the table that ends in line 10 has 6 rows",
+        ),
+        ("seven", 7, "7 leaks are told; the table that ends in line 10 has 6 rows"),
+        ("6", 8, "6 leaks are told; 8 fixes are numbered from line 11 on"),
+        ("6", 6, None),
+        # One line that names a fix is no list of them.
+        ("6", 1, None),
+    ],
+)  # fmt: skip
+def test_leaks_that_are_told_are_counted_beside_fixes_and_rows(
+    read: Read, file: Any, told: str, fixes: int, said: str | None
+) -> None:
+    numbered = "\n".join(f"### Fix #{n}: something else" for n in range(1, fixes + 1))
+    found = read(file(REPORT.format(told=told, fixes=numbered), "report.txt"))["slips"]
+    sentences = [slip["sentence"] for slip in found if "leaks are told" in slip["sentence"]]
+    assert sentences == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(
+    ("sentence", "slip"),
+    [(", >= 10MB each", True), (" from 50 MB on", False), ("", False)],
+    ids=["another", "the same", "none"],
+)
+def test_two_limits_of_one_list_are_noticed(
+    read: Read, file: Any, sentence: str, slip: bool
+) -> None:
+    """Report 004 lists objects from 10 MB in its introduction, and from 50 MB in its table."""
+    text = f"- Large objects: the 20 largest{sentence}\n{BLOCKS}"
+    sentences = [each["sentence"] for each in read(file(text, "guide.txt"), "--binary")["slips"]]
+    found = [each for each in sentences if "large objects are listed" in each]
+    assert found == ["large objects are listed from 50 MB here and from 10 MB in line 1"] * slip
+
+
+def test_generations_are_moved_by_an_offset(read: Read) -> None:
+    first = read(LOGS / "blocks_leaking.txt", "--offset", "-1")["verdict"]["findings"][0]
+    assert first["started_at_generation"]["estimate"] == 0
+
+
+def test_three_rows_of_a_trend_are_enough(read: Read) -> None:
+    answer = read(LOGS / "rows_train.txt")
+    finding = answer["verdict"]["findings"][0]
+    assert (finding["phase"], finding["kind"]) == ("train_population", "tensors")
+    assert answer["slips"] == [
+        {
+            "line": 3,
+            "sentence": "the change is printed as +8.56 GB; the figures give +7.56 GB against "
+            "the line above and +9.33 GB against the same phase before",
+        }
+    ]
+
+
+def test_a_declared_count_names_the_leak_in_two_rows(read: Read, file: Any) -> None:
+    text = """\
+Gen 1: After evolve_population      9.45 GB
+Gen 2: After evolve_population     20.12 GB  (+10.67 GB)
+
+Object Count Changes:
+   Learner : 17 -> 33 (+16)
+"""
+    finding = read(file(text, "rows.txt"), "--expect", "Learner=16-17")["verdict"]["findings"][0]
+    assert (finding["phase"], finding["suspects"][0]["name"]) == ("evolve_population", "Learner")
+
+
+def test_status_lines_count_episodes_and_check_sums(read: Read) -> None:
+    answer = read(LOGS / "episodes.log")
+    verdict = answer["verdict"]
+    assert (answer["format"], verdict["unit"], answer["readings"]) == ("status", "episode", 20)
+    assert growth_of(verdict) == pytest.approx(250e6, rel=0.05)
+    by_line = {slip["line"]: slip["sentence"] for slip in answer["slips"]}
+    assert "off by a factor of about 1,000 (too high; MB, not GB)" in by_line[142]
+    assert "'9-12 GB per episode' is said; the readings of this file grow by" in by_line[143]
+    assert len(by_line) == 2
+
+
+def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> None:
+    lines = [f"Generation {i}\nRSS: {8.5 + i / 10} {'MB' if i == 3 else 'GB'}" for i in range(6)]
+    found = read(file("\n".join(lines), "train.log"))["slips"]
+    assert [slip["line"] for slip in found] == [8, 10]
+    assert "are both in one unit?" in found[0]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (leaking(), ""),
+        (leaking().replace(",", ";"), ""),
+        (leaking().replace(",", "\t"), ""),
+        (leaking().replace("rss_mb", "RSS (MB)"), ""),
+        (leaking().replace("rss_mb", "memory"), "--size-unit MB"),
+        (leaking().replace("rss_mb", "heap_mb"), "--memory heap_mb"),
+        (leaking().split("\n", 1)[1], "--columns epoch,rss_mb"),
+        ("epoch,rss\n" + "".join(f"{i},{500 + 20 * i} MB\n" for i in range(30)), ""),
+    ],
+)
+def test_a_table_is_read_by_its_heads(read: Read, file: Any, text: str, more: str) -> None:
+    verdict = read(file(text), "--format", "csv", *more.split())["verdict"]
+    seen = (verdict["status"], verdict["unit"], verdict["generations"])
+    assert seen == ("confirmed", "epoch", 30)
+    assert growth_of(verdict) == pytest.approx(20e6, rel=0.001)
+
+
+def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
+    rows = "".join(f"2026-01-31 12:{i // 6:02}:{i % 6 * 10:02},{500 + 2 * i}\n" for i in range(300))
+    answer = read(file("timestamp,RSS (MiB)\n" + rows))
+    assert answer["verdict"]["status"] == "confirmed"
+    assert growth_of(answer["verdict"]) == pytest.approx(12 * MIB, rel=0.01)
+    assert {
+        "no column counts generations, so growth is told per second up to ten minutes, and per minute beyond "
+        "(--unit minute to have minutes)",
+        "column 'timestamp' is the time, in dates (UTC where they do not say)",
+    } <= set(answer["notes"])
+
+
+@pytest.mark.parametrize(("name", "form"), [("psrecord.txt", "psrecord"), ("mprof.dat", "mprof")])
+def test_what_two_recorders_wrote_is_read(read: Read, name: str, form: str) -> None:
+    answer = read(LOGS / name)
+    assert (answer["format"], answer["readings"]) == (form, 17)
+    assert "growth is told per second up to ten minutes" in " ".join(answer["notes"])
+
+
+def test_a_psrecord_of_an_hour_has_a_verdict(read: Read, file: Any) -> None:
+    head = (LOGS / "psrecord.txt").read_text().splitlines()[0]
+    rows = [f"{20.0 * i:12.3f} {99.0:12.3f} {100 + i:12.3f} {900.0:12.3f}\n" for i in range(180)]
+    verdict = read(file(f"{head}\n{''.join(rows)}", "ps.txt"))["verdict"]
+    assert verdict["status"] == "confirmed"
+    assert growth_of(verdict) == pytest.approx(3 * MIB, rel=0.01)
+
+
+def test_a_recording_of_a_minute_is_judged_by_the_second(
+    read: Read, leakline: Leakline, file: Any, tmp_path: Path
+) -> None:
+    path = file("seconds,rss_mib\n" + "".join(f"{0.5 * i},{100 + 2 * i}\n" for i in range(120)))
+    assert read(path, "--unit", "minute")["verdict"]["status"] == "learning"
+    verdict = read(path)["verdict"]
+    assert (verdict["status"], verdict["unit"]) == ("confirmed", "second")
+    assert growth_of(verdict) == pytest.approx(4 * MIB, rel=0.01)
+    # A second ends with its last reading: the report's trend has a row of each, and the growth is of all.
+    report = leakline("report", str(tmp_path / "out.spool")).output
+    assert re.search(r"^line 121 +0\.33 GiB +\+0\.00 GiB$", report, re.M), report
+    left_out = sum(int(found) for found in re.findall(r"\.\.\. (\d+) rows left out", report))
+    assert len(re.findall(r"^line \d+ ", report, re.M)) + left_out == 61
+    assert re.search(r"^ +growth: +\+0\.23 GiB +\(\+238\.0 %\)$", report, re.M), report
+
+
+def test_functions_of_mprof_are_phases(read: Read, file: Any) -> None:
+    lines = ["CMDLINE python train.py"]
+    for i in range(40):
+        start = 1_760_000_000 + 60 * i
+        before, after = f"{100 + 5 * i}.0 {start}.0", f"{105 + 5 * i}.0 {start + 50}.0"
+        lines += [f"MEM {before}", f"FUNC __main__.evaluate {before} {after}"]
+    answer = read(file("\n".join(lines), "mprofile.dat"))
+    assert answer["name"] == "train.py"
+    assert answer["verdict"]["findings"][0]["phase"] == "__main__.evaluate"
+
+
+def test_five_seconds_are_told_with_how_little_they_say(read: Read, file: Any) -> None:
+    memory = [13, 21, 21, 25, 29, 29, 33, 37, 37, 41, 45, 45, 49, 53, 53, 53, 53, 53]
+    lines = [f"MEM {mib}.0 {1_760_000_000.05 + 0.24 * i:.4f}" for i, mib in enumerate(memory)]
+    verdict = read(file("\n".join(["CMDLINE python keeps.py", *lines])))["verdict"]
+    assert verdict["status"] == "ok"
+    assert re.fullmatch(
+        r"No leak seen: memory changes by \+4\.\d+ MiB per second \(\+?0 B to \+12\.00 MiB\) over only 5 seconds",
+        verdict["summary"],
+    ), verdict["summary"]
+
+
+def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> None:
+    answer = read(LOGS / "run-recorded.wandb")
+    assert (answer["project"], answer["name"], answer["format"]) == ("leaky", "before-fix", "wandb")
+    assert answer["verdict"]["unit"] == "epoch"
+    assert growth_of(answer["verdict"]) == pytest.approx(8 * MIB, rel=0.05)
+    # One that was cut off while it was written is read as far as it goes, from its folder too.
+    folder = tmp_path / "offline-run-x"
+    folder.mkdir()
+    whole = (LOGS / "run-recorded.wandb").read_bytes()
+    (folder / "run-x.wandb").write_bytes(whole[: len(whole) * 2 // 3])
+    assert 2 <= read(folder, "--name", "cut")["readings"] < answer["readings"]
+
+
+def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Path) -> None:
+    answer = read(mlflow)
+    seen = (answer["project"], answer["name"], answer["verdict"]["unit"])
+    assert seen == ("leaky", "before-fix", "step")
+    assert growth_of(answer["verdict"]) == pytest.approx(8e6, rel=0.01)
+    assert any("rss_mb" in note for note in answer["notes"])
+    with sqlite3.connect(mlflow) as database:
+        database.execute("DELETE FROM metrics WHERE key = 'rss_mb'")
+    database.close()
+    answer = read(mlflow)
+    assert answer["readings"] == 7
+    assert any("memory of the whole machine" in note for note in answer["notes"])
+
+
+# -- where it goes -----------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_printed_and_the_spool_reports_the_same(
+    leakline: Leakline, tmp_path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_SERVER", nowhere)
+    out = tmp_path / "out.spool"
+    said = leakline("import", str(LOGS / "blocks_leaking.txt"), "--out", str(out))
+    assert said.status == 0 and said.errors == ""
+    assert "what does not add up:\n   line 39: " in said.output
+    summary = next(line for line in said.output.splitlines() if line.startswith("suspected: "))
+    assert summary.removeprefix("suspected: ") in leakline("report", str(out)).output
+    assert said.output.rstrip().endswith(f"leakline report {out}")
+
+
+def test_the_server_has_the_run_once_however_often_it_is_imported(
+    ask: Leakline, server: str, file: Any
+) -> None:
+    path = file(leaking())
+    first = ask("import", str(path), "--project", "old", "--name", "before")
+    assert first.status == 0, first.errors
+    run = first.output.rstrip().rpartition("/")[2]
+    stored = request_json(server, "GET", f"/runs/{run}")
+    seen = (stored["project"], stored["name"], stored["unit"], stored["state"], stored["tags"])
+    assert seen == ("old", "before", "epoch", "finished", ["imported", "csv"])
+    # A copy with another date, which is all that this file tells of its time.
+    copy = file(leaking(), "copy.csv")
+    os.utime(copy, (1_700_000_000, 1_700_000_000))
+    again = ask("import", str(copy), "--project", "old", "--name", "before")
+    assert (again.status, again.output.rpartition("/")[2]) == (0, first.output.rpartition("/")[2])
+    (process,) = request_json(server, "GET", f"/runs/{run}")["processes"]
+    assert process["stored"] == 30 and process["lost"] == {}
+    items = request_json(server, "GET", "/runs?project=old")["items"]
+    assert [item["id"] for item in items] == [run]
+
+
+def test_a_log_of_long_ago_lasted_as_long_as_it_says(ask: Leakline, file: Any) -> None:
+    rows = "".join(f"2025-01-31 12:{i:02}:00,{500 + i}\n" for i in range(50))
+    address = ask("import", str(file(f"time,rss_mb\n{rows}"))).output.split()[-1]
+    deadline = time.monotonic() + 20
+    # Until it is examined nobody knows that it counts no generations.
+    while "minutes since the start" not in (page := page_at(address)) or "49 min" not in page:
+        assert time.monotonic() < deadline, page
+
+
+def test_without_a_server_it_says_what_to_do(leakline: Leakline, nowhere: str, file: Any) -> None:
+    said = leakline("import", str(file(leaking())), "--server", nowhere)
+    assert said.status == 1 and "start one with: leakline serve" in said.errors
+
+
+# -- the page on it ----------------------------------------------------------------------------------------
+
+PAGE = (DOCS / "importing.md").read_text()
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow: Path, file: Callable[..., Path]
+) -> None:
+    """With the files that the page names."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(LOGS / "blocks_leaking.txt", tmp_path / "train.log")
+    shutil.copy(LOGS / "psrecord.txt", tmp_path / "psrecord.txt")
+    shutil.copy(LOGS / "mprof.dat", tmp_path / "mprofile.dat")
+    rows = leaking().partition("\n")[2]
+    file(leaking(), "memory.csv")
+    file(f"step,heap\n{rows}", "usage.csv")
+    file(rows, "plain.csv")
+    wandb = tmp_path / "wandb" / "offline-run-20261123_093106-0ou48dlu"
+    wandb.mkdir(parents=True)
+    shutil.copy(LOGS / "run-recorded.wandb", wandb / "run-0ou48dlu.wandb")
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_line_of_the_page_works(
+    leakline: Leakline, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_SERVER", server)
+    found = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    lines = found[1].splitlines()
+    assert len(lines) == 10
+    for line in lines:
+        said = leakline(*shlex.split(line)[1:])
+        assert said.status == 0, f"{line}: {said.errors}"
+    assert "before-fix" in leakline("runs", "--project", "erl-trading").output
+
+
+def test_the_page_has_every_format_and_no_other() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(FORMS)
+
+
+# -- commas ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "gb", "may_be_either"),
+    [("35,23 GB", 35.23, False), ("1,5 GB", 1.5, False), ("35.23 GB", 35.23, False), ("1,234.5 GB", 1234.5, False),
+     ("0,500 GB", 0.5, False), ("12,345,678 KB", 12.345678, False), ("1,234 MB", 1.234, True)],
+)  # fmt: skip
+@pytest.mark.parametrize(("form", "title"), [("status", ""), ("blocks", TITLE)])
+def test_a_comma_counts_thousands_in_groups_of_three_alone(
+    read: Read, file: Any, text: str, gb: float, may_be_either: bool, form: str, title: str
+) -> None:
+    path = file(f"{title}RSS: {text}\n", "train.log")
+    answer = read(path)
+    assert answer["format"] == form
+    assert samples_of(path) == [pytest.approx(gb * 1e9)]
+    either = f"1,234 MB in line {1 + bool(title)} is read with its comma as a"
+    told = [note[: len(either)] for note in answer["notes"] if "comma" in note]
+    assert told == [either] * may_be_either
+
+
+@pytest.mark.parametrize(
+    ("cells", "bytes_of_one"),
+    [
+        (("1,234", "1,5"), 1_234_000),
+        (("0,500", "1,234"), 500_000),
+        (("1,234", "1,234,567"), 1_234_000_000),
+        (("1,234", "999.5"), 1_234_000_000),
+        (("12,34", "1,5"), 12_340_000),
+        (("1,234", "5,678"), None),
+        (("1,234", "1,5", "2.5"), None),
+    ],
+)
+def test_a_table_says_itself_what_its_commas_are_or_is_refused(
+    refused: Any, file: Any, cells: tuple[str, ...], bytes_of_one: int | None
+) -> None:
+    rows = "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
+    path = file(f"epoch;rss (MB)\n{rows}")
+    if bytes_of_one is None:
+        said = "line 2: '1,234' in column 'rss (MB)' may be 1234 or 1.234; write it as one"
+        assert said in refused(path)
+    else:
+        assert samples_of(path)[0] == bytes_of_one
+
+
+# -- long ones ---------------------------------------------------------------------------------------------
+
+
+def test_steps_that_tell_no_memory_are_no_readings(read: Read, file: Any, at_most: Any) -> None:
+    at_most(100)
+    lines = [f"step {i}" + (f" RAM: {500 + i} MB" if i % 20 == 0 else "") for i in range(2_000)]
+    assert read(file("\n".join(lines), "train.log"))["readings"] == 100
+
+
+def test_readings_of_a_log_are_joined_before_they_are_counted(
+    read: Read, refused: Any, file: Any, at_most: Any
+) -> None:
+    at_most(100)
+    lines = [f"epoch {i // 200}\nRAM: {500 + i} MB" for i in range(1_000)]
+    path = file("\n".join(lines), "train.log")
+    assert "has 1,000 readings, 100 are taken; join them with --every 10" in refused(path)
+    assert read(path, "--every", "10")["readings"] == 100
+
+
+def test_the_highest_of_those_that_are_joined_is_not_lost(
+    read: Read, file: Any, tmp_path: Path
+) -> None:
+    rows = "".join(f"{i},{100 + (900 if i == 5 else 0)}\n" for i in range(1_001))
+    assert read(file("time,rss_mb\n" + rows), "--every", "50")["readings"] == 21
+    report = report_text(tmp_path / "out.spool")
+    (peak,) = [line for line in report.splitlines() if line.strip().startswith("peak:")]
+    assert peak.endswith(f"{1_000 * 10**6 / 2**30:.2f} GiB")
+
+
+def test_what_no_joining_helps_is_to_be_cut(refused: Any, file: Any, at_most: Any) -> None:
+    at_most(20)
+    said = refused(file(leaking()), "--every", "2")
+    assert "has 30 readings of 30 generations, 20 are taken; cut it into parts" in said
+
+
+@pytest.mark.parametrize("name", ["mprof.dat", "psrecord.txt", "run-recorded.wandb", "mlflow.db"])
+def test_every_form_is_counted_while_it_is_read(
+    refused: Any, at_most: Any, mlflow: Path, name: str
+) -> None:
+    at_most(2)
+    assert "2 are taken" in refused(mlflow if name == mlflow.name else LOGS / name)
+
+
+def test_slips_and_names_of_generations_are_bounded(
+    refused: Any, read: Read, file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = slips.Found()
+    for i in range(5_000):
+        found.add([log.Slip(i, "is off")])
+    assert len(found.held) == 1_000
+    assert slips.bounded(found.held, found.more)[-1].sentence == "and 4950 more like these"
+    monkeypatch.setattr(printed_blocks, "MAX_MARKS", 10)
+    again = BLOCK + "Generation 1\n" * 50
+    many = again + "".join(f"Generation {i}\n" for i in range(20))
+    assert "names generations more than 10 times" in refused(file(many, "train.log"))
+    read(file(again, "x.log"))
+
+
+# Each is of one line, over and over; a line may take some milliseconds.
+SLOW_LINES = 50
+SLOW_SECONDS = 2.5
+
+
+@pytest.mark.parametrize(
+    "before",
+    [BLOCK, BLOCK + "MEMORY GROWTH\n", BLOCK + "Object Count Changes:\n", BLOCK + "LARGE OBJECTS\n", "RAM: 8.52 GB\n"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a" + " " * 100 + ": 1" + " " * 1_800,
+        "RSS" + " " * 900 + ": 1" + " " * 900,
+        "1," * 900,
+        "1" * 1_900,
+        "1," * 900 + " / 5 per step",
+        "grows by 1 to " * 130,
+        "after " * 300,
+    ],
+    ids=lambda line: line[:12].strip(),
+)
+def test_no_line_takes_long(file: Any, before: str, line: str) -> None:
+    """A pattern that backtracks takes minutes."""
+    assert len(line) <= MAX_LINE_LENGTH
+    path = file(before + f"{line}\n" * SLOW_LINES, "train.log")
+    started = time.process_time()
+    read_log(path, Wishes())
+    assert time.process_time() - started < SLOW_SECONDS
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heads", "rest"),
+    [("memory.used [MiB], memory.total [MiB]", "{0} MiB, 5"), ("memory.used [MiB], name", "{0} MiB, 5"),
+     ("memory.used [MiB], utilization.gpu [%]", "{0} MiB, 5"), ("index, memory.used [MiB]", "{1}, {0} MiB")],
+)  # fmt: skip
+def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) -> None:
+    gpus = (0, 1) if "index" in heads else (0,)
+    rows = [
+        f"2026/11/23 10:00:{i:02}.000, {rest.format(1000 * (gpu + 1), gpu)}\n"
+        for i in range(20)
+        for gpu in gpus
+    ]
+    path = file(f"timestamp, {heads}\n{''.join(rows)}")
+    assert samples_of(path) == []
+    for gpu in gpus:
+        assert samples_of(path, f"gpu.{gpu}.used_bytes") == [1000 * (gpu + 1) * MIB] * 20
+
+
+def test_memory_used_beside_anything_else_is_that_of_the_process(file: Any) -> None:
+    rows = "".join(f"{i},{500 + i}\n" for i in range(12))
+    assert len(samples_of(file(f"epoch,memory used (MB)\n{rows}"))) == 12
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "why"),
+    [
+        ("", None, "is empty"),
+        ("hello\nworld\n", None, "is none of the forms known"),
+        ("epoch,loss\n1,2\n2,3\n", 1, "none of its columns is known as memory (epoch, loss)"),
+        ("epoch,rss\n1,2\n2,3\n", 1, "column 'rss' does not say its unit"),
+        ("epoch,rss_mb\n1,2\n2,many\n", 3, "'many' in column 'rss_mb' is no size"),
+        ("epoch,rss_mb\n1,2\n2,-3\n", 3, "'-3' in column 'rss_mb' is no size that a process has"),
+        ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "no size that a process has"),
+        ("epoch,rss_mb\n1,2\n2,3,4\n", None, "is none of the forms known"),
+        ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, the rows before it 2"),
+        ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a number"),
+        ("time,rss_mb\n20,2\n10,3\n", 3, "time goes back, from 20 to 10"),
+        ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is no time"),
+        ("1,2\n2,3\n", 1, "has no heads; name its columns"),
+        ("epoch,rss_mb\n1,\n2,\n", None, "holds no reading of memory"),
+        ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is no number that belongs here"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused_whole(
+    refused: Any, file: Any, content: str, line: int | None, why: str
+) -> None:
+    path = file(content)
+    said = refused(path)
+    assert said.startswith(f"leakline: {path}{'' if line is None else f', line {line}'}: ")
+    assert why in said
+
+
+def damaged_wandb() -> bytes:
+    content = bytearray((LOGS / "run-recorded.wandb").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x00\x01\x02 binary", "is neither text nor"),
+        (b"LEAKSPL1", "is a spool of Leakline; upload it with: leakline sync"),
+        (b":W&B\xe1\xbe\x01", "is no W&B log of the version that is read here"),
+        (b":W&B\xe1\xbe\x00" + b"\x09" * 40, "at byte 7: no W&B record begins here"),
+        (damaged_wandb(), "it is damaged"),
+        (b"SQLite format 3\x00" + b"\x00" * 200, "is no database of MLflow that can be read"),
+    ],
+    ids=["binary", "spool", "version", "record", "one byte", "mlflow"],
+)
+def test_other_files_are_refused(refused: Any, tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert why in refused(tmp_path / "file")
+
+
+def test_what_is_missing_is_said(
+    leakline: Leakline, refused: Any, file: Any, tmp_path: Path, mlflow: Path
+) -> None:
+    assert "nothing.csv: does not exist" in refused(tmp_path / "nothing.csv")
+    assert "has no run 'other'" in refused(mlflow, "--run", "other")
+    assert "has no metric 'ram'; it has loss, rss_mb" in refused(mlflow, "--memory", "ram")
+    said = refused(file("1,2\n3,4\n"), "--columns", "epoch,rss_mb,phase")
+    assert "has 2 columns, and --columns names 3" in said
+    for option, value in (("--size-unit", "furlongs"), ("--offset", str(10**13))):
+        wrong = leakline("import", str(mlflow), f"{option}={value}")
+        assert wrong.status == 2 and option in wrong.errors
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["step = 'x'", "timestamp = 'x'", "value = 'x'", "timestamp = NULL",
+     "step = 1e18", "timestamp = 1e300", "step = x'00'"],
+)  # fmt: skip
+def test_columns_of_mlflow_of_another_type_are_refused(
+    refused: Any, mlflow: Path, change: str
+) -> None:
+    with sqlite3.connect(mlflow) as database:
+        database.execute("CREATE TABLE loose AS SELECT * FROM metrics")
+        database.execute("DROP TABLE metrics")
+        database.execute("ALTER TABLE loose RENAME TO metrics")
+        database.execute(f"UPDATE metrics SET {change}")
+    database.close()
+    refused(mlflow)
+
+
+def test_a_spool_of_another_run_is_not_overwritten(
+    leakline: Leakline, file: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.spool"
+    assert leakline("import", str(file(leaking())), "--out", str(out)).status == 0
+    before = out.read_bytes()
+    said = leakline("import", str(file(leaking(20))), "--out", str(out))
+    assert said.status == 1 and "is the spool of another run" in said.errors
+    assert out.read_bytes() == before and list(tmp_path.glob("*.new")) == []
+
+
+def test_text_that_would_move_a_cursor_is_shown_as_text(
+    leakline: Leakline, file: Any, tmp_path: Path
+) -> None:
+    evil = "\x1b[2J\x1b]0;x\x07<script>"
+    rows = "".join(f"{i},{500 + 20 * i},{evil}phase\n" for i in range(12))
+    out = tmp_path / "out.spool"
+    said = leakline("import", str(file(f"epoch,rss_mb,phase\n{rows}")), "--out", str(out))
+    assert said.status == 0
+    assert all(c.isprintable() or c == "\n" for c in said.output + report_text(out))
+
+
+DAMAGE = (
+    b"1e999", b"nan", b"-1", b"9" * 400, b"\x00", b"\xff", b"\x1b[2J", b"\n", b",", b" GB", b"1 x 2 x 3 GB = 5 GB\n",
+    b"Gen 999999999999999999999: After x   1 GB\n", b"MEMORY SNAPSHOT: ", b"RSS: 1e5 TB\n", b"Episode 5/5\n",
+    b" <- should be 99999999999999999999999\n",
+)  # fmt: skip
+
+
+def _damaged(content: bytes, chance: random.Random) -> bytes:
+    found = bytearray(content)
+    for _ in range(chance.randint(1, 6)):
+        at, what = chance.randrange(len(found) + 1), chance.random()
+        if what < 0.3:
+            found[at - 1 : at] = bytes([chance.randrange(256)])
+        elif what < 0.5:
+            del found[at : at + chance.randrange(200)]
+        else:
+            found[at:at] = chance.choice(DAMAGE)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(p.name for p in LOGS.iterdir() if p.suffix != ".sql"), "mlflow.db", "a.csv"]
+)
+def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
+    tmp_path: Path, mlflow: Path, file: Any, name: str
+) -> None:
+    known = {"mlflow.db": mlflow, "a.csv": file(leaking(), "a.csv")}
+    content, path = known.get(name, LOGS / name).read_bytes(), tmp_path / "damaged"
+    chance = random.Random(name)
+    for _ in range(40):
+        path.write_bytes(_damaged(content, chance))
+        try:
+            found = read_log(path, Wishes(size_unit=1024))
+        except LeaklineError as error:
+            assert str(error).isprintable()
+            continue
+        for batch in recorded(found, "0" * 64, "run", "p", None, None, 1.76e9).batches():
+            ingest.check("run", json.dumps(batch_to_wire(batch)).encode(), 1.76e9)

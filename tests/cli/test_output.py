@@ -1,0 +1,228 @@
+"""What every command prints: errors of one line, nothing that commands a terminal, also where nobody reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import GENERATIONS, MIB, STARTED, made_snapshots
+
+import leakline as leakline_itself
+from leakline.cli import COMMANDS, demo
+from leakline.cli.asking import Asker
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader
+from leakline.spool_file import SpoolFile
+
+
+@pytest.mark.parametrize(
+    "command", ["runs", "verdict app/leaking", "compare run1 run2", "top run1"]
+)
+def test_without_a_server_it_says_how_to_start_one(
+    leakline: Any, nowhere: str, command: str
+) -> None:
+    said = leakline(*command.split(), "--server", nowhere)
+    assert (said.status, said.output) == (1, "")
+    assert nowhere in said.error and "leakline serve" in said.error
+
+
+@pytest.mark.parametrize("run", ["app/nobody", "nobody/leaking", "app/leak"])
+def test_an_unknown_run_is_named(ask: Any, run: str) -> None:
+    said = ask("verdict", run)
+    assert said.status == 1
+    assert run.rpartition("/")[2] in said.error
+
+
+@pytest.mark.parametrize("command", ["verdict unknown", "top unknown", "compare run1 unknown"])
+def test_an_id_that_is_unknown_is_looked_for_in_the_list(
+    ask: Any, server: str, command: str
+) -> None:
+    said = ask(*command.split())
+    assert said.status == 1
+    assert said.error == f"leakline: no run 'unknown' on {server}; list them with: leakline runs"
+
+
+@pytest.mark.parametrize("wrong", ["leaky", "leaking,bad", ""])
+def test_an_unknown_condition_is_wrong_use(ask: Any, wrong: str) -> None:
+    said = ask("compare", "run1", "run2", f"--fail-on={wrong}")
+    assert said.status == 2
+    assert "refuted, fixed, improved" in said.errors
+
+
+def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:
+    said = leakline("runs", "--server", "nonsense")
+    assert said.status == 2
+    assert "'nonsense'" in said.errors
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(leakline: Any, command: str) -> None:
+    said = leakline(command, "--help")
+    assert said.status == 0
+    assert f"leakline {command}" in said.output.partition("example: ")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "program"),
+    [
+        ((), "leakline"), (("frob",), "leakline"), (("compare", "run1"), "leakline compare"),
+        (("runs", "--limit", "x"), "leakline runs"), (("top", "run1", "--json"), "leakline top"),
+        (("runs", "--limit", "0"), "leakline runs"), (("drill", "instances", "--frob"), "leakline drill"),
+        (("token", "forge"), "leakline token"), (("watch", "a\nb"), "leakline watch"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_line_that_says_where_help_is(
+    leakline: Any, wrong: tuple[str, ...], program: str
+) -> None:
+    said = leakline(*wrong)
+    assert (said.status, said.output) == (2, "")
+    assert said.error.startswith(f"{program}: ")
+    assert said.error.endswith(f"; see: {program} --help")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--port", "99999"), ("--host", "a b")])
+def test_a_wrong_option_of_the_server_is_not_called_a_variable(
+    leakline: Any, option: str, value: str
+) -> None:
+    said = leakline("serve", option, value)
+    assert said.status == 2
+    assert said.error.startswith(f"leakline: argument {option}={value!r}: must be ")
+
+
+def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
+    leakline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A package that is nowhere stands for torch on a machine without it.
+    monkeypatch.setattr(demo, "NEEDED", ("torch_that_is_not_here", "numpy"))
+    said = leakline("demo", "--exit")
+    assert said.status == 1
+    assert "torch" in said.error and "pip install" in said.error
+    assert (demo.example_folder() / "erl_trading" / "trainer.py").is_file()
+
+
+def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_path: Path) -> None:
+    """Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned."""
+    folder = str(Path(leakline_itself.__file__).parents[1])
+    version = f"leakline {leakline_itself.__version__}\n"
+    for arguments, said in ((("--version",), version), (("report", "--markdown", "."), "")):
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "leakline", *arguments],
+            cwd=tmp_path, env={"PYTHONPATH": folder}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout == said
+        assert "Traceback" not in done.stderr
+
+
+# -- who reads it ------------------------------------------------------------------------------------------
+
+
+def ended(output: int | None, *arguments: str) -> tuple[int, str]:
+    """Of the program in a process of its own: exit status and standard error. ``output`` None: closed."""
+    command = [sys.executable, "-m", "leakline", *arguments]
+    if output is None:
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(
+        command, stdout=output, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def nobody_reads() -> Iterator[int]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize("command", ["runs", "verdict run1 --json", "top run1"])
+def test_nobody_who_reads_is_no_failure(server: str, nobody_reads: int, command: str) -> None:
+    assert ended(nobody_reads, *command.split(), "--server", server) == (0, "")
+    assert ended(None, *command.split(), "--server", server) == (0, "")
+
+
+def test_a_gate_closes_and_writes_its_file_also_where_nobody_reads(
+    server: str, nobody_reads: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "leaks.xml"
+    gate = ("verdict", "app/leaking", "--fail-on", "leaking", "--junit", str(file))
+    assert ended(nobody_reads, *gate, "--server", server) == (3, "")
+    assert "<failure" in file.read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        status, errors = ended(full.fileno(), "runs", "--server", server)
+    assert status == 1
+    (line,) = errors.splitlines()
+    assert line.startswith("leakline: standard output cannot be written (No space left on device)")
+
+
+# -- names come from whatever was recorded -----------------------------------------------------------------
+
+# Sets the title of a terminal, and clears it.
+EVIL = "Evil\x1b]0;pwn\x07\x1b[2J\u202e"
+
+
+def is_plain(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -> None:
+    snapshots = tuple(
+        replace(
+            each,
+            label=f"{each.label} {EVIL}",
+            samples={name.replace("Environment", EVIL): n for name, n in each.samples.items()},
+            events=(),
+        )
+        for each in made_snapshots(20 * MIB)
+    )
+    process = ProcessIdentity("one")
+    header = RunHeader("run", "p", "n", "generation", None, STARTED)
+    spool = SpoolFile(tmp_path / "run" / "one.spool", header, process)
+    spool.append(Batch(process, snapshots))
+    spool.close()
+    said = leakline("report", str(tmp_path))
+    assert (said.status, said.errors) == (0, "")
+    assert "Evil ]0;pwn  [2J" in said.output and f"{GENERATIONS} generations" in said.output
+    assert is_plain(said.output)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "verdict app/leaking", "verdict app/leaking --markdown", "compare app/fixed app/leaking",
+        "compare app/fixed app/leaking --markdown", "runs", "top app/leaking --once",
+    ],
+)  # fmt: skip
+def test_the_answers_of_a_hostile_server_are_plain(
+    ask: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    get = Asker.get
+
+    def hostile(self: Asker, path: str, query: Any = None) -> Any:
+        evil = json.dumps(EVIL)[1:-1]
+        answer = json.dumps(get(self, path, query)).replace("Environment", evil)
+        for start in ('"summary": "', '"state": "finished'):
+            answer = answer.replace(start, start + evil)
+        return json.loads(answer)
+
+    monkeypatch.setattr(Asker, "get", hostile)
+    said = ask(*command.split())
+    assert (said.status, said.errors) == (0, "")
+    assert "Evil" in said.output
+    assert is_plain(said.output)
+
+
+def test_errors_are_plain_too(ask: Any) -> None:
+    said = ask("verdict", f"app/{EVIL}")
+    assert said.status == 1
+    assert is_plain(said.errors)

@@ -1,0 +1,202 @@
+"""`leakline runs`, `leakline verdict` and `leakline report`: what they tell, in each form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import (
+    GENERATIONS,
+    MIB,
+    by_the_minute,
+    by_the_second,
+    post_run,
+    wait_for_verdict,
+)
+
+import leakline as client
+from leakline.cli.asking import Asker
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_project_has_no_runs(ask: Any, server: str) -> None:
+    said = ask("runs", "--project", "nobody")
+    assert (said.status, said.output) == (0, f"no runs on {server}\n")
+
+
+def test_the_newest_comes_first_with_aligned_columns(ask: Any) -> None:
+    lines = ask("runs", "--project", "app").output.splitlines()
+    heads = zip(lines, ("ID", "run2", "run1", "run0"), strict=True)
+    assert len({line.index(word) for line, word in heads}) == 1
+    assert "app/fixed" in lines[1] and "14/25" in lines[1]
+    assert lines[2].startswith(("suspected", "confirmed")) and "+20.00 MiB" in lines[2]
+
+
+def test_a_status_chooses(ask: Any) -> None:
+    listed = ("runs", "--project", "app")
+    status = json.loads(ask(*listed, "--json").output)["items"][1]["status"]
+    said = ask(*listed, "--status", status)
+    assert "run1" in said.output and "run2" not in said.output
+
+
+def test_growth_says_per_what(ask: Any, server: str) -> None:
+    """A run by the second stands next to one by the minute and one of generations."""
+    for unit, counted in (("second", by_the_second), ("minute", by_the_minute), ("epoch", tuple)):
+        post_run(server, f"per-{unit}", f"per-what/{unit}", 20 * MIB, unit=unit, counted=counted)
+    head, *lines = ask("runs", "--project", "per-what").output.splitlines()
+    for line in lines:
+        unit = line.split("per-what/")[1].split()[0]
+        assert f"+20.00 MiB per {unit}  " in line
+        assert line.index("+20.00") == head.index("GROWTH")
+
+
+# -- verdict -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_leak_has_no_findings(ask: Any) -> None:
+    said = ask("verdict", "app/fixed")
+    assert said.status == 0
+    assert said.output.startswith("ok: ")
+    assert "1. " not in said.output
+
+
+def test_where_what_how_much_and_when(ask: Any) -> None:
+    output = ask("verdict", "app/leaking").output
+    for words in ("where     evaluate", "app.Environment", "+20.00 MiB", "since generation", "/runs/run1"):  # fmt: skip
+        assert words in output
+
+
+def test_the_json_is_the_servers(ask: Any) -> None:
+    verdict = json.loads(ask("verdict", "run1", "--json").output)
+    assert verdict["run"] == "run1"
+    assert verdict["findings"][0]["phase"] == "evaluate"
+
+
+def test_a_verdict_in_markdown(ask: Any, server: str) -> None:
+    output = ask("verdict", "app/leaking", "--markdown").output
+    assert output.startswith("# app / leaking\n\n**Suspected.** evaluate keeps 16 ")
+    assert "## The books" in output
+    assert f"{server}/runs/run1" in output.splitlines()[-1]
+
+
+def told_below(output: str, heading: str) -> list[str]:
+    return output[output.index(heading) :].splitlines()[1:]
+
+
+def test_what_the_fix_promised_is_told_promise_by_promise(ask: Any) -> None:
+    told = told_below(ask("verdict", "app/leaking").output, "what the fix promised:")
+    assert told[0] == "   let them go (train, app.py:7)"
+    assert told[1].startswith("      refuted: Memory grows by 20.00 MiB per generation")
+    assert told[1].endswith("20 times the 1.00 MiB promised.")
+    assert told[2] == "      not yet testable: train never ran: the claim was never tested."
+    assert told[3] == "      held: 14 generations complete; 14 were promised."
+
+
+def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = Asker.get
+    later = {
+        "fixes", "checklist", "bands", "budgets", "settled_at_generation", "forecast_score", "processes", "duration",
+    }  # fmt: skip
+
+    def older(self: Asker, path: str, query: Any = None) -> Any:
+        return {k: v for k, v in get(self, path, query).items() if k not in later}
+
+    monkeypatch.setattr(Asker, "get", older)
+    said = ask("verdict", "run1")
+    assert said.status == 0
+    assert "promised" not in said.output and "planned" not in said.output
+
+
+def test_the_checklist_is_told_with_a_mark_for_each_question(ask: Any) -> None:
+    told = told_below(ask("verdict", "app/leaking").output, "checklist:")
+    assert told[0] == "   [-] GPU memory stays within its pattern: not measured"
+    assert told[2] == "   [!] Memory does not keep growing: failed"
+    assert "Environment" in told[3]
+    assert told[4] == "   [x] The run passes the point where it died before: done"
+    assert told[5].strip() == "14 generations complete, held against the 14 that the fix promised."
+
+
+def test_what_was_planned_is_told_band_by_band_and_budget_by_budget(ask: Any) -> None:
+    told = told_below(ask("verdict", "app/leaking").output, "what was planned:")
+    assert told[0] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
+    assert told[1] == (
+        "      not as planned: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
+    )
+    assert told[2] == "   budget of the whole run"
+    assert told[3].startswith("      more than normal: Memory has grown by 260.00 MiB since")
+
+
+def test_since_when_memory_is_flat_and_how_right_forecasts_were(ask: Any) -> None:
+    fixed = ask("verdict", "app/fixed").output
+    assert "Memory is flat from generation 0 on." in fixed and "orecast" not in fixed
+    leaking = ask("verdict", "app/leaking").output
+    assert "2 forecasts could be checked" in leaking and "flat" not in leaking
+
+
+def test_the_rank_that_leaks_is_named_in_every_form(ask: Any, server: str) -> None:
+    post_run(server, "two-ranks", "ranks/two", 0, 20 * MIB, total=GENERATIONS)
+    wait_for_verdict(server, "two-ranks", lambda found: bool(found["findings"]))
+    lines = ask("verdict", "ranks/two").output.splitlines()
+    assert lines[0].endswith("(rank 1 main)")
+    assert "   where     evaluate, rank 1 main" in lines
+    markdown = ask("verdict", "ranks/two", "--markdown").output
+    assert "| where | `evaluate`, 100 % of the growth, `rank 1 main` |" in markdown
+    assert "- where: `evaluate`, `rank 1 main`" in markdown
+
+
+def test_it_says_of_which_run_it_is_and_how_that_ended(ask: Any, server: str) -> None:
+    output = ask("verdict", "run1").output
+    assert f"\napp/leaking, finished\n{server}/runs/run1\n" in output
+    post_run(server, "died", "short/died", unit="minute", state="failed", reason="ValueError")
+    output = ask("verdict", "short/died").output
+    assert output.startswith("learning: Failed (ValueError) before the first minute ended\n")
+    assert "\nshort/died, failed: ValueError\n" in output
+
+
+# -- report ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    name = {"project": "erl", "name": "off|line"}
+    run = client.init(**name, mode="offline", quiet=True, directory=tmp_path)
+    for generation in range(3):
+        with run.generation(generation), run.phase("train"):
+            pass
+    run.finish()
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "why"),
+    [(("/nowhere", "--markdown"), 1, "does not exist"),
+     ((".", "--markdown", "--since", "baseline"), 2, "not allowed with")],
+)  # fmt: skip
+def test_what_cannot_be_reported_is_told(
+    leakline: Any, more: tuple[str, ...], status: int, why: str
+) -> None:
+    said = leakline("report", *more)
+    assert (said.status, why in said.errors) == (status, True)
+
+
+def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: str) -> None:
+    said = leakline("report", recorded, "--markdown")
+    assert said.status == 0
+    assert said.output.startswith(
+        "# erl / off\\|line\n\n**Learning.** Not judged: the run ended after 3 generations"
+    )
+    assert "## The books" in said.output and "| `train` |" in said.output
+    assert "by Leakline 0." in said.output.splitlines()[-1]
+    # No address: types may be named after what speaks it.
+    assert "://" not in said.output
+
+
+def test_a_report_is_there_for_programs(leakline: Any, recorded: str) -> None:
+    (item,) = json.loads(leakline("report", recorded, "--json").output)["items"]
+    assert (item["name"], item["verdict"]["generations"]) == ("off|line", 3)
+    assert item["books"]["lines"][0]["name"] == "train"
