@@ -1,7 +1,5 @@
 """Dockerfile, docker-compose.yml and the proxy's configuration, as far as they can be held without a container engine:
 they name only what exists, agree with each other, run as nobody in particular, and publish nothing beyond loopback.
-
-What the parts do together is run for real by tests/server/test_two_servers_behind_nginx.py.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ import sys
 import tomllib
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
+from datetime import date, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 PLAN: dict[str, Any] = yaml.safe_load(COMPOSE)
 SERVICES: dict[str, dict[str, Any]] = PLAN["services"]
 SERVERS = ("leakline-1", "leakline-2")
+SERVER, DATABASE, PROXIED = (SERVICES[name] for name in ("leakline-1", "postgres", "proxy"))
 PROXY = nginx.CONFIGURATION.read_text()
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*)|:\?([^}]*))?\}")
 SECRETS: dict[str, dict[str, str]] = PLAN["secrets"]
@@ -50,30 +50,50 @@ BUILD, RUNTIME = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
 PINNED = re.compile(r"[\w./-]+(:\d+\.\d+(\.\d+)?-[\w.-]+|@sha256:[0-9a-f]{64})")
 
 
+def _last(instruction: str) -> str:
+    return re.findall(rf"^{instruction} (.+)$", DOCKERFILE, re.M)[-1].strip()
+
+
 def _copied() -> list[str]:
     lines = re.findall(r"^COPY (?!--)(.+)$", DOCKERFILE, re.M)
     return [source for line in lines for source in line.split()[:-1]]
 
 
+def copy(names: Iterable[str], folder: Path) -> None:
+    """Of the checkout into a folder."""
+    for name in names:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([MAKE_SECRETS, folder], capture_output=True, text=True, check=False)
+
+
+# -- the services ------------------------------------------------------------------------------------------
+
+
 def test_it_is_two_servers_on_one_postgres_behind_a_proxy() -> None:
     assert set(SERVICES) == {*SERVERS, "proxy", "postgres"}
-    # The same in everything: only their names differ.
-    assert SERVICES["leakline-1"] == SERVICES["leakline-2"]
+    # The same in everything: only their names differ, and so the first is looked at here.
+    assert SERVICES["leakline-2"] == SERVER
 
 
-def test_no_port_is_published_beyond_this_machine_and_only_that_of_the_proxy() -> None:
+def test_only_the_port_of_the_proxy_is_published_on_this_machine_alone() -> None:
     ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     (published,) = ports.pop("proxy")
     assert ports == {}
     address, _, inside = published.rpartition(":")
     assert address.startswith("127.0.0.1:")
     assert f"listen {inside};" in PROXY
-
-
-def test_the_database_is_on_a_network_that_leads_nowhere() -> None:
-    assert SERVICES["postgres"]["networks"] == ["database"]
+    # The database is on a network that leads nowhere.
+    assert DATABASE["networks"] == ["database"]
     assert PLAN["networks"]["database"] == {"internal": True}
-    assert "database" not in SERVICES["proxy"]["networks"]
+    assert "database" not in PROXIED["networks"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -92,14 +112,14 @@ def test_every_name_of_a_service_leads_to_something(name: str) -> None:
             assert source in PLAN["volumes"]
     known = {
         "build", "image", "depends_on", "environment", "read_only", "tmpfs", "cap_drop", "security_opt", "networks",
-        "stop_grace_period", "restart", "user", "volumes", "ports", "healthcheck",
-        "mem_limit", "pids_limit", "logging", "secrets",
+        "stop_grace_period", "restart", "user", "volumes", "ports", "healthcheck", "mem_limit", "pids_limit", "logging",
+        "secrets",
     }  # fmt: skip
     assert set(service) <= known, "a slip of the pen, or teach this test"
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_nothing_runs_as_root_or_may_become_it(name: str) -> None:
+def test_nothing_runs_as_root_or_takes_the_machine_with_it(name: str) -> None:
     service = SERVICES[name]
     user = str(service["user"]) if "user" in service else _last("USER")
     assert user.split(":")[0] not in ("", "0", "root")
@@ -108,11 +128,6 @@ def test_nothing_runs_as_root_or_may_become_it(name: str) -> None:
     assert "privileged" not in service
     # What it writes besides is in memory, or in a volume.
     assert service["read_only"] is True and service["tmpfs"]
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_what_goes_wrong_in_one_does_not_take_the_machine_with_it(name: str) -> None:
-    service = SERVICES[name]
     assert re.fullmatch(r"\d+g", service["mem_limit"]) and service["pids_limit"] > 0
     assert set(service["logging"]["options"]) == {"max-size", "max-file"}
     assert all("size=" in place for place in service.get("tmpfs", []))
@@ -142,17 +157,12 @@ def test_a_vendored_script_is_the_one_that_its_note_names() -> None:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+INSTALLED = [*PROJECT["project"]["dependencies"], *EXTRAS["server"], *EXTRAS["postgres"]]
 
 
 @pytest.mark.parametrize(
     ("lock", "asked"),
-    [
-        (
-            "server.txt",
-            [*PROJECT["project"]["dependencies"], *EXTRAS["server"], *EXTRAS["postgres"]],
-        ),
-        ("build.txt", PROJECT["build-system"]["requires"]),
-    ],
+    [("server.txt", INSTALLED), ("build.txt", PROJECT["build-system"]["requires"])],
 )
 def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked: list[str]) -> None:
     assert re.search(rf"pip .*install .*--require-hashes -r requirements/{lock}", DOCKERFILE)
@@ -179,24 +189,16 @@ def _needed(asked: list[str]) -> set[str]:
     return {name for name, _ in needed}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_part_says_how_it_is(name: str) -> None:
-    service = SERVICES[name]
-    if "healthcheck" not in service:
-        # That of the image, of which the next test is.
-        assert "build" in service and "HEALTHCHECK" in DOCKERFILE
-        return
-    kind, *command = service["healthcheck"]["test"]
-    assert kind in ("CMD", "CMD-SHELL")
-    if name == "proxy":
-        port, path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1]).groups()
-        assert f"listen {port};" in PROXY
-        assert path == "/healthz"
-    if name == "postgres":
-        environment = service["environment"]
-        assert command == [
-            f"pg_isready -h 127.0.0.1 -U {environment['POSTGRES_USER']} -d {environment['POSTGRES_DB']}"
-        ]
+def test_every_part_says_how_it_is() -> None:
+    checks = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
+    # Those of the servers are that of the image, of which the next test is.
+    assert set(checks) == {"proxy", "postgres"}
+    assert all(check[0] in ("CMD", "CMD-SHELL") for check in checks.values())
+    found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/healthz", checks["proxy"][-1])
+    assert found is not None and f"listen {found[1]};" in PROXY
+    database = DATABASE["environment"]
+    ready = f"pg_isready -h 127.0.0.1 -U {database['POSTGRES_USER']} -d {database['POSTGRES_DB']}"
+    assert checks["postgres"][1:] == [ready]
 
 
 def test_the_health_check_of_the_image_is_a_program_that_python_understands() -> None:
@@ -205,25 +207,28 @@ def test_the_health_check_of_the_image_is_a_program_that_python_understands() ->
     python, option, program = yaml.safe_load(command[1])
     assert (python, option) == ("python", "-c")
     compile(program, "HEALTHCHECK", "exec")
-    port = re.search(r"^EXPOSE (\d+)", DOCKERFILE, re.M)
-    assert port is not None and f"127.0.0.1:{port[1]}/readyz" in program
-    assert f'"--port", "{port[1]}"' in _last("CMD")
+    port = _last("EXPOSE")
+    assert f"127.0.0.1:{port}/readyz" in program
+    assert f'"--port", "{port}"' in _last("CMD")
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_the_settings_are_ones_that_a_server_takes(name: str, tmp_path: Path) -> None:
-    given = {key: _filled_in(str(value)) for key, value in SERVICES[name]["environment"].items()}
+def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
+    # As compose fills them in, where nothing is set.
+    given = {
+        key: VARIABLE.sub(lambda found: found[2] or "", str(value))
+        for key, value in SERVER["environment"].items()
+    }
     assert {key.removesuffix("_FILE") for key in given} <= set(VARIABLES)
     make_secrets(tmp_path)
     mounted = {key: value.replace("/run/secrets", str(tmp_path)) for key, value in given.items()}
     config = from_environment(mounted)
     assert config.database_url.startswith("postgresql+psycopg://")
-    database = SERVICES["postgres"]["environment"]
+    database = DATABASE["environment"]
     user, password = database["POSTGRES_USER"], (tmp_path / "database_password").read_text()
     assert f"//{user}:{password}@postgres:5432/{database['POSTGRES_DB']}" in config.database_url
     assert config.admin_password == (tmp_path / "admin_password").read_text()
     # What people reach is the published port.
-    (published,) = SERVICES["proxy"]["ports"]
+    (published,) = PROXIED["ports"]
     assert config.public_url == f"http://{published.rpartition(':')[0]}"
     assert config.log_format == "json"
 
@@ -240,23 +245,21 @@ def test_what_the_image_starts_is_a_command_that_there_is(
 
 
 def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> None:
-    port = re.search(r"^EXPOSE (\d+)", DOCKERFILE, re.M)
-    assert port is not None
     named = re.findall(r"^\s+server (\S+:\d+)", PROXY, re.M)
-    assert named == [f"{name}:{port[1]}" for name in SERVERS] == list(nginx.SERVERS)
+    assert named == [f"{name}:{_last('EXPOSE')}" for name in SERVERS] == list(nginx.SERVERS)
     kept = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s;", PROXY, re.S)
     assert kept is not None and int(kept[1]) < KEEP_ALIVE_SECONDS
     # Stopping is over before it is a kill.
-    for name in SERVERS:
-        assert int(SERVICES[name]["stop_grace_period"].rstrip("s")) > 5 * GRACEFUL_SHUTDOWN_SECONDS
+    grace = SERVER["stop_grace_period"].rstrip("s")
+    assert int(grace) > 5 * GRACEFUL_SHUTDOWN_SECONDS
 
 
 def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
     written = re.findall(r"^\s*(?:pid|\w+_temp_path) (\S+);", PROXY, re.M)
     assert len(written) == 6 and all(path.startswith("/tmp/") for path in written)
-    assert SERVICES["proxy"]["read_only"] is True
-    assert any(place.startswith("/tmp") for place in SERVICES["proxy"]["tmpfs"])
-    (mounted,) = SERVICES["proxy"]["volumes"]
+    assert PROXIED["read_only"] is True
+    assert any(place.startswith("/tmp") for place in PROXIED["tmpfs"])
+    (mounted,) = PROXIED["volumes"]
     assert (ROOT / mounted.split(":")[0]).resolve() == nginx.CONFIGURATION
     assert mounted.split(":")[1] == "/etc/nginx/nginx.conf"
 
@@ -271,47 +274,29 @@ def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def _last(instruction: str) -> str:
-    return re.findall(rf"^{instruction} (.+)$", DOCKERFILE, re.M)[-1].strip()
-
-
-def _filled_in(text: str) -> str:
-    """As compose does, where nothing is set."""
-    return VARIABLE.sub(lambda found: found[2] or "", text)
-
-
-def _variables() -> Iterator[str]:
-    yield from (found[1] for found in VARIABLE.finditer(COMPOSE))
-
-
 def test_what_may_be_set_outside_is_told() -> None:
-    told = (ROOT / "docs" / "operations.md").read_text() + (
-        ROOT / "docs" / "settings.md"
-    ).read_text()
-    for name in _variables():
-        assert f"`{name}`" in told, name
+    documented = (ROOT / "docs" / "settings.md").read_text()
+    told = (ROOT / "docs" / "operations.md").read_text() + documented
+    assert [f[1] for f in VARIABLE.finditer(COMPOSE) if f"`{f[1]}`" not in told] == []
+    for name in re.findall(r"LEAKLINE_[A-Z_]+", COMPOSE + DOCKERFILE):
+        assert f"`{name}`" in documented, name
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside(name: str) -> None:
+def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
     """The documents say so of all of them."""
-    limits = {
-        variable
-        for variable, field in VARIABLES.items()
-        if isinstance(getattr(Config(), field), PerProject)
-    }
+    config = Config()
+    limits = {v for v, field in VARIABLES.items() if isinstance(getattr(config, field), PerProject)}
     assert {"LEAKLINE_KEEP_DAYS", "LEAKLINE_RUNS_PER_DAY"} < limits
     for variable in limits:
-        assert SERVICES[name]["environment"].get(variable) == f"${{{variable}:-}}", variable
+        assert SERVER["environment"].get(variable) == f"${{{variable}:-}}", variable
+
+
+# -- secrets -----------------------------------------------------------------------------------------------
 
 
 def test_neither_the_image_nor_the_servers_answer_without_a_login() -> None:
     assert "LEAKLINE_INSECURE=" not in re.sub(r"#.*", "", DOCKERFILE)
-    assert all("LEAKLINE_INSECURE" not in SERVICES[name]["environment"] for name in SERVERS)
-
-
-def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([MAKE_SECRETS, folder], capture_output=True, text=True, check=False)
+    assert "LEAKLINE_INSECURE" not in SERVER["environment"]
 
 
 def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
@@ -321,6 +306,8 @@ def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
                 assert key.endswith("_FILE") and re.fullmatch(r"/run/secrets/\w+", value), key
                 assert Path(value).name in service["secrets"], name
     assert not any("PASSWORD" in found[1] for found in VARIABLE.finditer(COMPOSE))
+    for file in (ROOT / "docker-compose.yml", ROOT / "Dockerfile", *(ROOT / "deploy").iterdir()):
+        assert not re.search(r"(?i)password\w*[:=]\s*[\w-]*leakline", file.read_text()), file
     # A file that is missing is an error of compose, before anything starts.
     assert {found["file"] for found in SECRETS.values()} == {f"./secrets/{key}" for key in SECRETS}
     assert "secrets/" in (ROOT / ".gitignore").read_text().split()
@@ -352,17 +339,14 @@ def test_a_password_that_is_no_part_of_an_address_is_refused(tmp_path: Path) -> 
     assert "letters, digits" in made.stderr and "p@ss" not in made.stderr
 
 
-def test_no_document_names_a_password_that_works_by_itself() -> None:
-    for file in (ROOT / "docker-compose.yml", ROOT / "Dockerfile", *(ROOT / "deploy").iterdir()):
-        assert not re.search(r"(?i)password\w*[:=]\s*[\w-]*leakline", file.read_text()), file
-
-
 def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() -> None:
-    environment = SERVICES["leakline-1"]["environment"]
+    environment = SERVER["environment"]
     assert environment["LEAKLINE_TRUSTED_PROXIES"] == "*"
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
-    assert all("ports" not in SERVICES[name] for name in SERVERS)
     assert "`LEAKLINE_TRUSTED_PROXIES`" in (ROOT / "docs" / "access.md").read_text()
+
+
+# -- the image ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
@@ -416,9 +400,7 @@ def test_a_server_writes_nothing_outside_its_folder_and_tmp() -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a mount namespace")
     command = [sys.executable, "-m", "leakline", "serve", "--port", "0"]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")
-    }
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
     server = subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", *command],
         env={**environment, "CODE": str(ROOT)},
@@ -437,12 +419,6 @@ def test_a_server_writes_nothing_outside_its_folder_and_tmp() -> None:
     assert (server.returncode, said) == (0, "")
 
 
-def test_every_setting_is_a_documented_one() -> None:
-    documented = (ROOT / "docs" / "settings.md").read_text()
-    for name in re.findall(r"LEAKLINE_[A-Z_]+", COMPOSE + DOCKERFILE):
-        assert f"`{name}`" in documented, name
-
-
 def test_what_is_copied_into_the_image_is_not_kept_out_of_it() -> None:
     kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
     assert set(_copied()) == set(kept)
@@ -452,23 +428,60 @@ def test_what_is_copied_into_the_image_is_not_kept_out_of_it() -> None:
 def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    for name in _copied():
-        if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            (source / name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+    copy(_copied(), source)
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=source, check=True, capture_output=True,
     )  # fmt: skip
     (wheel,) = tmp_path.glob("leakline-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for name in (
-        "leakline_server/templates/",
-        "leakline_server/static/",
-        "leakline_server/migrations/env.py",
-    ):
-        assert any(found.startswith(name) for found in names), name
+    for name in ("templates/", "static/", "migrations/env.py"):
+        assert any(found.startswith(f"leakline_server/{name}") for found in names), name
+
+
+# -- `make audit`, with programs of the test in the place of pip-licenses and pip-audit ----------------------
+
+SHIPS = [
+    "Dockerfile",
+    "docker-compose.yml",
+    "pyproject.toml",
+    ".ci",
+    "requirements",
+    "deploy",
+    "static/vendor",
+]
+FINE = "exit 0"
+HOLE = "echo 'starlette 0.0.1 PYSEC-2026-1'; exit 1"
+UNREACHABLE = "echo 'ERROR:pip_audit._cli:Could not connect to the feed' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("licences", "holes", "offline", "days", "status", "said"),
+    [
+        (FINE, FINE, "", 183, 0, "no known hole"),
+        (FINE, FINE, "", 184, 1, "is 184 days old"),
+        (FINE, FINE, "ok", 184, 0, "is 184 days old"),
+        ("exit 1", FINE, "ok", 0, 1, "a licence is not among those"),
+        (FINE, HOLE, "ok", 0, 1, "make lock"),
+        (FINE, HOLE, "1", 0, 0, "NOT looked up"),
+        (FINE, UNREACHABLE, "", 0, 1, "NOT looked up"),
+        (FINE, UNREACHABLE, "ok", 0, 0, "NOT looked up"),
+    ],
+)
+def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
+    tmp_path: Path, licences: str, holes: str, offline: str, days: int, status: int, said: str
+) -> None:
+    copy(SHIPS, tmp_path)
+    dated, today = tmp_path / "requirements" / "dated.txt", date.today()
+    text = re.sub(r" \d{4}-\d\d-\d\d$", f" {today}", dated.read_text(), flags=re.M)
+    dated.write_text(re.sub(r"(postgres:\S+) \S+", rf"\1 {today - timedelta(days)}", text))
+    (tmp_path / "bin").mkdir()
+    for name, what in (("pip-licenses", licences), ("pip-audit", holes)):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{what}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    ended = subprocess.run(
+        [tmp_path / ".ci" / "audit", tmp_path, sys.executable], env={**os.environ, "OFFLINE": offline},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, said in ended.stderr) == (status, True), ended.stderr
+    assert "no known hole" not in ended.stderr or holes == FINE

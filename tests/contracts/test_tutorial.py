@@ -60,21 +60,16 @@ def hatchling(target: str, source: Path, out: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     with tarfile.open(hatchling("sdist", ROOT, folder / "archive")) as archive:
         archive.extractall(folder / "here", filter="data")
     (source,) = (folder / "here").iterdir()
-    return source
+    return hatchling("wheel", source, folder / "wheel")
 
 
 @pytest.fixture(scope="module")
-def wheel(unpacked: Path) -> Path:
-    return hatchling("wheel", unpacked, unpacked.parent / "wheel")
-
-
-@pytest.fixture(scope="module")
-def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     folder = tmp_path_factory.mktemp("machine")
     home = folder / "python"
     venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
@@ -89,7 +84,11 @@ def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
         "PIP_FIND_LINKS": str(wheel.parent), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore", "PIP_NO_COMPILE": "1", "LEAKLINE_PORT": "0",
     }  # fmt: skip
-    return Machine(folder / "work", kept | told)
+    machine = Machine(folder / "work", kept | told)
+    assert "No module named 'leakline'" in machine.shell("python -c 'import leakline'").stderr
+    done = machine.shell(COMMANDS[0])
+    assert done.returncode == 0, done.stderr
+    return machine
 
 
 def borrow(folder: Path, home: Path) -> None:
@@ -102,15 +101,6 @@ def borrow(folder: Path, home: Path) -> None:
     (site,) = home.glob("lib/python*/site-packages")
     # What such a line names is not searched for further ones, so no editable install comes along.
     (site / "borrowed.pth").write_text(f"{folder}\n")
-
-
-@pytest.fixture(scope="module")
-def installed(machine: Machine) -> Machine:
-    before = machine.shell("python -c 'import leakline'")
-    assert "No module named 'leakline'" in before.stderr
-    done = machine.shell(COMMANDS[0])
-    assert done.returncode == 0, done.stderr
-    return machine
 
 
 @pytest.fixture(scope="module")
@@ -166,30 +156,16 @@ def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
     (installed.folder / "train.py").write_text(PROGRAM)
     _, _, train, verdict, mend, compare, gate = COMMANDS
 
-    done = installed.shell(train)
-    assert done.returncode == 0, done.stderr
-    assert f"{address}/runs/" in done.stderr
-
-    done = installed.shell(verdict)
-    assert done.returncode == 0, done.stderr
-    first = done.stdout.splitlines()[0]
-    assert like(first) == like(SHOWN.splitlines()[0])
-    assert "__main__.Trainer.finished[*]" in done.stdout
-
-    done = installed.shell(mend)
-    assert done.returncode == 0, done.stderr
+    done = [installed.shell(each) for each in (train, verdict, mend, compare, gate)]
+    assert [each.returncode for each in done] == [0] * 5, "".join(each.stderr for each in done)
+    trained, told, _, compared, _ = done
+    assert f"{address}/runs/" in trained.stderr
+    # Without the numbers of one machine.
+    shown, first = (re.sub(r"\d+\.\d+", "#", text.splitlines()[0]) for text in (SHOWN, told.stdout))
+    assert first == shown
+    assert "__main__.Trainer.finished[*]" in told.stdout
     assert "collections.deque(maxlen=8)" in (installed.folder / "train_fixed.py").read_text()
-
-    done = installed.shell(compare)
-    assert done.returncode == 0, done.stderr
-    assert "fixed" in done.stdout.splitlines()[0].lower(), done.stdout
-
-    assert installed.shell(gate).returncode == 0
+    assert "fixed" in compared.stdout.splitlines()[0].lower(), compared.stdout
     # And it would close.
     other = gate.replace("before-fix", "x-fix").replace("after-fix", "before-fix")
     assert installed.shell(other.replace("x-fix", "after-fix")).returncode == 3
-
-
-def like(line: str) -> str:
-    """Without the numbers of one machine."""
-    return re.sub(r"\d+\.\d+", "#", line)

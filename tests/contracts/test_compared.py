@@ -25,9 +25,6 @@ TOOLS: Final = (
     "LeakCanary",
 )  # fmt: skip
 OTHERS: Final = TOOLS[1:]
-ROWS: Final = range(1, 68)
-FEATURE: Final = re.compile(r"^\| (\d+) \| (?!`)(.+) \|$", re.M)
-TEST: Final = re.compile(r"^\| (\d+) \| `([^`]+)` \|$", re.M)
 WRITTEN: Final = TEXT.partition(compared.BEGIN)[2].partition(compared.END)[0]
 
 
@@ -38,28 +35,22 @@ def section(heading: str) -> str:
 def features() -> dict[int, tuple[str, dict[str, str], str]]:
     """Of each row: what it is, the word of each tool, and where more is said."""
     found = {}
-    for number, rest in FEATURE.findall(section("The 67 features")):
+    rows = re.findall(r"^\| (\d+) \| (?!`)(.+) \|$", section("The 67 features"), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 68))
+    for number, rest in rows:
         what, *words, more = rest.split(" | ")
         found[int(number)] = (what, dict(zip(TOOLS, words, strict=True)), more)
     return found
 
 
-# -- the features ---------------------------------------------------------------------------------------------
-
-
-def test_every_feature_has_its_row_once_and_in_order() -> None:
-    numbers = [int(number) for number, _ in FEATURE.findall(section("The 67 features"))]
-    assert numbers == list(ROWS)
-    assert all(what.strip() for what, _, _ in features().values())
-
-
-def test_every_table_has_the_tools_in_the_same_order() -> None:
-    heads = re.findall(r"^\| # \| what \| (.+) \| more \|$", section("The 67 features"), re.M)
-    assert heads == [" | ".join(TOOLS)] * 7
+# -- the features ------------------------------------------------------------------------------------------
 
 
 def test_every_tool_has_a_word_in_every_row_and_of_ourselves_we_know() -> None:
-    for number, (_, words, _) in features().items():
+    heads = re.findall(r"^\| # \| what \| (.+) \| more \|$", section("The 67 features"), re.M)
+    assert heads == [" | ".join(TOOLS)] * 7
+    for number, (what, words, _) in features().items():
+        assert what.strip()
         assert set(words.values()) <= {"yes", "partly", "no", "?"}, number
         assert words["Leakline"] != "?", number
 
@@ -72,35 +63,30 @@ def test_what_we_only_have_in_part_is_said() -> None:
 
 
 def test_every_claim_of_ours_leads_to_a_page_and_a_test() -> None:
-    tests = {int(number): path for number, path in TEST.findall(section("The tests behind it"))}
+    listed = re.findall(r"^\| (\d+) \| `([^`]+)` \|$", section("The tests behind it"), re.M)
     claimed = [n for n, (_, words, _) in features().items() if words["Leakline"] != "no"]
-    assert sorted(tests) == claimed
-    for number in claimed:
-        # Whether a link and its anchor arrive, test_the_documents_hang_together.py asks of every document.
-        assert re.fullmatch(r"\[[^]]+\]\([\w/.#-]+\)", features()[number][2]), number
-        path = ROOT / tests[number]
-        assert path.is_file(), f"{number}: {path} does not exist"
-        assert re.search(r"^(async )?def test_", path.read_text(encoding="utf-8"), re.M), number
+    assert sorted(int(number) for number, _ in listed) == claimed
+    for number, name in listed:
+        # Whether a link and its anchor arrive, test_documents.py asks of every document.
+        assert re.fullmatch(r"\[[^]]+\]\([\w/.#-]+\)", features()[int(number)][2]), number
+        assert (ROOT / name).is_file(), f"{number}: {name} does not exist"
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert re.search(r"^(async )?def test_", text, re.M), number
 
 
 def test_what_only_we_do_is_what_no_other_has() -> None:
-    told = {
-        int(number)
-        for each in re.findall(r"\(([\d, ]+)\)", section("What only Leakline does"))
-        for number in each.split(", ")
-    }
+    lists = re.findall(r"\(([\d, ]+)\)", section("What only Leakline does"))
     alone = {
         number
         for number, (_, words, _) in features().items()
         if words["Leakline"] == "yes" and "yes" not in [words[tool] for tool in OTHERS]
     }
-    assert told == alone
+    assert {int(number) for each in lists for number in each.split(", ")} == alone
 
 
 @pytest.mark.parametrize("heading", ["What each is for", "What they do better", "Sources"])
 def test_every_other_tool_is_spoken_of(heading: str) -> None:
-    missing = [tool for tool in OTHERS if tool not in section(heading)]
-    assert not missing
+    assert [tool for tool in OTHERS if tool not in section(heading)] == []
 
 
 def test_every_source_is_an_address_of_the_web() -> None:
@@ -115,7 +101,7 @@ def test_a_server_shows_the_page_with_every_table_and_without_its_marks() -> Non
     assert "compared: begin" not in body
 
 
-# -- what it costs --------------------------------------------------------------------------------------------
+# -- what it costs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,14 +113,16 @@ def recorded() -> dict[str, Any]:
 def tables(text: str) -> list[list[list[str]]]:
     """The lines of each table, without the one below its heads."""
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
-    return [
-        [line[2:-2].split(" | ") for line in block.splitlines() if "---" not in line]
-        for block in blocks
-    ]
+    lines = [[line for line in block.splitlines() if "---" not in line] for block in blocks]
+    return [[line[2:-2].split(" | ") for line in each] for each in lines]
 
 
-def test_the_page_has_what_was_measured_last(recorded: dict[str, Any]) -> None:
+def test_the_page_has_what_was_measured_last_and_where(recorded: dict[str, Any]) -> None:
     assert compared.page(recorded) == WRITTEN, "run: make compared COMPARED_ARGS=--again"
+    first = WRITTEN.splitlines()[0]
+    assert recorded["date"] in first
+    assert recorded["client"]["machine"] in first
+    assert all(f"{name} {version}" in first for name, version in recorded["versions"].items())
 
 
 def test_every_cost_says_what_it_contains_and_none_is_empty_but_where_nothing_was_asked() -> None:
@@ -143,14 +131,6 @@ def test_every_cost_says_what_it_contains_and_none_is_empty_but_where_nothing_wa
     for head, *rows in found:
         assert head[-1] == "contains"
         assert all(len(row) == len(head) and row[0] and row[-1] for row in rows)
-
-
-def test_the_day_the_machine_and_the_versions_are_told(recorded: dict[str, Any]) -> None:
-    first = WRITTEN.splitlines()[0]
-    assert recorded["date"] in first
-    assert recorded["client"]["machine"] in first
-    for name, version in recorded["versions"].items():
-        assert f"{name} {version}" in first
 
 
 def test_writing_twice_is_writing_once(recorded: dict[str, Any]) -> None:
@@ -175,12 +155,12 @@ def test_a_peer_that_is_not_installed_has_a_row_without_a_figure(
     found = deepcopy(recorded)
     kept = [each for each in found["server"]["parts"] if not each["title"].startswith("loggers")]
     found["server"]["parts"] = [*kept, to_json(part)]
-    logged = tables(compared.page(found))[2]
-    assert [row[1] for row in logged[1:]] == ["1.00", *["not installed here"] * 4]
     for row in found["client"]["rows"]:
         if "memray" in row["name"]:
             row |= {"figures": {}, "missing": "not measured"}
-    loops = {row[0]: row[1:4] for row in tables(compared.page(found))[0]}
+    shown = tables(compared.page(found))
+    assert [row[1] for row in shown[2][1:]] == ["1.00", *["not installed here"] * 4]
+    loops = {row[0]: row[1:4] for row in shown[0]}
     assert loops["memray"] == ["not installed here"] * 3
     assert loops["tracemalloc, 1 frame"] != ["not installed here"] * 3
 
@@ -193,12 +173,8 @@ def test_what_our_client_is_charged_for_is_all_recorded(tmp_path: Path) -> None:
     cpu, wall = json.loads(ended.stdout.splitlines()[-1])
     assert 0 < cpu < 60 and wall > 0
     (spool,) = tmp_path.rglob("*.spool")
-    logged = [
-        snapshot
-        for batch in read_batches(spool)
-        for snapshot in batch.snapshots
-        if snapshot.label == "logged"
-    ]
+    snapshots = [snapshot for batch in read_batches(spool) for snapshot in batch.snapshots]
+    logged = [snapshot for snapshot in snapshots if snapshot.label == "logged"]
     assert [snapshot.generation for snapshot in logged] == list(range(20))
     for step, snapshot in enumerate(logged):
         gauges = {k: v for k, v in snapshot.samples.items() if k.startswith("gauge.")}

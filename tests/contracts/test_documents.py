@@ -1,0 +1,300 @@
+"""What the documents name exists, what the code has is documented, links arrive, and the reference is the code's."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from markdown_it import MarkdownIt
+
+from leakline.cli import COMMANDS
+from leakline.series_names import FAMILIES, names
+from leakline_server import limits
+from leakline_server.config import SECRETS
+from leakline_server.web import documents
+from leakline_server.web.markdown import ROOT as PREFIX
+from leakline_server.web.markdown import anchor_of
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CLIENT = ROOT / "agent_client" / "leakline"
+SERVER = ROOT / "server" / "leakline_server"
+SERVED = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+PAPERS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/**/*.md")])
+SOURCES = [
+    path
+    for folder in ("agent_client", "server", "tests", ".ci", "examples")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".js", ""} and path.is_file()
+] + [ROOT / "Makefile"]
+SETTING = re.compile(r"\bLEAKLINE_(?!LINE\b)[A-Z_]+\b")
+
+
+# -- what is named exists ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_path_a_link_and_a_command_named_in_a_document_exist(paper: Path) -> None:
+    text = paper.read_text()
+    top = {path.name for path in ROOT.iterdir()}
+    for name in re.findall(r"`([\w.*-]+(?:/[\w.*-]+)+/?)`", text):
+        if name.split("/")[0] in top and "*" not in name and not name.startswith(".leakline"):
+            assert (ROOT / name).exists(), f"it names {name}"
+    pictures = re.findall(r"\s(?:src|srcset)=\"([^\":]+)\"", text)
+    for target in pictures + re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (paper.parent / target).exists(), f"it links to {target}"
+    assert set(re.findall(r"`leakline ([a-z]+)", text)) <= set(COMMANDS)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= set(targets)
+
+
+def _settings(paths: list[Path]) -> set[str]:
+    return {name for path in paths for name in SETTING.findall(path.read_text(errors="replace"))}
+
+
+def test_every_setting_of_a_document_is_read_somewhere_and_each_of_the_code_documented() -> None:
+    # The code puts these names together.
+    known = _settings(SOURCES) | {f"{name}_FILE" for name in (*SECRETS, "LEAKLINE_TOKEN")}
+    for paper in PAPERS:
+        assert _settings([paper]) <= known, paper
+    code = [path for path in SOURCES if "tests" not in path.parts]
+    assert _settings(code) <= _settings([DOCS / "settings.md"])
+
+
+# -- the documents hang together ---------------------------------------------------------------------------
+
+
+def test_the_index_names_every_document_once() -> None:
+    named = re.findall(r"\]\(([\w/.-]+\.md)\)", (DOCS / "README.md").read_text())
+    assert sorted(named) == [each for each in SERVED if each != "README.md"]
+
+
+@pytest.mark.parametrize("document", SERVED)
+def test_every_link_arrives_at_its_anchor(document: str) -> None:
+    for target in re.findall(r'href="([^"]+)"', documents.read(document).body):
+        path, _, anchor = target.partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        assert path.startswith(PREFIX) or not path, target
+        name = path.removeprefix(PREFIX).lstrip("/")
+        leads = document if not path else documents.document_called(name)
+        if leads is None:
+            assert documents.file_of(name), f"{document} links to {target}"
+        elif anchor:
+            assert f'id="{anchor}"' in documents.read(leads).body, f"{document} links to {target}"
+
+
+@pytest.mark.parametrize("paper", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"])
+def test_anchors_of_the_papers_arrive_too(paper: str) -> None:
+    text = (ROOT / f"{paper}.md").read_text()
+    for target, anchor in re.findall(r"\]\(docs/([\w/.-]+\.md)#([\w-]+)\)", text):
+        headings = re.findall(r"^#+ (.+)$", (DOCS / target).read_text(), re.M)
+        anchors = [anchor_of(heading.replace("`", "")) for heading in headings]
+        assert anchor in anchors, (target, anchor)
+
+
+@pytest.mark.parametrize("document", SERVED)
+def test_no_document_needs_html(document: str) -> None:
+    """It would stand there as text where the server shows it."""
+    text = re.sub(r"^<!-- [\w: -]+ -->\n", "", (DOCS / document).read_text(), flags=re.M)
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inside = [each for token in tokens for each in (token, *(token.children or []))]
+    assert not [t.content for t in inside if t.type in ("html_block", "html_inline")]
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "reference" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    pages = generator().PAGES
+    assert set(pages) == {path.name for path in (DOCS / "reference").glob("*.md")}
+    for page, make in pages.items():
+        assert (DOCS / "reference" / page).read_text() == make(), f"{page}: run: make docs"
+
+
+# -- the parts of a page -----------------------------------------------------------------------------------
+
+# The rooms that make the parts of a page, and the template that has the others.
+RUN_PAGE = (
+    "sections", "inventory", "ending_view", "waterfall_view", "calculator", "growth_since", "notes_view", "planned",
+    "promises", "effects_view", "expectations_view", "forecasts_view", "types_view",
+)  # fmt: skip
+COMPARISON = ("compare_view", "promises", "effects_view")
+TILES = {"GROWTH", "AFTER n", "PEAK", "TIME"}
+
+
+@pytest.mark.parametrize(
+    ("document", "rooms", "template", "tiles"),
+    [
+        ("run-page.md", RUN_PAGE, "_run.html", set()),
+        ("fixes.md", COMPARISON, "compare.html", TILES),
+    ],
+)
+def test_every_part_of_a_page_is_told_and_called_as_there(
+    document: str, rooms: tuple[str, ...], template: str, tiles: set[str]
+) -> None:
+    # The first cells of the tables that begin with a column of parts.
+    text = (DOCS / document).read_text()
+    tables = re.findall(r"^\| part \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.M)
+    cells = [row.split("|")[1] for rows in tables for row in rows.splitlines()]
+    named = set(re.findall(r"\*\*([^*]+)\*\*", "\n".join(cells)))
+    made = {title for room in rooms for title in titles_of(SERVER / "web" / f"{room}.py")}
+    drawn = re.findall(r"<h2[^>]*>([\w ]+)</h2>", (ROOT / "templates" / template).read_text())
+    assert len(made) > 8
+    assert named == made | {*drawn} | tiles
+
+
+def titles_of(path: Path) -> Iterator[str]:
+    """Of the sections that a room makes, before a comma: the run's unit is told as a generation."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Section", "_plain"):
+            title = call.args[1]
+            # What is handed on is the title of another call.
+            if isinstance(title, ast.Constant | ast.JoinedStr):
+                words = title.values if isinstance(title, ast.JoinedStr) else [title]
+                yield "".join(_said(each) for each in words).rstrip(", ")
+
+
+def _said(part: ast.expr) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    value = part.value if isinstance(part, ast.FormattedValue) else None
+    return "" if isinstance(value, ast.Name) and value.id == "side" else "generation"
+
+
+# -- the names of series -----------------------------------------------------------------------------------
+
+# How a series begins; what follows in the code may be worked out.
+FAMILY = "|".join(sorted({each.pattern.partition(".")[0] for each in names()}))
+SERIES = re.compile(rf"(?:{FAMILY})\.(?:[a-z_]+|<x>)(?:\.(?:[a-z_]+|<x>))?")
+
+
+def texts() -> Iterator[str]:
+    """Every text in the rooms whose readings are sent, with <x> for what is worked out."""
+    giving = [CLIENT / f"{name}.py" for name in ("loop", "phases", "budget", "outside")]
+    for path in (*CLIENT.glob("probes/*.py"), *giving):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                parts = node.values
+                yield "".join(str(p.value) if isinstance(p, ast.Constant) else "<x>" for p in parts)
+
+
+def test_every_series_that_a_probe_gives_is_named_and_every_name_is_given_by_something() -> None:
+    every = set(texts())
+    given = {text for text in every if SERIES.fullmatch(text)}
+    # One that ends in what is worked out says its last part elsewhere.
+    whole = [series for series in given if not series.endswith("<x>")]
+    assert len(whole) > 40
+    assert not [each for each in whole if not any(name.fits(each) for name in names())]
+    script = (ROOT / "agent_client" / "js" / "leakline.js").read_text()
+    given |= set(re.findall(r'"((?:tfjs|js)\.[a-z_]+)"', script))
+    # A name may be put together of a part that varies and one that is written somewhere.
+    pieces = {piece for text in every if "<x>" in text for piece in text.split("<x>")}
+    parts = {text.lstrip(".") for text in every} | {each.rpartition(".")[2] for each in pieces}
+    assert not [
+        each.pattern
+        for each in names()
+        if re.sub(r"<\w+>", "<x>", each.pattern) not in given
+        and each.pattern not in given
+        and each.pattern.rpartition(".")[2] not in parts
+    ]
+
+
+def test_a_name_stands_in_the_list_once() -> None:
+    patterns = [each.pattern for each in names()]
+    assert len(patterns) == len(set(patterns)) > 70
+    assert all(each.meaning and not each.meaning.endswith(".") for each in names())
+    assert all(family for _, family in FAMILIES.values())
+
+
+# -- each bound of the server is named once, and docs/limits.md says of it what the code does ---------------
+
+LIMITS = sorted(name for name in vars(limits) if name.isupper())
+
+
+def shown(name: str, value: float) -> str:
+    if "_BYTES" in name or name.startswith("BYTES"):
+        units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+        unit, size = next((u, s) for u, s in units if value >= s)
+        return f"{value / size:g} {unit}"
+    return f"{value:,.0f}" + (" s" if name.endswith("SECONDS") else "")
+
+
+def test_every_limit_is_told_as_it_is_and_used() -> None:
+    rows = re.compile(r"^\|[^|]+\|([^|]+)\|[^|]+\| `(\w+)` \|$", re.M)
+    told = {name: said.strip() for said, name in rows.findall((DOCS / "limits.md").read_text())}
+    assert told == {name: shown(name, getattr(limits, name)) for name in LIMITS}
+    assert len(LIMITS) > 40
+    code = "\n".join(p.read_text() for p in SERVER.rglob("*.py") if p.name != "limits.py")
+    assert [name for name in LIMITS if not re.search(rf"\b{name}\b", code)] == []
+
+
+# Of pydantic and msgspec, and of parameters of routes.
+DECLARE = {"Field", "Query", "Path", "Meta", "Header", "Form", "Body", "Cookie"}
+BOUNDS = {"max_length", "min_length", "le", "lt", "ge", "gt", "max_items", "multiple_of"}
+
+
+def declared_bounds(text: str) -> list[tuple[str, ast.expr]]:
+    """(which bound, its value) of whatever is declared with one; a fixed length is a shape, and none."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in DECLARE):
+            continue
+        said = {k.arg: k.value for k in node.keywords if k.arg in BOUNDS}
+        lengths = [ast.dump(said[name]) for name in ("min_length", "max_length") if name in said]
+        if len(lengths) == 2 and len(set(lengths)) == 1:
+            continue
+        found += [(str(name), value) for name, value in said.items()]
+    return found
+
+
+def of_its_own(value: ast.expr) -> list[str]:
+    """What a bound is made of that `limits.py` does not name; nothing and one need no name."""
+    parts = list(ast.walk(value))
+    numbers = [str(n.value) for n in parts if isinstance(n, ast.Constant) and n.value not in (0, 1)]
+    return numbers + [n.id for n in parts if isinstance(n, ast.Name) and n.id not in LIMITS]
+
+
+def test_every_bound_of_a_schema_is_one_of_them() -> None:
+    seen = 0
+    for path in SERVER.rglob("*.py"):
+        for bound, value in declared_bounds(path.read_text()):
+            seen += 1
+            own = of_its_own(value)
+            assert not own, f"{path.name}:{value.lineno} says {bound}={ast.unparse(value)}"
+    assert seen > 50
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Query(ge=1, le=2**31 - 1)", ["2", "31"]),
+        ("Field(max_length=MAX_OF_MINE)", ["MAX_OF_MINE"]),
+        ("Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)", []),
+        ("Field(min_length=3, max_length=3)", []),
+    ],
+)
+def test_a_number_of_its_own_is_found(text: str, expected: list[str]) -> None:
+    assert [each for _, value in declared_bounds(text) for each in of_its_own(value)] == expected
+
+
+def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
+    for path in SERVER.rglob("*.py"):
+        # Chat services have bounds of their own, and a page has room for so many rows.
+        if path.name == "limits.py" or "alerts" in path.parts or path.name.endswith("_view.py"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                assert node.target.id not in LIMITS, f"{path.name} defines {node.target.id} again"
