@@ -9,14 +9,12 @@ import itertools
 import json
 import os
 import socket
-import sqlite3
 import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,26 +23,18 @@ import pytest
 from benchmarks.pages import opening
 from benchmarks.server import (
     bodies,
-    compacting,
-    ingest,
     kills,
     latency,
     load,
-    many_runs,
     rows,
 )
 from benchmarks.server.__main__ import PROGRAM
-from benchmarks.server.feeding import requests_of
 from benchmarks.server.samples import NAMES, Samples, samples, stream
-from benchmarks.server.subjects import InfluxDB, Leakline
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from leakline.delivery import encode
 from leakline.snapshot import batch_from_wire, batch_to_wire
-from leakline_server.store.blocks import BLOCK
-from leakline_server.store.compaction import NEWEST
-from leakline_server.store.sealing import enough
 
 pytestmark = pytest.mark.long
 
@@ -125,50 +115,10 @@ def test_a_figure_says_whether_it_holds_and_fails_when_it_was_not_measured() -> 
     assert (absent.holds, absent.verdict()) == (False, "not measured: influxd is not installed")
 
 
-def test_what_is_sent_in_a_repeat_is_just_what_is_sealed_and_compacted_after_the_runs() -> None:
-    for size, snapshots in (*ingest.SNAPSHOTS.items(), (many_runs.BATCH, many_runs.SNAPSHOTS)):
-        batches = snapshots // size
-        assert batches * size == snapshots
-        assert enough(snapshots, batches)
-        assert not enough(snapshots - size, batches - 1)
-        assert snapshots - size < ingest.SEALED.get(size, BLOCK) <= snapshots
-    # Of larger batches, whole blocks are sealed.
-    assert 3 * ingest.SNAPSHOTS[1] < BLOCK + NEWEST
-
-
-def test_a_repeat_goes_on_where_the_one_before_ended(tmp_path: Path) -> None:
-    server, runs = InfluxDB(tmp_path), {"a": "a", "b": "b"}
-    halves = [requests_of(server, runs, 30, 10, STARTED, first) for first in (0, 30)]
-    for i, run in enumerate(runs):
-        whole = [bodies.lines(run, piece) for piece in stream(i, 60, STARTED, piece=30)]
-        assert _lines_of(halves[0][i] + halves[1][i]) == _lines_of(whole)
-
-
-def test_runs_become_due_for_sealing_one_after_the_other_while_latency_is_measured() -> None:
-    sent_before = [latency.sent_before_of(run) for run in range(latency.RUNS)]
-    assert set(sent_before) == set(range(latency.BATCHES_SEALED))
-    segment = latency.BATCHES_SEALED * latency.BATCH
-    assert enough(segment, latency.BATCHES_SEALED)
-    assert not enough(segment - latency.BATCH, latency.BATCHES_SEALED - 1)
-    assert enough(latency.SINGLES_SEALED, latency.SINGLES_SEALED)
-    assert not enough(latency.SINGLES_SEALED - 1, latency.SINGLES_SEALED - 1)
-
-
 def test_a_latency_without_sealing_is_not_measured() -> None:
     probed = latency.Probed([0.001] * 200, 0.5, sealed=0.0, sent=40_000)
     assert not latency.figure([probed], 1.0, "").holds
     assert latency.figure([replace(probed, sealed=39_000.0)], 1.0, "").holds
-
-
-@pytest.mark.parametrize("at_once", [1, 3, 6])
-def test_every_run_sends_all_in_order_however_many_come_at_once(at_once: int) -> None:
-    requests = [[b"%d:%d" % (run, i) for i in range(4)] for run in range(6)]
-    queues = many_runs.queues_of(requests, at_once)
-    assert len(queues) == at_once
-    for run in requests:
-        (queue,) = [queue for queue in queues if run[0] in queue]
-        assert [each for each in queue if each in run] == run
-    assert sum(map(len, queues)) == 24
 
 
 @pytest.mark.parametrize(
@@ -199,22 +149,6 @@ def test_the_check_names_what_it_says_nothing_about(capsys: pytest.CaptureFixtur
     assert "SHORT=1" in capsys.readouterr().err
     assert whole.check([], ["loggers"]) == 1
     assert whole.check([good, rows.Figure("b", 1.0, missing="gone")], ["ingest"]) == 1
-
-
-def test_what_waits_to_be_sealed_or_compacted_is_counted(tmp_path: Path) -> None:
-    server = Leakline(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "leakline.db")) as database:
-        database.executescript(
-            "CREATE TABLE segments (run_id, process_id, level);"
-            "CREATE TABLE batches (run_id, process_id, count);"
-            "INSERT INTO segments VALUES ('a', 1, 0), ('a', 1, 1), ('a', 2, 0), ('a', 2, 2);"
-            "INSERT INTO batches VALUES ('a', 1, 40), ('a', 1, 40), ('b', 1, 63), ('b', 2, 1);"
-        )
-        assert compacting.left(server) == 3
-        database.executescript(
-            "UPDATE segments SET level = 1; DELETE FROM batches WHERE run_id = 'a'"
-        )
-    assert compacting.left(server) == 0
 
 
 @pytest.fixture
@@ -266,10 +200,6 @@ def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_b
     (part,) = json.loads(written.read_text())["parts"]
     assert [line["note"] for line in part["lines"][:2]] == ["100 runs, 100 with a sparkline"] * 2
     assert part["figures"][0]["verdict"] == "SHORT"
-
-
-def _lines_of(requests: list[bytes]) -> list[bytes]:
-    return [line for each in requests for line in each.partition(b"\r\n\r\n")[2].splitlines()]
 
 
 def _fields(message: bytes) -> list[tuple[int, Any]]:

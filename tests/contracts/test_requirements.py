@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,9 +92,14 @@ def _test(path: Path, name: str) -> tuple[ast.Module, Function] | None:
     """A file and a test in it. Of two of one name Python keeps the last."""
     if not path.is_file():
         return None
-    module = ast.parse(path.read_text(encoding="utf-8"))
+    module = _parsed(path.read_text(encoding="utf-8"))
     tests = [n for n in module.body if isinstance(n, Function) and n.name == name]
     return (module, tests[-1]) if tests and name.startswith("test_") else None
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _marks(module: ast.Module, function: Function) -> list[ast.expr]:
