@@ -12,13 +12,12 @@ GPU_PYTHON ?= python3
 GPU_ARGS ?= --json gpu-results.json
 AUDIT ?= .venv-audit
 COMPARED_ARGS ?=
-MUTATION_ARGS ?=
 OFFLINE ?=
 # A change of these makes the editable install again, which compiles the native modules.
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage test-mutation audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,9 +61,6 @@ test-gpu: ## check the client on a machine with one NVIDIA GPU and torch, withou
 
 test-coverage: $(VENV)/.test ## branches of the detector, spool, ingest and webhooks that their tests take; below 90 % fails
 	@.ci/coverage $(PYTHON) $(TEST_ARGS)
-
-test-mutation: $(VENV)/.test ## change the detector and the signatures a bit at a time; tests must notice 80 % (MUTATION_ARGS='--mutants 50 --modules trend' chooses)
-	$(PYTHON) -m tests.mutation $(MUTATION_ARGS)
 
 audit: $(VENV)/.test $(AUDIT)/.tools ## known holes and licences of what the image installs, and the age of base images (OFFLINE=1: without holes; OFFLINE=ok: holes where a network allows)
 	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
