@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import pytest
 from builder import MIB, Training, curve, history_of, kept_environments, loss_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.history import Value
@@ -18,8 +18,6 @@ from leakline.analysis.ladder import ACTIVE
 from leakline.analysis.results import SEVERITY
 from leakline.analysis.series import lanes_of
 from leakline.analysis.thinning import WHOLE
-
-from .pieces import ends_history
 
 GROWING_CHANNELS = ("children__uss_bytes", "process__shared_bytes", "cuda__0__allocated_bytes")
 
@@ -89,20 +87,13 @@ def test_a_step_between_two_distant_readings_is_no_leak() -> None:
 def test_private_memory_that_is_no_longer_read_stays_as_it_was() -> None:
     n, last = 80, 40
     memory = curve(lambda i: 12.0 * i, n)
-    other = [100.0] * n
-
-    def history(values: Sequence[float | None], n: int) -> RunHistory:
-        filled = history_of([0.0] * n, python__objects=other[:n])
-        series = {**filled.processes[0].series, "process.anon_bytes": list(values[:n])}
-        return replace(filled, processes=(replace(filled.processes[0], series=series),))
-
-    assert status_of(history(memory, last + 1)) == "confirmed"
-    assert status_of(history(only(memory, range(last + 1)), n)) == "confirmed"
-    assert examine(history(only(memory, range(last + 1)), n)).settled_at_generation is None
+    assert status_of(memory_of(memory[: last + 1])) == "confirmed"
+    silent = examine(memory_of(only(memory, range(last + 1))))
+    assert (silent.status, silent.settled_at_generation) == ("confirmed", None)
     gap = [*range(last + 1), *range(last + 20, n)]
-    assert status_of(history(only(memory, gap), n)) == "confirmed"
+    assert status_of(memory_of(only(memory, gap))) == "confirmed"
     flat = [value if i <= last else memory[last] for i, value in enumerate(memory)]
-    assert status_of(history(only(flat, gap), n)) == "recovered"
+    assert status_of(memory_of(only(flat, gap))) == "recovered"
 
 
 def test_a_count_that_is_no_longer_read_is_no_recovery_while_memory_rises() -> None:
@@ -185,21 +176,6 @@ def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: 
     }
     status = status_of(ends_history(series))
     assert (status in ACTIVE) is goes_on
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_taking_readings_away_lowers_no_status(seed: int) -> None:
-    """Whatever is left out from some generation on, and whatever is left out before it, an active leak that goes on is
-    neither recovered nor ok.
-    """
-    rng = random.Random(seed)
-    n = rng.randrange(40, 70)
-    channel = rng.choice(GROWING_CHANNELS)
-    whole = rising(n)
-    kept = sorted({*range(26), *rng.sample(range(n), n // 2)} - {*range(rng.randrange(30, n), n)})
-    flat = curve(lambda i: 0.0, n)
-    assert status_of(history_of(flat, **{channel: whole})) == "confirmed"
-    assert status_of(history_of(flat, **{channel: only(whole, kept)})) in ACTIVE
 
 
 def test_the_newest_generations_without_memory_are_no_level() -> None:

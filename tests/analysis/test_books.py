@@ -1,0 +1,282 @@
+"""Phases of what grows: where living objects were made goes before the books; a thread has a line of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from builder import MIB
+
+from leakline.analysis import RunHistory, books, examine, history_from_batches
+from leakline.analysis.books import live_bytes_by_phase
+from leakline.analysis.history import ProcessHistory
+from leakline.analysis.results import Verdict
+from leakline.analysis.series import lanes_of
+from leakline.snapshot import Batch, Holder, ProcessIdentity, RunHeader, Snapshot
+
+GENERATIONS = 24
+SAME = "memory stays the same after it"
+
+
+def history(
+    phases: Sequence[str], charged: Mapping[str, float], made: Mapping[str, Mapping[str, float]],
+    holders: Sequence[tuple[int, str, str, int]] = (), in_use: Mapping[str, float] | None = None,
+) -> RunHistory:  # fmt: skip
+    """A run whose memory is charged to phases as given, and whose counts rise in phases as given, per generation."""
+    total = 400 * MIB
+    live = 200 * MIB
+    counts = dict.fromkeys(made, 100.0)
+    columns: dict[str, list[int | float | None]] = {
+        "process.anon_bytes": [], "allocator.in_use_bytes": [], **{name: [] for name in made},
+    }  # fmt: skip
+    rows: list[tuple[int, str | None]] = []
+    for generation in range(GENERATIONS):
+        for phase in (*phases, None):
+            # The number of pages that a process takes is never as even as its objects.
+            total += charged.get(phase or "", 0.0) * (0.5 if generation % 2 else 1.5)
+            live += (in_use or {}).get(phase or "", 0.0)
+            for name, rises in made.items():
+                counts[name] += rises.get(phase or "", 0)
+                columns[name].append(round(counts[name]))
+            columns["process.anon_bytes"].append(round(total))
+            columns["allocator.in_use_bytes"].append(round(live) if in_use is not None else None)
+            rows.append((generation, phase))
+    n = len(rows)
+    times = [10.0 * i for i in range(n)]
+    process = ProcessHistory(
+        "p", 0, "main", 1, range(n), times, times, [g for g, _ in rows], [phase for _, phase in rows], [""] * n,
+        ["phase_end" if phase else "generation_end" for _, phase in rows], columns,
+    )  # fmt: skip
+    found = tuple(Holder(sequence, name, path, count) for sequence, name, path, count in holders)
+    return RunHistory("r", phases=tuple(phases), processes=(process,), holders=found)
+
+
+def ruled_out(verdict: Verdict) -> dict[str, str]:
+    return {each.phase: each.reason for each in verdict.ruled_out}
+
+
+TENSORS = "type.torch.Tensor.count"
+GRAPHS = "tensors.graph_count"
+
+
+def two_phases(train: int = 20, evaluate: int = 16, **more: float) -> Verdict:
+    """Losses kept in one phase and graphs in another, which reuses what the first has freed."""
+    both = {"train": float(train), "eval": float(evaluate)}
+    in_use = {"train": 0.15 * MIB, "eval": 1.65 * MIB} | more
+    return examine(
+        history(
+            ("train", "eval"),
+            {"train": 1.8 * MIB},
+            {TENSORS: both, GRAPHS: both, "tensors.graph_bytes": {"train": MIB}},
+            in_use=in_use,
+        )
+    )
+
+
+def test_two_phases_that_keep_tensors_of_one_type_are_two_findings() -> None:
+    verdict = two_phases()
+    found = {
+        f.phase: (f.suspects[0].count_per_generation, f.growth_bytes_per_generation.estimate)
+        for f in verdict.findings
+    }
+    assert {phase: round(count or 0) for phase, (count, _) in found.items()} == {
+        "train": 20,
+        "eval": 16,
+    }
+    assert found["eval"][1] > 5 * found["train"][1]
+    assert verdict.ruled_out == ()
+
+
+def test_a_phase_that_keeps_few_objects_and_most_of_the_memory_is_named_as_well() -> None:
+    assert {finding.phase for finding in two_phases(evaluate=2).findings} == {"train", "eval"}
+
+
+def test_a_phase_without_births_is_ruled_out_in_words_that_read_right() -> None:
+    verdict = two_phases(evaluate=0, train=20, eval=0.0)
+    assert [finding.phase for finding in verdict.findings] == ["train"]
+    assert ruled_out(verdict) == {"eval": SAME}
+
+
+def test_where_the_books_charge_another_phase_one_line_says_why() -> None:
+    environments = {"type.app.Env.count": {"evaluate": 3.0}}
+    charged = {"train": 2 * MIB, "evaluate": 0.1 * MIB}
+    verdict = examine(history(("train", "evaluate"), charged, environments))
+    finding = verdict.findings[0]
+    assert finding.phase == "evaluate"
+    line = "Created in evaluate; memory is charged to train because freed memory was reused."
+    assert line in finding.evidence
+    right = examine(history(("train", "evaluate"), {"evaluate": 2 * MIB}, environments))
+    assert not any("charged" in line for line in right.findings[0].evidence)
+
+
+def test_a_phase_charged_nothing_says_why_though_the_other_makes_the_same_type() -> None:
+    of_eval, of_train = two_phases().findings
+    line = "Created in eval; memory is charged to train because freed memory was reused."
+    assert line in of_eval.evidence
+    assert not any("charged" in line for line in of_train.evidence)
+
+
+def test_a_phase_that_frees_is_not_called_flat() -> None:
+    kept = {"type.app.Env.count": {"collect": 3.0}}
+    charged = {"collect": 9 * MIB, "clean": -5.19 * MIB, "report": 0.0}
+    verdict = examine(history(("collect", "clean", "report"), charged, kept))
+    assert ruled_out(verdict) == {
+        "clean": "it gives back more memory than it takes",
+        "report": SAME,
+    }
+
+
+def test_of_three_phases_the_two_that_keep_something_are_not_ruled_out() -> None:
+    made = {
+        "type.app.Frame.count": {"collect": 4.0},
+        "type.app.Report.count": {"report": 1.0},
+    }
+    charged = {"collect": 4 * MIB}
+    verdict = examine(history(("collect", "train", "report"), charged, made))
+    assert ruled_out(verdict) == {"train": SAME}
+
+
+def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
+    """A thread decodes 30 samples while train runs, of which fetch takes eight."""
+    pending = {"container.app.Decoder.pending.length": {"fetch": -8.0, "train": 30.0}}
+    verdict = examine(history(("fetch", "train", "report"), {"train": 2 * MIB}, pending))
+    assert [finding.phase for finding in verdict.findings] == ["train"]
+    assert ruled_out(verdict) == {"report": SAME}
+
+
+def test_items_that_a_part_of_a_phase_takes_out_are_taken_out_in_it() -> None:
+    phases = ("start", "fetch/take", "fetch", "train", "report")
+    pending = {"container.app.Decoder.pending.length": {"fetch/take": -8.0, "train": 30.0}}
+    verdict = examine(history(phases, {"train": 2 * MIB}, pending))
+    assert "fetch" not in ruled_out(verdict)
+    assert ruled_out(verdict)["report"] == SAME
+
+
+def test_growth_between_phases_leaves_flat_phases_ruled_out() -> None:
+    verdict = examine(
+        history(("train", "report"), {"": 2 * MIB}, {"type.app.Env.count": {"": 3.0}})
+    )
+    assert [finding.phase for finding in verdict.findings] == [None]
+    assert ruled_out(verdict) == {"train": SAME, "report": SAME}
+
+
+def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
+    whole = history(("train", "report"), {"train": 2 * MIB}, {"type.app.Env.count": {"train": 3.0}})
+    (process,) = whole.processes
+    children = {"children.uss_bytes": [100 * MIB + 3 * MIB * (g or 0) for g in process.generation]}
+    grows = replace(process, series={**process.series, **children})
+    verdict = examine(replace(whole, processes=(grows,)))
+    assert {finding.kind for finding in verdict.findings} >= {"children"}
+    assert ruled_out(verdict) == {}
+    assert ruled_out(examine(whole)) == {"report": SAME}
+
+
+@pytest.mark.parametrize(
+    ("made", "charged", "size", "named"),
+    [
+        ("watch", "train", None, "torch.Tensor"),
+        ("watch", "watch", 2 * MIB, "app.Recorder"),
+        ("train", "train", 64, "torch.Tensor"),
+    ],
+    ids=["filled in another phase", "filled before that", "made and filled in one phase"],
+)
+def test_objects_that_are_filled_in_another_phase_keep_what_that_gains(
+    made: str, charged: str, size: int | None, named: str
+) -> None:
+    """A recorder keeps eight tensors of a quarter of a MiB. ``size``: bytes of one, where a search has measured it."""
+    counts = {"type.app.Recorder.count": {made: 1.0}, TENSORS: {"train": 8.0}}
+    holders = [
+        Holder(sequence, "torch.Tensor", "app.Recorder.gradients[*]", sequence, bytes_each=MIB // 4)
+        for sequence in (9, 40)
+    ]
+    if size is not None:
+        holders.append(Holder(40, "app.Recorder", "app.recorders[*]", 12, bytes_each=size))
+    told = replace(history(("watch", "train"), {charged: 2 * MIB}, counts), holders=tuple(holders))
+    finding = examine(told).findings[0]
+    assert (finding.status, finding.phase, finding.suspects[0].name) == (
+        "confirmed", charged, named,
+    )  # fmt: skip
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(2 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize("read", [4, 5])
+def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) -> None:
+    told = history(("a", "b"), {"a": MIB}, {}, in_use={"a": 100.0, "b": 900.0})
+    column = told.processes[0].series["allocator.in_use_bytes"]
+    assert isinstance(column, list)
+    column[3 * read :] = [None] * (len(column) - 3 * read)
+    (lane,) = lanes_of(told)
+    live = live_bytes_by_phase(lane, 1, GENERATIONS)
+    if read == 4:
+        assert live is None
+    else:
+        assert live is not None
+        assert {name: round(size) for name, size in live.items()} == {"a": 100, "b": 900, "between": 0}  # fmt: skip
+
+
+LOADED = 16
+GROWTH = 20 * MIB
+RECORDS = "type.app.Record.count"
+
+
+def recorded(*, counted: bool) -> RunHistory:
+    """A thread loads 20 MiB per generation in its phase "load" while the training thread is in no phase."""
+    private, records = 300 * MIB, 100
+    rows: list[Snapshot] = []
+
+    def take(kind: str, generation: int | None, phase: str | None, **books: float) -> None:
+        samples: dict[str, int | float] = {
+            "process.anon_bytes": private, "process.rss_bytes": private + 90 * MIB,
+            "process.swap_bytes": 0, **books,
+        }  # fmt: skip
+        if counted:
+            samples[RECORDS] = records
+        moment = 1000.0 + len(rows)
+        rows.append(
+            Snapshot(len(rows) + 1, moment, moment, generation, phase, phase or kind, kind, samples)
+        )
+
+    take("baseline", None, None)
+    for generation in range(LOADED):
+        take("phase_end", generation, "train")
+        private, records = private + GROWTH, records + 200
+        take("phase_end", generation, "load")
+        take(
+            "generation_end", generation, None,
+            **{
+                "phase.train.bytes": 0, "phase.train.executions": 1, "phase.between.bytes": 0,
+                "phase.other_threads.bytes": GROWTH, "phase.leakline.bytes": 0,
+            },
+        )  # fmt: skip
+    header = RunHeader("r", "p", "r", "generation", LOADED, 0.0, ("train", "load"))
+    return history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
+
+
+def verdict(*, counted: bool) -> Verdict:
+    return examine(recorded(counted=counted))
+
+
+def test_the_line_stands_after_the_phases_and_the_parts_add_up() -> None:
+    found = books(recorded(counted=False))
+    assert [line.name for line in found.lines] == ["train", "other_threads", "between", "leakline"]
+    assert set(found.total) == {GROWTH}
+
+
+def test_what_grows_in_another_threads_phase_is_named_with_its_growth() -> None:
+    (finding,) = verdict(counted=True).findings
+    assert finding.status in ("suspected", "confirmed")
+    assert finding.phase == "load"
+    assert finding.suspects[0].name == "app.Record"
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(GROWTH, rel=0.05)
+
+
+def test_without_objects_to_name_the_line_is_not_called_a_phase() -> None:
+    (finding,) = verdict(counted=False).findings
+    assert finding.phase is None
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(GROWTH, rel=0.05)
+
+
+def test_the_line_is_never_ruled_out_as_a_phase() -> None:
+    for counted in (True, False):
+        assert {each.phase for each in verdict(counted=counted).ruled_out} <= {"train"}

@@ -1,0 +1,426 @@
+"""Counts: what rises and stays risen, in which pattern, since when, and what only seems to grow."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from builder import BASELINE, MIB, curve, history_of
+
+from leakline.analysis import counts as counts_of
+from leakline.analysis import examine
+from leakline.analysis.counts import (
+    CountGrowth,
+    _beats_unseen,
+    _constant,
+    _goes_beyond,
+    _irregular,
+    _may_break_new_ground,
+    _noisy,
+    _periodic,
+    come_together,
+    count_growth,
+    may_grow,
+)
+
+STEADY = CountGrowth("constant", 2.0, 2.0, 2.0, 6.0, 6.0, 7.0, 4, 4.0, 2.0)
+BEATS = CountGrowth("periodic", 10 / 3, 3.0, 3.7, 12.0, 12.0, 12.0, 4, 10.0, 10.0, 3)
+
+
+def _x(n: int, first: int = 0) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+def _after(rises: list[float]) -> tuple[list[float], list[float]]:
+    """Generations, and a count that begins with nothing and rises so."""
+    counts = list(accumulate(rises, initial=0.0))
+    return _x(len(counts)), counts
+
+
+def _risen_at(at: set[int], n: int) -> tuple[list[float], list[float]]:
+    return _after([float(i in at) for i in range(1, n)])
+
+
+@pytest.mark.parametrize(
+    ("counts", "may"),
+    [
+        ([3.0, 4.0], True), ([4.0, 4.0], False), ([4.0, 3.0], False),
+    ],
+)  # fmt: skip
+def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
+    counts: list[float], may: bool
+) -> None:
+    assert may_grow(counts) is may
+
+
+@pytest.mark.parametrize(
+    ("inside", "beside", "together"),
+    [
+        ([7.0, 7, 7], [3.0, 3, 3], True),
+        # Less than 7 tenths of all that memory gained.
+        ([7.0, 7, 7], [3.0, 3, 3.5], False),
+        # Rises more often than not.
+        ([7.0, 7, 7], [1.0, 1], False),
+        # Once the count rose and memory did not.
+        ([0.5, 7, 7], [0.0, 0, 0], True),
+        # The others spread by 1.4826, of which four are 5.93.
+        ([5.94, 5.94, 5.94], [-1.0, 0, 1], True),
+    ],
+)  # fmt: skip
+def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
+    inside: list[float], beside: list[float], together: bool
+) -> None:
+    x, memory = _after([*inside, *beside])
+    counts = list(accumulate([1.0] * len(inside) + [0.0] * len(beside), initial=0.0))
+    assert come_together(x, memory, x, counts) is together
+
+
+def test_generations_in_which_nobody_counted_say_nothing() -> None:
+    x, memory = _after([9.0, 9, 9, 0, 0, 0, 5])
+    assert come_together(x, memory, x[:-1], [0.0, 1, 2, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("counts", "beyond"),
+    [
+        # It has held 4 before: one rise of 2 above that is where it has been.
+        ([4.0, 5, 0, 0, 0, 0, 2, 7], True), ([4.0, 5, 0, 0, 0, 0, 2, 6], False),
+        # 9 was there for one reading alone.
+        ([0.0, 9, 0, 0, 0, 0, 2, 3], True),
+        # What it holds from its start on is its own.
+        ([0.0, 0, 0, 0, 0, 0, 8, 8], True),
+    ],
+)  # fmt: skip
+def test_growth_goes_beyond_what_was_held_before(counts: list[float], beyond: bool) -> None:
+    assert _goes_beyond(STEADY, _x(8), counts) is beyond
+
+
+def test_where_nothing_was_read_twice_before_all_growth_goes_beyond() -> None:
+    assert _goes_beyond(STEADY, [5.0, 6, 7], [100.0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("first_x", "count", "first_generation", "start"),
+    [
+        (10.0, 20.0, 0.0, 6.0), (10.0, 10.0, 0.0, 9.0), (10.0, 0.0, 0.0, 12.0),
+        # Off by a tenth of one is still as much.
+        (10.0, 21.0, 0.0, 6.0), (10.0, 19.0, 0.0, 6.0),
+        # The beat before was at 9: a reading from before it would have seen it.
+        (10.0, 20.0, 6.0, 6.0),
+    ],
+)  # fmt: skip
+def test_beats_before_the_first_reading_are_as_many_as_it_holds(
+    first_x: float, count: float, first_generation: float, start: float
+) -> None:
+    found = _beats_unseen(BEATS, first_x, count, first_generation)
+    assert (found.start, found.start_low, found.generations) == (start, start, 10 + 12 - start)
+    assert found.start_high == 12
+
+
+def test_a_baseline_before_the_first_generation_leaves_the_start_as_seen() -> None:
+    x, counts = _x(6, 1), [8.0, 10, 12, 14, 16, 18]
+    assert count_growth(x, counts) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
+    assert count_growth(x, counts, 2) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
+    # From generation 1 on: eight were there at its end, of which two at most came in it.
+    assert count_growth(x, counts, 1) == CountGrowth("constant", 2, 2, 2, 1, 1, 2, 5, 6, 2)
+    assert count_growth(x, counts, 0) == CountGrowth("constant", 2, 2, 2, 0, 0, 2, 5, 7, 2)
+
+
+def test_a_count_that_rose_after_its_first_readings_began_where_it_rose() -> None:
+    x, counts = _x(7, 1), [8.0, 8, 10, 12, 14, 16, 18]
+    found = count_growth(x, counts, 0)
+    assert found is not None
+    assert (found.start, found.start_low, found.start_high) == (3, 3, 3)
+
+
+def test_growth_is_looked_for_in_the_last_256_readings() -> None:
+    found = count_growth(_x(300), _x(300))
+    assert found is not None
+    assert (found.rises, found.generations, found.start) == (255, 255, 45)
+
+
+@pytest.mark.parametrize(
+    ("rises", "found"),
+    [
+        ([0.0, 0, 1, 1, 1, 1], (4, 3, 3, 1)),
+        # Half and three halves of the usual one are as usual.
+        ([5.0, 10, 10, 10, 10], (5, 1, 1, 10)), ([4.9, 10, 10, 10, 10], (4, 2, 2, 10)),
+        # A larger one holds the usual one too, and so does the one before it.
+        ([0.0, 40.0, 10, 10, 10, 10], (4, 2, 3, 10)), ([40.0, 10, 10, 10, 10], (4, 1, 2, 10)),
+        ([0.0, 40, 40, 10, 10, 10, 10], (4, 2, 4, 10)),
+        # They vary by a quarter of their mean: 2 of 8, and 2.5 of 7.5.
+        ([6.0, 10, 6, 10], (4, 1, 1, 8)),
+    ],
+)  # fmt: skip
+def test_equal_rises_are_four_at_the_end_and_begin_with_the_first_that_holds_them(
+    rises: list[float], found: tuple[int, int, int, float] | None
+) -> None:
+    growth = _constant(*_after(rises))
+    seen = growth and (growth.rises, growth.start, growth.start_high, growth.each)
+    assert seen == found
+
+
+@pytest.mark.parametrize(
+    ("at", "readings", "found"),
+    [
+        ({2, 5, 8}, 9, (3, 2, 3)), ({2, 5}, 9, None),
+        # A period waits no longer than itself.
+        ({2, 5, 8}, 12, (3, 2, 3)), ({2, 5, 8}, 13, None),
+        ({2, 4, 6}, 8, (3, 2, 2)), ({2, 3, 4}, 5, None),
+        # What rose before the beat began is warm-up, and of three beats is left none.
+        ({1, 2, 4, 6, 8}, 9, (4, 2, 2)), ({1, 2, 4}, 5, None), ({1, 3, 6, 8}, 9, None),
+        ({1, 2, 3, 6, 8, 10}, 11, (3, 6, 2)),
+    ],
+)  # fmt: skip
+def test_three_rises_at_the_same_distance_of_two_or_more_are_a_period(
+    at: set[int], readings: int, found: tuple[int, int, int] | None
+) -> None:
+    growth = _periodic(*_risen_at(at, readings))
+    assert (growth and (growth.rises, growth.start, growth.period)) == found
+
+
+def test_a_period_grows_by_one_rise_in_each() -> None:
+    growth = _periodic(*_after([0.0, 4, 0, 0, 4, 0, 0, 4, 0]))
+    slope = 4 / 3
+    assert growth == CountGrowth("periodic", slope, slope * 0.9, slope * 1.1, 2, 2, 2, 3, 8, 4.0, 3)
+
+
+@pytest.mark.parametrize(("small", "steady"), [(6.0, True), (5.0, False)])
+def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady: bool) -> None:
+    growth = _periodic(*_after([10.0, 0, small, 0, 10, 0, small]))
+    assert (growth is not None) is steady
+
+
+@pytest.mark.parametrize(
+    ("at", "readings", "grows"),
+    [
+        ({1, 2, 4, 6}, 7, True),
+        # Over six generations.
+        ({1, 2, 4, 5}, 6, False),
+        # It waits three generations, or half as long again as it did between two of them.
+        ({1, 2, 6, 10}, 17, True), ({1, 2, 6, 10}, 18, False),
+    ],
+)  # fmt: skip
+def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
+    at: set[int], readings: int, grows: bool
+) -> None:
+    assert (_irregular(*_risen_at(at, readings)) is not None) is grows
+
+
+def test_the_span_of_irregular_growth_is_counted_from_its_own_first_generation() -> None:
+    _, counts = _risen_at({1, 2, 4, 5}, 6)
+    assert _irregular(_x(6, 10), counts) is None
+
+
+@pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
+def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
+    # The last of four rises falls in the middle itself.
+    assert (_irregular(*_after([1.0, 1, 1, last, 0, 0, 0])) is not None) is grows
+
+
+def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() -> None:
+    counts = [19.0, 10, 10, 10, 13, 16, 16, 19, 19, 22]
+    slope = 12 / 6
+    # Four rises leave half of it in doubt; nothing says that it did not begin when the count last fell.
+    assert _irregular(_x(10), counts) == CountGrowth(
+        "irregular", slope, slope * 0.5, slope * 1.5, 4, 2, 4, 4, 6, 3.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "as_high", "may"),
+    [(16, 1, True), (16, 2, False), (50, 2, True), (50, 3, False)],
+)
+def test_one_reading_and_one_in_fifty_of_the_first_half_may_be_as_high_as_the_newest(
+    readings: int, as_high: int, may: bool
+) -> None:
+    # 7 is the second highest of the newest eight; higher ones just before them do not count.
+    before = [5.0] * (readings // 2 - as_high) + [7.0] * as_high
+    between = [100.0] * (readings - readings // 2 - 8)
+    assert _may_break_new_ground([*before, *between, *_x(8, 1)]) is may
+
+
+@pytest.mark.parametrize(
+    ("flat", "rising", "found"),
+    [
+        (0, 7, None), (0, 8, (1, 1, 1, 7, 7)),
+        # The last flat reading is where the line bends: with it there are eight.
+        (9, 7, (9, 9, 9, 7, 7)), (9, 6, None),
+    ],
+)  # fmt: skip
+def test_a_floor_rises_over_eight_readings_from_where_it_bends(
+    flat: int, rising: int, found: tuple[float, float, float, int, float] | None
+) -> None:
+    counts = [0.0] * flat + _x(rising, 1 if flat else 0)
+    growth = _noisy(_x(len(counts)), counts)
+    seen = growth and (
+        growth.start, growth.start_low, growth.start_high, growth.rises, growth.generations,
+    )  # fmt: skip
+    assert seen == found
+    assert growth is None or growth.slope == growth.each == 1
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        # Three jumps, one tooth, what was higher before, and what slows down.
+        [0.0, 0, 0, 0, 10, 10, 10, 10, 20, 20, 20, 20, 30, 30, 30, 30],
+        [*_x(10, 5), *_x(10, 5)],
+        [50.0, 50, 50, *_x(12)],
+        [0.0, 30, 50, 62, 70, 75, 78, 80, 81, 81.5, 82, 82.2],
+    ],
+)
+def test_a_floor_that_only_seems_to_rise_is_no_growth(counts: list[float]) -> None:
+    assert _noisy(_x(len(counts)), counts) is None
+
+
+def _from_baseline(n: int, first: int = -1) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [17.0] * 12, [17.0, 33] * 6, [2.0, 18, 34, 50], [float(min(i, 6)) for i in range(16)],
+        [0.0, 40, 60, 70, 75, 78, 79, 80, 80, 80, 80, 80],
+    ],
+    ids=["steady", "up and down", "three rises", "stopped", "ever more slowly"],
+)  # fmt: skip
+def test_a_count_that_does_not_go_on_rising_does_not_grow(counts: list[float]) -> None:
+    assert count_growth(_from_baseline(len(counts)), counts) is None
+
+
+def test_every_fifth_generation_is_a_period() -> None:
+    counts = [0.0] + [float(g // 5 + 1) for g in range(16)]
+    growth = count_growth(_from_baseline(17), counts, 0)
+    assert growth is not None
+    assert (growth.pattern, growth.period, growth.each, growth.start) == ("periodic", 5, 1, 0)
+    assert growth.slope == pytest.approx(0.2)
+
+
+def test_a_period_that_missed_its_beat_is_over() -> None:
+    counts = [0.0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert count_growth(_from_baseline(16), counts, 0) is None
+
+
+def test_irregular_rises_that_are_never_taken_back() -> None:
+    rises = {0, 1, 2, 4, 5, 7, 10, 11, 13, 15}
+    counts, total = [17.0], 17.0
+    for g in range(16):
+        total += g in rises
+        counts.append(total)
+    growth = count_growth(_from_baseline(17), counts, 0)
+    assert growth is not None
+    assert growth.pattern == "irregular"
+    assert growth.slope == pytest.approx(10 / 16)
+    assert growth.start == 0
+
+
+def test_a_rising_floor_is_found_through_noise() -> None:
+    rng = random.Random(1)
+    counts = [1000 + 40 * i + rng.choice([0, 0, 40, 80]) for i in range(24)]
+    growth = count_growth(_from_baseline(24), [float(c) for c in counts], 0)
+    assert growth is not None
+    assert growth.slope == pytest.approx(40, rel=0.25)
+
+
+def test_sparse_readings_give_the_rate_per_generation() -> None:
+    x = [0.0, 3, 6, 9, 12, 15]
+    growth = count_growth(x, [100 + 64 * g for g in x], 0)
+    assert growth is not None
+    assert growth.slope == pytest.approx(64)
+
+
+def test_rises_that_became_steady_began_with_the_first_of_them() -> None:
+    rises = {1, 2, 4, 6, *range(8, 16)}
+    counts, total = [17.0], 17.0
+    for g in range(16):
+        total += g in rises
+        counts.append(total)
+    growth = count_growth(_from_baseline(17), counts, 0)
+    assert growth is not None
+    assert growth.start == 1
+
+
+def test_the_cheap_look_before_the_dear_one_refuses_nothing_that_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(5)
+    with_look, without = [], []
+    for _ in range(300):
+        n, slope = rng.randint(8, 120), rng.choice((0.0, 0.02, 0.1, 0.5))
+        start, noise = rng.randint(0, n), rng.uniform(0.2, 3)
+        counts = [
+            100 + round(slope * max(0, i - start) * 5 + rng.gauss(0, noise)) for i in range(n)
+        ]
+        x = [float(i) for i in range(n)]
+        with_look.append(counts_of._noisy(x, counts))
+        with monkeypatch.context() as patched:
+            patched.setattr(counts_of, "_may_break_new_ground", lambda counts: True)
+            without.append(counts_of._noisy(x, counts))
+    assert with_look == without
+    assert sum(growth is not None for growth in without) > 20
+
+
+ENVS = "type__app.Env__count"
+SIZES = "type__app.Env__bytes"
+
+
+def counted(last_read: int, private: list[float]) -> dict[str, list[float | None]]:
+    """Ten more environments of a MiB each in every generation, counted up to one of them."""
+    counts = [10.0 * i if i <= last_read else None for i in range(len(private))]
+    return {ENVS: counts, SIZES: [None if c is None else c * MIB for c in counts]}
+
+
+def test_a_count_of_long_ago_accuses_nobody_when_memory_stands_still_since() -> None:
+    stops = curve(lambda i: 10.0 * min(i, 12), 40)
+    assert examine(history_of(stops, **counted(12, stops))).status == "recovered"
+    # It was suspected while it rose, as it had to be.
+    assert examine(history_of(stops[:12], **counted(11, stops[:12]))).status == "suspected"
+
+
+def test_a_count_of_long_ago_stands_while_memory_rises_on() -> None:
+    rises = curve(lambda i: 10.0 * i, 40)
+    verdict = examine(history_of(rises, **counted(12, rises)))
+    assert verdict.status == "confirmed"
+    assert verdict.findings[0].suspects[0].name == "app.Env"
+
+
+def test_the_teeth_of_a_saw_rise_once() -> None:
+    teeth = [4.0 * (i % 5) for i in range(60)]
+    x = [float(i) for i in range(60)]
+    assert count_growth(x[:5], teeth[:5]) is not None
+    assert all(count_growth(x[:n], teeth[:n]) is None for n in range(6, 60))
+    rising = [tooth + 2.0 * i for i, tooth in enumerate(teeth)]
+    assert count_growth(x, rising) is not None
+    # What was there for one reading, while a program loads, is no level to come back to.
+    loaded = [2_000.0 if i == 1 else 5.0 * i for i in range(12)]
+    assert count_growth(x[:12], loaded) is not None
+
+
+def test_what_a_declared_store_keeps_its_items_in_is_the_store() -> None:
+    length = [float(min(3_000, 100 * (i + 1))) for i in range(20)]
+    memory = curve(lambda i: 0.02 * length[i], 20, noise=0.5)
+    series = {
+        "tracked__replay__length": length, "tracked__replay__bytes": [0.02 * MIB * n for n in length],
+        "container__app.Replay.items__length": length, "type__bytearray__count": [2 * n for n in length],
+        "type__bytearray__bytes": [0.02 * MIB * n for n in length],
+    }  # fmt: skip
+    history = replace(history_of(memory, **series), capacities={"replay": 3_000})
+    verdict = examine(history)
+    assert verdict.status == "filling", verdict.summary
+    assert verdict.findings == ()
+    # A list beside it that grows otherwise is told.
+    beside = {**series, "container__app.Log.lines__length": [37.0 * i for i in range(20)]}
+    told = examine(replace(history_of(memory, **beside), capacities={"replay": 3_000}))
+    assert [f.suspects[0].name for f in told.findings] == ["app.Log.lines"]
+
+
+def test_children_that_nobody_read_have_not_stood_still() -> None:
+    flat, grown = curve(lambda i: 0.0, 30), curve(lambda i: 8.0 * i, 30)
+    read = [value if i < 12 or i % 9 == 0 else None for i, value in enumerate(grown)]
+    verdict = examine(history_of(flat, 100 * BASELINE, children__uss_bytes=read))
+    assert verdict.status in ("suspected", "confirmed"), verdict.summary
+    assert verdict.findings[0].kind == "children"

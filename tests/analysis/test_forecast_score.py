@@ -1,0 +1,272 @@
+"""How right the forecasts of a run were: made then, for a later generation, against what came."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from statistics import median
+
+import corpus
+import pytest
+from builder import GIB, MIB, Leak, Training, history_of, kept_environments
+from builder import TRAIN as IN_TRAINING
+from pieces import sure
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.forecast import widened
+from leakline.analysis.outlook import Outlook
+from leakline.analysis.results import ForecastScore, Interval, PastForecast
+from leakline.analysis.score import (
+    MAX_FORECASTS,
+    _ahead,
+    _by_lead,
+    _right,
+    _told,
+    came_within,
+    error_of,
+    grid,
+)
+from leakline.analysis.trend import Z_90
+
+
+def score(history: RunHistory) -> ForecastScore:
+    found = examine(history).forecast_score
+    assert found is not None
+    return found
+
+
+def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
+    found = score(Training(60, leaks=(kept_environments(),)).history())
+    assert len(found.past) == MAX_FORECASTS
+    assert found.median_error < 0.01
+    assert found.within >= 0.75 * found.forecasts
+    assert found.sentence.startswith(
+        f"{found.forecasts} forecasts could be checked: typically off by less than 1 % of the memory that came; "
+    )
+
+
+def test_the_score_is_the_sum_of_its_table() -> None:
+    found = score(Training(60, leaks=(kept_environments(),)).history())
+    assert found.forecasts == sum(lead.forecasts for lead in found.by_lead) > len(found.past)
+    assert found.within == sum(lead.within for lead in found.by_lead)
+
+
+def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
+    """24 generations of growth, then none: what generation 23 foretold for 35 was 12 generations of it too much."""
+    levels = [GIB + min(g, 24) * 50 * MIB for g in range(60)]
+    found = score(history_of(levels))
+    made = {each.made_at: each for each in found.past}
+    last = made[23]
+    assert last.generation == 35
+    assert last.came == levels[35]
+    assert last.forecast.estimate == pytest.approx(levels[23] + 12 * 50 * MIB, rel=0.001)
+    assert made[15].forecast.estimate == pytest.approx(levels[23], rel=0.001)
+    assert not last.forecast.low <= last.came <= last.forecast.high
+    assert found.within < found.forecasts
+    # Once it is flat, nothing is forecast any more.
+    assert max(made) < 40
+
+
+def test_the_error_is_the_median_over_the_forecasts_as_a_share_of_what_came() -> None:
+    levels = [GIB + 2 * MIB * max(0, g - 6) ** 2 for g in range(40)]
+    found = score(history_of(levels))
+    every = [p for lead in found.by_lead for p in lead.past]
+    errors = [abs(p.forecast.estimate - p.came) / p.came for p in every]
+    assert found.median_error == pytest.approx(median(errors), abs=1e-4)
+    assert found.median_error > 0.02
+    assert all(p.came == levels[p.generation] for p in found.past)
+    assert f"off by {found.median_error:.0%}".replace("%", " %") in found.sentence
+
+
+def test_the_error_is_told_by_how_far_ahead_it_was() -> None:
+    """Growth that speeds up: the further ahead, the more is missing."""
+    levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
+    leads = score(history_of(levels)).by_lead
+    ahead = [(each.ahead_from, each.ahead_to) for each in leads[:4]]
+    assert ahead == [(2, 3), (4, 7), (8, 15), (16, 31)]
+    for each in leads:
+        assert each.forecasts == len(each.past) > 0
+        assert all(each.ahead_from <= p.generation - p.made_at <= each.ahead_to for p in each.past)
+        errors = [abs(p.forecast.estimate - p.came) / p.came for p in each.past]
+        assert each.median_error == pytest.approx(median(errors), abs=1e-4)
+        assert all(p.came == levels[p.generation] for p in each.past)
+    of_one: dict[int, list[float]] = {}
+    for p in sorted((p for each in leads for p in each.past), key=lambda p: p.generation):
+        of_one.setdefault(p.made_at, []).append(abs(p.forecast.estimate - p.came) / p.came)
+    assert all(errors == sorted(errors) for errors in of_one.values())
+
+
+def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
+    """The back-test: 40 made-up leaks with noise and a start of their own, each once it has ended."""
+    errors: dict[int, list[float]] = {}
+    within = forecasts = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        leak = Leak(IN_TRAINING, chance.uniform(5, 40) * MIB, start=chance.randint(0, 6))
+        run = replace(Training(48, leaks=(leak,), seed=seed).history(), ended=True)
+        for lead in score(run).by_lead:
+            errors.setdefault(lead.ahead_from, []).append(lead.median_error)
+            within, forecasts = within + lead.within, forecasts + lead.forecasts
+    told = {ahead: median(found) for ahead, found in errors.items()}
+    assert sorted(told) == [2, 4, 8, 16]
+    assert max(told.values()) < 0.05
+    assert within >= 0.75 * forecasts
+
+
+def test_of_a_buffer_that_fills_and_has_room_it_is_never_foretold_that_memory_runs_out() -> None:
+    """Carried on as a line it would pass the limit; its capacity ends before that."""
+    filling = Training(
+        40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),
+        limit_bytes=round(3.6 * GIB),
+    )  # fmt: skip
+    for generations in range(1, 41):
+        verdict = examine(replace(filling, generations=generations).history())
+        assert verdict.oom.generation is None, generations
+        assert verdict.oom.risk in ("none", "low"), generations
+    undeclared = replace(filling, declare_buffer=False, generations=20)
+    assert examine(undeclared.history()).oom.generation is not None
+
+
+@pytest.mark.parametrize("generations", [3, 11, 40, 200])
+def test_where_nothing_was_forecast_there_is_no_score(generations: int) -> None:
+    levels = [GIB + (g % 3) * MIB for g in range(generations)]
+    assert examine(history_of(levels)).forecast_score is None
+    assert examine(RunHistory("empty")).forecast_score is None
+
+
+def test_a_forecast_whose_time_has_not_come_is_not_scored() -> None:
+    leaking = Training(40, leaks=(Leak(IN_TRAINING, 20 * MIB),))
+    assert examine(replace(leaking, generations=11).history()).forecast_score is None
+    one = score(replace(leaking, generations=12).history())
+    assert (len(one.past), one.past[0].made_at, one.past[0].generation) == (1, 7, 11)
+    # For a quarter and for half as far ahead.
+    assert one.sentence.startswith("2 forecasts could be checked: typically off by ")
+
+
+def test_a_forecast_once_scored_stays_as_it_is_while_the_run_goes_on() -> None:
+    case = corpus.linear(random.Random(3), 200)
+    early = score(corpus.history_of(case, 40)).past
+    later = score(corpus.history_of(case, 48)).past
+    known = {each.made_at: each for each in later}
+    shared = [each for each in early if each.made_at in known]
+    assert len(shared) >= 5
+    assert all(known[each.made_at] == each for each in shared)
+
+
+def test_what_came_later_does_not_change_what_was_foretold() -> None:
+    levels = [GIB + 20 * MIB * g + (g % 3) * MIB for g in range(60)]
+    other = [*levels[:24], *(2 * v for v in levels[24:])]
+    one, two = ({p.made_at: p for p in score(history_of(v)).past} for v in (levels, other))
+    shared = [at for at in one if at in two and at < 24]
+    assert shared
+    assert all(one[at].forecast == two[at].forecast for at in shared)
+    assert any(one[at].came != two[at].came for at in shared)
+
+
+def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
+    training = Training(
+        40, buffer_full_after=20, buffer_bytes=2 * GIB, noise=0.2 * MIB, warm_up=(0,)
+    )
+    found = score(training.history())
+    assert found.median_error < 0.05
+    # At 15 the buffer holds four fifths; carried on for eight generations it would be a fifth too full.
+    made = next(p for p in found.past if p.made_at == 15)
+    assert made.forecast.estimate == pytest.approx(made.came, rel=0.05)
+
+
+def test_the_processes_of_a_run_are_forecast_together() -> None:
+    levels = [GIB + 50 * MIB * g for g in range(30)]
+    one = history_of(levels)
+    (first,) = one.processes
+    both = score(replace(one, processes=(first, replace(first, instance="p1", rank=1))))
+    assert all(p.came == 2 * levels[p.generation] for p in both.past)
+    assert both.median_error < 0.01
+
+
+def test_the_moments_are_few_fixed_and_have_come() -> None:
+    for n in (24, 100, 3000):
+        assert list(grid(n)) == [pair for pair in grid(10 * n) if pair[1] <= n]
+        assert len(list(grid(n))) <= 4 * 9
+
+
+def test_a_long_run_is_scored_by_a_handful_of_forecasts() -> None:
+    levels = [GIB + MIB * g + (g % 5) * MIB / 4 for g in range(2000)]
+    assert len(score(history_of(levels)).past) == MAX_FORECASTS
+
+
+def _made(
+    made_at: int, generation: int, estimate: float = 100.0, came: float = 100.0, reach: float = 10.0
+) -> PastForecast:
+    return PastForecast(
+        made_at, generation, Interval(estimate, estimate - reach, estimate + reach), came
+    )
+
+
+def test_forecasts_are_made_four_times_in_each_doubling_for_half_as_far_ahead() -> None:
+    assert list(grid(11)) == []
+    assert list(grid(12)) == [(8, 12)]
+    assert list(grid(15)) == [(8, 12), (10, 15)]
+    assert list(grid(48)) == [
+        (8, 12), (10, 15), (12, 18), (14, 21), (16, 24), (20, 30), (24, 36), (28, 42), (32, 48),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("estimate", "came", "error"), [(110.0, 100.0, 0.1), (90.0, 100.0, 0.1), (50.0, 200.0, 0.75)]
+)
+def test_an_error_is_a_share_of_what_came(estimate: float, came: float, error: float) -> None:
+    assert error_of(_made(8, 12, estimate, came)) == error
+
+
+@pytest.mark.parametrize(
+    ("came", "within"), [(90.0, True), (89.0, False), (110.0, True), (111.0, False)]
+)
+def test_memory_comes_within_a_forecast_at_either_end_of_it(came: float, within: bool) -> None:
+    assert came_within(_made(8, 12, came=came)) == within
+
+
+def test_how_right_several_were_is_the_middle_of_their_errors() -> None:
+    past = [_made(8, 12, came=100.0), _made(10, 15, came=80.0), _made(12, 18, came=125.0)]
+    assert _right(past) == (0.2, 1)
+
+
+def test_forecasts_are_told_apart_by_doublings_of_how_far_ahead_they_looked() -> None:
+    one, two, three, four = _made(8, 9), _made(8, 10), _made(8, 11), _made(8, 12, came=80.0)
+    found = list(_by_lead([four, three, one, two]))
+    assert [(e.ahead_from, e.ahead_to, e.forecasts) for e in found] == [
+        (1, 1, 1), (2, 3, 2), (4, 7, 1),
+    ]  # fmt: skip
+    assert [(e.median_error, e.within) for e in found] == [(0.0, 1), (0.0, 2), (0.25, 0)]
+    assert found[1].past == (two, three)
+
+
+@pytest.mark.parametrize(
+    ("error", "size"), [(0.009, "less than 1 %"), (0.01, "1 %"), (0.256, "26 %")]
+)
+def test_an_error_is_told_in_whole_percent(error: float, size: str) -> None:
+    one = _told([_made(8, 12)], error, 1, "step")
+    assert one == (
+        "The one forecast of this run whose time has come, made at step 8 for 12, "
+        f"was off by {size}, inside its interval."
+    )
+    assert _told([_made(8, 12)], error, 0, "step").endswith("outside its interval.")
+    said = _told([_made(8, 12)] * 2, error, 1, "step")
+    assert said == (
+        f"2 forecasts could be checked: typically off by {size} of the memory that came; "
+        "1 within their interval"
+    )
+    assert _told([_made(8, 12)] * 2, error, 2, "step").endswith("; all 2 within their interval")
+
+
+def test_without_a_rate_a_forecast_scatters_as_memory_does() -> None:
+    assert _ahead(Outlook(spread=10.0), 4.0) == (-10 * Z_90, 0.0, 10 * Z_90)
+
+
+def test_a_rate_that_itself_grows_gains_half_of_that_by_the_square_of_the_time() -> None:
+    steady = _ahead(Outlook(sure(100.0)), 4.0)
+    faster = _ahead(Outlook(sure(100.0), gains=3.0), 4.0)
+    assert steady[1] == 400.0
+    # Only what is expected and what is feared: at the least it does not go on to grow.
+    assert (faster[0], faster[1], faster[2] - steady[2]) == (steady[0], 424.0, 24.0)
+    assert steady[0] == 4 * widened(sure(100.0))[0]
+    assert steady[2] == 4 * widened(sure(100.0))[1]

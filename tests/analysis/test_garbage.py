@@ -1,0 +1,535 @@
+"""Live objects, garbage in cycles and what the allocator keeps are three different growths, with three kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from builder import EVALUATE, MIB, TRAIN, Leak, Training
+from pieces import TRAIN as IN_TRAIN
+from pieces import (
+    candidate,
+    cause_of,
+    ends_history,
+    growing,
+    lane_of,
+)
+
+from leakline.analysis import examine
+from leakline.analysis.attribution import Cause
+from leakline.analysis.candidates import Candidate, Place, family_of
+from leakline.analysis.facts import Facts
+from leakline.analysis.garbage import (
+    Waiting,
+    _newest,
+    _telling,
+    garbage_of,
+    may_pass,
+    members_of,
+    no_growth,
+    together,
+    waiting_of,
+)
+from leakline.analysis.history import Value
+from leakline.analysis.results import Finding, Verdict
+from leakline.analysis.said import Holders
+from leakline.analysis.trend import Slope
+from leakline.snapshot import CYCLIC_GARBAGE, Holder
+
+ENVIRONMENT = "trading.TradingEnvironment"
+
+
+def examined(*leaks: Leak, generations: int = 28, **counts: float) -> Verdict:
+    training = Training(leaks=leaks, generations=generations, noise=0.5 * MIB)
+    training.counts |= counts
+    return examine(training.history())
+
+
+def first(verdict: Verdict) -> Finding:
+    assert verdict.status in ("suspected", "confirmed"), verdict.summary
+    return verdict.findings[0]
+
+
+def environments(garbage: int, path: str = CYCLIC_GARBAGE) -> Leak:
+    holder = Holder(0, ENVIRONMENT, path, garbage)
+    return Leak(EVALUATE, 6 * MIB, {ENVIRONMENT: 16}, holders=(holder,))
+
+
+def looks(objects: float, size: float = 6 * MIB, **more: float) -> dict[str, float]:
+    return {
+        "python.garbage_objects": objects,
+        "python.garbage_bytes": size,
+        "python.garbage_looked_at": objects,
+        **{f"python.{name}": value for name, value in more.items()},
+    }
+
+
+WHOLE = {"python.garbage_is_whole": 1.0, "python.garbage_looked_at": 40_000.0}
+PART = {"python.garbage_is_whole": 0.0}
+OFF = {"python.collector_enabled": 0.0}
+
+
+def test_a_class_that_only_its_own_cycles_hold_is_garbage() -> None:
+    finding = first(examined(environments(16 * 25)))
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
+    assert finding.suspects[0].name == ENVIRONMENT
+    assert (finding.suspects[1].name, finding.suspects[1].role) == (CYCLIC_GARBAGE, "holder")
+    assert not any("keeps TradingEnvironment alive" in line for line in finding.advice)
+
+
+def test_a_few_of_a_class_in_cycles_do_not_make_the_others_garbage() -> None:
+    finding = first(examined(environments(16 * 3)))
+    assert finding.kind == "objects"
+    assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
+
+
+def test_the_holder_found_before_stands_beside_a_little_garbage() -> None:
+    leak = environments(200, "trainer.Trainer.kept[*]")
+    few = Holder(0, ENVIRONMENT, CYCLIC_GARBAGE, 40)
+    verdict = examined(
+        Leak(leak.phase, leak.bytes, leak.counts, holders=(*leak.holders, few)),
+    )
+    finding = first(verdict)
+    assert finding.kind == "objects"
+    assert finding.suspects[1].name == "trainer.Trainer.kept[*]"
+
+
+DECLARED = ((ENVIRONMENT, 2, 2, None),)
+
+
+def examined_as_declared(*leaks: Leak, collections: bool = False) -> Verdict:
+    training = Training(
+        leaks=leaks, generations=28, noise=0.5 * MIB, expectations=DECLARED, collections=collections
+    )
+    return examine(training.history())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "path"),
+    [(16 * 3, CYCLIC_GARBAGE), (16 * 25, "trainer.Trainer.kept[*]")],
+    ids=["a few in cycles", "held"],
+)
+def test_a_broken_count_of_what_is_held_is_no_garbage(garbage: int, path: str) -> None:
+    finding = first(examined_as_declared(environments(garbage, path)))
+    assert finding.kind == "objects"
+    assert all(suspect.name != CYCLIC_GARBAGE for suspect in finding.suspects)
+
+
+@pytest.mark.parametrize(("collections", "kind"), [(False, "cyclic_garbage"), (True, "objects")])
+def test_a_look_that_counts_a_part_takes_nothing_back_without_a_collection(
+    collections: bool, kind: str
+) -> None:
+    whole, part = (
+        replace(environments(16 * seen), bytes=0, counts={}, start=start, stop=start + 1)
+        for seen, start in ((22, 22), (5, 23))
+    )
+    grows = replace(environments(0), holders=())
+    finding = first(examined_as_declared(grows, whole, part, collections=collections))
+    assert (finding.kind, finding.suspects[0].name) == (kind, ENVIRONMENT)
+    assert any(suspect.name == CYCLIC_GARBAGE for suspect in finding.suspects) is not collections
+
+
+def test_what_full_collections_have_left_is_no_garbage() -> None:
+    """Seen in cycles once; a collection would have freed them, and they go on rising."""
+    seen = replace(environments(16 * 5), bytes=0, counts={}, start=4, stop=5)
+    grows = replace(environments(0), holders=())
+    finding = first(examined_as_declared(grows, seen, collections=True))
+    assert finding.kind == "objects"
+    assert first(examined_as_declared(grows, seen)).kind == "cyclic_garbage"
+
+
+def test_a_broken_count_of_what_only_cycles_hold_is_garbage() -> None:
+    verdict = examined_as_declared(environments(16 * 25))
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
+    assert [s.name for s in finding.suspects[:2]] == [ENVIRONMENT, CYCLIC_GARBAGE]
+    assert "leaves cycles of TradingEnvironment" in verdict.summary
+    assert any("declared 2." in line for line in finding.evidence)
+    assert any("Break reference cycles" in line for line in finding.advice)
+    assert not any("drop the last reference" in line for line in finding.advice)
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) -> None:
+    holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 3_000))
+    leak = Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders)
+    verdict = examined(leak, **WHOLE, **(OFF if off else {"python.collector_enabled": 1.0}))
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
+    assert [s.name for s in finding.suspects if s.role == "type"] == ["list", "dict"]
+    assert finding.suspects[0].count_per_generation == pytest.approx(1_500, rel=0.05)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.25)
+    assert any("2,000 more per generation" in line for line in finding.evidence)
+    assert any("gc.enable()" in line for line in finding.advice) is off
+    assert "that only the collector can free" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("waits", "collector_on", "status"),
+    [(3.0, True, "watch"), (1.0, True, "confirmed"), (3.0, False, "confirmed")],
+    ids=["much and the collector runs", "little", "much and it is off"],
+)
+def test_a_growth_of_no_name_that_may_lie_in_cycles_is_no_leak_while_the_collector_runs(
+    waits: float, collector_on: bool, status: str
+) -> None:
+    """Too few objects to be a finding of their own; their bytes are set against all that grew."""
+    training = Training(leaks=(Leak(TRAIN, 2 * MIB),), generations=28)
+    training.counts |= looks(385, waits * 7 * MIB, garbage_is_whole=1.0)
+    training.counts["python.collector_enabled"] = float(collector_on)
+    verdict = examine(training.history())
+    assert verdict.status == status, verdict.summary
+
+
+def test_a_few_large_objects_in_cycles_are_a_leak_although_the_collector_runs() -> None:
+    """They are too few for it ever to look at all of them, and hold memory that it does not see."""
+    leak = environments(2 * 25)
+    counts = {**leak.counts, ENVIRONMENT: 2, **looks(15, 15_000)}
+    verdict = examined(replace(leak, counts=counts), **WHOLE, **{"python.collector_enabled": 1.0})
+    assert (first(verdict).kind, verdict.status) == ("cyclic_garbage", "confirmed")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first_named"), [(4_000, "app.Node"), (300, "list")], ids=["as many", "a few"]
+)
+def test_garbage_is_named_after_the_class_that_makes_it(nodes: int, first_named: str) -> None:
+    """Each holds a list or two; when the class is few of all, it is not what makes the cycles."""
+    counts = {"list": 9_000, "dict": 5_000, "app.Node": nodes}
+    holders = tuple(Holder(0, name, CYCLIC_GARBAGE, count) for name, count in counts.items())
+    finding = first(examined(Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders), **WHOLE, **OFF))
+    assert finding.kind == "cyclic_garbage"
+    assert finding.suspects[0].name == first_named
+
+
+def test_lists_that_are_garbage_with_a_class_are_named_after_it() -> None:
+    """Where the lists are a cause of their own, with more bytes than what holds them."""
+
+    def garbage(name: str, bytes_rate: float) -> Cause:
+        place, growth = Place(TRAIN, TRAIN, 1.0), no_growth(800)
+        member = Candidate(
+            name, "type", family_of(name, "type"), growth, place, bytes_rate, False, False
+        )
+        return Cause("cyclic_garbage", place, (member,), bytes_rate)
+
+    both = together(garbage("list", 2e6), garbage("app.Node", 4e4))
+    assert [member.name for member in both.members] == ["app.Node", "list"]
+    assert both.measured == 2e6 + 4e4
+
+
+def test_numbers_that_grow_are_what_the_cycles_hold() -> None:
+    holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 9_000))
+    counts = {**looks(2_000), "float": 60_000, "list": 1_000, "dict": 1_000}
+    verdict = examined(Leak(TRAIN, 6 * MIB, counts, holders=holders), **WHOLE, **OFF)
+    finding = first(verdict)
+    assert finding.kind == "cyclic_garbage"
+    assert {s.name for s in finding.suspects[:3]} == {"list", "dict", CYCLIC_GARBAGE}
+
+
+def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
+    """The newest 20,000 objects alone are looked at, all of them garbage: their number says nothing of the growth."""
+    leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
+    sizes = {"python.garbage_objects": 19_000.0, "python.garbage_looked_at": 20_000.0}
+    verdict = examined(leak, **sizes, **{"python.garbage_bytes": 19_000 * 2_000.0}, **PART, **OFF)
+    finding = first(verdict)
+    assert finding.kind == "cyclic_garbage"
+    assert any("At least 19,000 objects wait" in line for line in finding.evidence)
+    assert any("2,850 more per generation" in line for line in finding.evidence)
+
+
+def test_live_objects_that_grow_while_the_collector_is_off_are_not_garbage() -> None:
+    leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
+    sizes = {"python.garbage_objects": 1_200.0, "python.garbage_looked_at": 20_000.0}
+    assert first(examined(leak, **sizes, **PART, **OFF)).kind == "native"
+
+
+def examined_in_part(reached: float = 0, off: bool = True, *leaks: Leak) -> Verdict:
+    """Of the newest 30,000 objects ever more are garbage, a minority; ``reached``: more are looked at each time."""
+    more = {**looks(300), "python.garbage_looked_at": reached}
+    start = {
+        "python.garbage_objects": 2_000.0,
+        "python.garbage_bytes": 5e6,
+        "python.garbage_looked_at": 3e4,
+    }
+    enabled = {"python.collector_enabled": float(not off)}
+    return examined(Leak(TRAIN, 6 * MIB, more), *leaks, **start, **PART, **enabled)
+
+
+@pytest.mark.parametrize(
+    ("reached", "off"), [(3_000, True), (0, False)], ids=["looks reach further back", "it is on"]
+)
+def test_a_part_of_the_newest_says_nothing_of_growth(reached: float, off: bool) -> None:
+    assert examined_in_part(reached, off).findings[0].kind == "native"
+
+
+def test_while_the_collector_is_off_more_garbage_among_the_newest_has_come_since() -> None:
+    finding = first(examined_in_part())
+    assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
+    assert any("At least 10,400 objects wait" in line for line in finding.evidence)
+
+
+def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase() -> None:
+    """The pool of the allocator runs dry in another phase than the one that leaves the cycles."""
+    named = replace(environments(16 * 25), bytes=0.2 * MIB)
+    verdict = examined_in_part(0, True, named)
+    raised = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert [(f.kind, f.phase) for f in raised] == [("cyclic_garbage", EVALUATE)]
+    assert raised[0].suspects[0].name == ENVIRONMENT
+    assert raised[0].growth_bytes_per_generation.estimate == pytest.approx(6.2 * MIB, rel=0.25)
+
+
+def test_garbage_that_is_collected_now_and_then_is_no_leak_of_its_own() -> None:
+    training = Training(leaks=(Leak(TRAIN, 6 * MIB),), generations=28, noise=0.5 * MIB)
+    training.counts |= {**WHOLE, "python.garbage_bytes": 3e6}
+    swings = Leak(TRAIN, 0, {"python.garbage_objects": 1.0})
+    swings.times = lambda generation: 9_000 if generation % 3 else -18_000
+    training.leaks += (swings,)
+    training.counts["python.garbage_objects"] = 20_000
+    assert first(examine(training.history())).kind == "native"
+
+
+def test_garbage_that_swings_with_the_collector_is_worth_watching_and_named() -> None:
+    """Every third generation a collection frees what two others left."""
+    holder = Holder(0, "app.Node", CYCLIC_GARBAGE, 4_000)
+    swings = Leak(TRAIN, 30 * MIB, holders=(holder,))
+    swings.times = lambda generation: -2 if generation % 3 == 2 else 1
+    freed = Leak(TRAIN, 0, {"python.garbage_freed": 12_000})
+    freed.times = lambda generation: generation % 3 == 2
+    training = Training(leaks=(swings, freed), generations=28, noise=0.5 * MIB)
+    training.counts |= {"python.garbage_freed": 0}
+    verdict = examine(training.history())
+    (found,) = [f for f in verdict.findings if f.kind == "cyclic_garbage"]
+    assert found.status == "watch"
+    assert [s.name for s in found.suspects] == ["app.Node", CYCLIC_GARBAGE]
+    assert "swings" in " ".join(found.evidence)
+
+
+def test_garbage_that_stays_what_it_is_explains_no_growth() -> None:
+    sizes = {"python.garbage_objects": 30_000.0, "python.garbage_bytes": 9e6}
+    assert first(examined(Leak(TRAIN, 6 * MIB), **sizes, **WHOLE, **OFF)).kind == "native"
+
+
+def test_a_guessed_class_does_not_take_what_the_allocator_keeps() -> None:
+    leak = Leak(TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 5.4 * MIB})
+    verdict = examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})
+    finding = first(verdict)
+    assert (finding.kind, finding.phase) == ("allocator_retained", TRAIN)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(5.4 * MIB, rel=0.25)
+    rest = [f for f in verdict.findings[1:] if f.kind == "objects"]
+    assert sum(f.growth_bytes_per_generation.estimate for f in rest) < 1.2 * MIB
+
+
+def test_measured_live_objects_are_not_kept_by_the_allocator() -> None:
+    holder = Holder(0, ENVIRONMENT, "trainer.Trainer.kept[*]", 400, round(5.5 * MIB / 16))
+    leak = Leak(
+        TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 4 * MIB}, holders=(holder,)
+    )
+    assert first(examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})).kind == "objects"
+
+
+def test_of_two_holders_the_one_that_grows_keeps_what_leaks() -> None:
+    """The population of now is overwritten: it holds many agents, and no more than before."""
+    now, past = "trainer.Trainer.population[*]", "trainer.Trainer.past[*][*]"
+    holders = (Holder(0, ENVIRONMENT, now, 16), Holder(0, ENVIRONMENT, past, 14))
+    leak = Leak(
+        EVALUATE, 6 * MIB, {ENVIRONMENT: 16, "container.trainer.Trainer.past[*].length": 16},
+        holders=holders,
+    )  # fmt: skip
+    assert first(examined(leak)).suspects[1].name == past
+    few = replace(leak, holders=(holders[0], Holder(0, ENVIRONMENT, past, 2)))
+    assert first(examined(few)).suspects[1].name == past
+
+
+ENVS = candidate("app.Env", "object")
+OBJECTS, IS_WHOLE, LOOKED = (
+    "python.garbage_objects",
+    "python.garbage_is_whole",
+    "python.garbage_looked_at",
+)
+RISING: list[Value] = [1000 + 100 * g for g in range(12)]
+
+
+def _waiting(counts: Sequence[Value] = RISING, **more: Sequence[Value]) -> Waiting:
+    named = {f"python.{name}": values for name, values in more.items()}
+    size = [40 * c if c is not None else None for c in counts]
+    series = {
+        "process.anon_bytes": [9000] * len(counts),
+        OBJECTS: counts,
+        "python.garbage_bytes": size,
+    }
+    return waiting_of(lane_of(ends_history({**series, **named})))
+
+
+def test_garbage_of_which_just_less_than_a_thousand_waits_is_none() -> None:
+    ends_below, ends_at = [*range(120, 1000, 80), 999], [*range(120, 1000, 80), 1000]
+    assert _waiting(ends_below) == Waiting()
+    assert _waiting(ends_at).objects == 1000
+
+
+@pytest.mark.parametrize(
+    ("looks", "waits"),
+    [([2000] * 4, True), ([2000] * 3, False), ([4000, *[2000] * 3], True), ([4001, *[2000] * 3], False)],
+    ids=["four", "three", "half went", "more went"],
+)  # fmt: skip
+def test_four_looks_say_that_garbage_is_not_collected(looks: list[int], waits: bool) -> None:
+    counts: list[Value] = [*[None] * (12 - len(looks)), *looks]
+    found = _waiting(counts, garbage_is_whole=[0] * 12, garbage_looked_at=[2000] * 12)
+    assert (found.objects is not None) == waits
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "mostly"), [(4200, True), (4201, False)], ids=["half", "less"]
+)
+def test_of_the_newest_objects_half_must_be_garbage(looked_at: int, mostly: bool) -> None:
+    found = _waiting(garbage_is_whole=[0] * 12, garbage_looked_at=[looked_at] * 12)
+    assert (found.mostly, found.least) == (mostly, mostly)
+    assert found.objects == (2100 if mostly else None)
+
+
+def test_while_the_collector_is_off_what_waits_for_it_is_counted_apart() -> None:
+    more = {"garbage_is_whole": [0] * 12, "garbage_looked_at": [4200] * 12}
+    pending = [50 * g for g in range(12)]
+    off = _waiting(**more, collector_enabled=[0] * 12, collector_pending=pending)
+    assert off.growth is not None
+    assert (off.growth.slope, off.bytes_rate, off.collector_off) == (25.0, 1000.0, True)
+    assert (off.mostly, off.least) == (True, True)
+    on = _waiting(**more, collector_enabled=[1] * 12, collector_pending=pending)
+    assert (on.growth, on.bytes_rate, on.collector_off) == (None, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("reached", "least"),
+    [([9000] * 12, True), ([9000] * 11 + [13500], True), ([9000] * 11 + [13501], False)],
+    ids=["as far", "half as far again", "further"],
+)
+def test_looks_at_the_newest_that_reach_no_further_back_see_what_has_come_since(
+    reached: list[Value], least: bool
+) -> None:
+    off = _waiting(garbage_is_whole=[0] * 12, garbage_looked_at=reached, collector_enabled=[0] * 12)
+    assert (off.least, off.objects) == (least, 2100 if least else None)
+    assert (off.mostly, off.collector_off) == (False, True)
+    on = _waiting(garbage_is_whole=[0] * 12, garbage_looked_at=reached)
+    assert on == Waiting()
+
+
+def test_the_newest_reading_is_the_last_there_is() -> None:
+    lane = lane_of(ends_history({"a": [1, 2, None], "b": [None, None, None]}))
+    assert (_newest(lane, "a"), _newest(lane, "b"), _newest(lane, "c")) == (2.0, None, None)
+
+
+def _facts(holders: Sequence[Holder] = (), **series: Sequence[Value]) -> Facts:
+    named = {f"python.{name}": values for name, values in series.items()}
+    history = ends_history({"process.anon_bytes": [9000] * 4, **named}, holders=tuple(holders))
+    return Facts(history, lane_of(history))
+
+
+CYCLE = Holder(3, "app.Env", CYCLIC_GARBAGE, 100)
+NATIVE = cause_of(kind="native", rate=100.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mostly", "named", "measured"),
+    [
+        (30.0, False, ["app.Env"], 30.0), (29.0, False, None, None), (29.0, True, ["app.Env"], 29.0),
+        (0.0, True, ["app.Env"], None), (300.0, False, ["app.Env"], 100.0),
+    ],
+    ids=["three tenths", "less", "most of the newest", "of unknown size", "more than all"],
+)  # fmt: skip
+def test_growth_of_no_name_is_garbage_where_that_is_three_tenths_of_it(
+    rate: float, mostly: bool, named: list[str] | None, measured: float | None
+) -> None:
+    waiting = Waiting(5000.0, growing(8), rate, mostly)
+    found = garbage_of(NATIVE, _facts([CYCLE]), waiting)
+    assert (found and [m.name for m in found.members]) == named
+    assert (found and found.measured) == measured
+
+
+def test_only_what_has_no_name_is_looked_for_among_what_waits() -> None:
+    waiting, facts = Waiting(5000.0, growing(8), 100.0), _facts([CYCLE])
+    strings = candidate("str", "plain")
+    found = garbage_of(cause_of(strings, rate=100.0), facts, waiting)
+    assert found is not None
+    assert [m.name for m in found.members] == ["app.Env", "str"]
+    assert garbage_of(cause_of(candidate("app.Plan", "object"), rate=100.0), facts, waiting) is None
+    assert garbage_of(cause_of(kind="gpu", rate=100.0), facts, waiting) is None
+    assert garbage_of(NATIVE, facts, replace(waiting, objects=None)) is None
+    assert garbage_of(cause_of(strings, rate=1e9), facts, replace(waiting, mostly=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "waiting", "series", "passes"),
+    [
+        (NATIVE, Waiting(), {"garbage_bytes": [300] * 4}, True),
+        (NATIVE, Waiting(), {"garbage_bytes": [299] * 4}, False),
+        (NATIVE, Waiting(), {"garbage_bytes": [300] * 4, "collector_enabled": [1, 1, 1, 0]}, False),
+        (NATIVE, Waiting(), {}, False),
+        (replace(NATIVE, kind="cyclic_garbage"), Waiting(5000.0), {"garbage_bytes": [300] * 4}, False),
+        (cause_of(ENVS, rate=100.0), Waiting(), {"garbage_bytes": [300] * 4}, True),
+    ],
+    ids=["three tenths", "less", "off now", "not told", "that does not go", "a class seen in it"],
+)  # fmt: skip
+def test_a_growth_of_which_three_tenths_wait_for_a_collector_that_runs_may_pass(
+    cause: Cause, waiting: Waiting, series: dict[str, list[Value]], passes: bool
+) -> None:
+    """A hundred bytes in each of ten generations are a thousand."""
+    assert may_pass(cause, _facts([CYCLE], **series), waiting, 10.0, 4) == passes
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [
+        (
+            Waiting(5000.0),
+            "5,000 objects wait for the collector: nothing but each other refers to them.",
+        ),
+        (
+            Waiting(5000.0, growing(8)),
+            "5,000 objects wait for the collector, 8 more per step: nothing but each other refers to them.",
+        ),
+        (
+            Waiting(5000.0, least=True),
+            "At least 5,000 objects wait for the collector: nothing but each other refers to them.",
+        ),
+        (Waiting(), "Nothing but each other refers to them: only the collector can free them."),
+        (
+            Waiting(collector_off=True),
+            "Nothing but each other refers to them: only the collector can free them. The collector is switched off.",
+        ),
+    ],
+    ids=["some", "ever more", "at least", "unknown", "switched off"],
+)
+def test_what_waits_for_the_collector_is_told_as_far_as_it_was_looked_at(
+    waiting: Waiting, said: str
+) -> None:
+    assert waiting.told("step") == said
+
+
+def test_two_causes_that_are_one_have_the_bytes_and_the_members_of_both() -> None:
+    strings = candidate("str", "plain")
+    first = cause_of(strings, measured=3.0, rate=Slope(10.0, 5.0, 20.0, 8))
+    second = cause_of(ENVS, strings, measured=4.0, rate=Slope(1.0, 0.5, 2.0, 16))
+    both = together(first, second)
+    assert (both.members, both.measured) == ((ENVS, strings), 7.0)
+    assert both.rate == Slope(11.0, 5.5, 22.0, 16)
+    assert together(cause_of(), cause_of()).measured is None
+
+
+def test_garbage_is_named_by_the_programs_own_classes_unless_they_are_few() -> None:
+    assert _telling({"dict": 100, "app.Env": 10, "list": 50}) == ["app.Env", "dict", "list"]
+    assert _telling({"dict": 100, "app.Env": 9, "list": 50}) == ["dict", "list", "app.Env"]
+    assert _telling({"app.A": 40, "app.B": 60}) == ["app.B", "app.A"]
+    assert _telling({}) == []
+
+
+def test_the_three_types_that_tell_most_share_the_growth_by_their_numbers() -> None:
+    counts = {"app.Env": 20, "dict": 50, "list": 20, "tuple": 10}
+    holders = Holders([Holder(3, name, CYCLIC_GARBAGE, count) for name, count in counts.items()])
+    found = members_of(holders, IN_TRAIN, growing(10), 1000.0)
+    assert [(c.name, c.growth.slope, c.bytes_rate) for c in found] == [
+        ("app.Env", 2.0, 200.0),
+        ("dict", 5.0, 500.0),
+        ("list", 2.0, 200.0),
+    ]
+    assert [c.bytes_rate for c in members_of(holders, IN_TRAIN, growing(10), 0.0)] == [None] * 3
+    assert {(c.deep, c.declared, c.holder) for c in found} == {(False, False, CYCLIC_GARBAGE)}
+    assert no_growth(7.0).slope == no_growth(7.0).each == 7.0
+    assert (no_growth(7.0).rises, no_growth(7.0).generations, no_growth(7.0).start) == (0, 1, 0)

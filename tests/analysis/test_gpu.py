@@ -1,0 +1,449 @@
+"""Device memory is judged for itself, and the checks of `make test-gpu` pass on their training and fail on others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from subprocess import CompletedProcess
+
+import pytest
+from benchmarks.client import gpu
+from benchmarks.client.gpu import (
+    Check,
+    check_fragmentation,
+    check_healthy,
+    check_leak,
+    check_pinned,
+    check_series,
+    conclude,
+)
+from builder import EVOLVE, GIB, MIB, TRAIN, Leak, Training, loss_graph
+from pieces import ends_lane
+
+from leakline.analysis import RunHistory, examine, history_from_batches
+from leakline.analysis.channels import Channel, _devices
+from leakline.analysis.results import Finding, Verdict
+from leakline.snapshot import Batch, Snapshot
+
+TOTAL = 80 * GIB
+# (generation, whether its training phase is over) -> samples
+Device = Callable[[int, bool], Mapping[str, float]]
+
+
+def judged(device: Device, training: Training | None = None) -> Verdict:
+    """The verdict on a healthy training whose device told this; the driver is asked at generation ends only."""
+    training = training or Training(generations=40)
+
+    def told(snapshot: Snapshot) -> Snapshot:
+        at = -1 if snapshot.generation is None else snapshot.generation
+        is_over = snapshot.kind == "generation_end" or snapshot.phase in (TRAIN, EVOLVE)
+        samples = {
+            name: value
+            for name, value in device(at, is_over).items()
+            if not name.startswith("gpu.") or snapshot.kind in ("baseline", "generation_end")
+        }
+        return replace(snapshot, samples={**snapshot.samples, **samples})
+
+    batches = [Batch(b.process, tuple(map(told, b.snapshots))) for b in training.batches()]
+    history = history_from_batches(training.header(), batches)
+    return examine(replace(history, limit_bytes=training.limit_bytes))
+
+
+def torch_device(
+    allocated: float, reserved: float, split: float, *, index: int = 0, outside: float = GIB
+) -> Mapping[str, float]:
+    return {
+        f"cuda.{index}.allocated_bytes": allocated,
+        f"cuda.{index}.reserved_bytes": reserved,
+        f"cuda.{index}.active_bytes": allocated,
+        f"cuda.{index}.inactive_split_bytes": split,
+        f"gpu.{index}.total_bytes": TOTAL,
+        f"gpu.{index}.used_bytes": reserved + outside,
+        f"gpu.{index}.process_bytes": reserved + outside,
+        f"gpu.{index}.outside_bytes": outside,
+    }
+
+
+def test_a_device_is_what_holds_bytes_of_it() -> None:
+    names = (
+        "cuda.1.allocated_bytes", "gpu.0.process_bytes", "cuda.2.retries", "mps.allocated_bytes",
+        "tracked.buffer.allocated_bytes",
+    )  # fmt: skip
+    assert _devices(ends_lane({name: [1] for name in names})) == ["0", "1"]
+
+
+def of_devices(verdict: Verdict) -> list[Finding]:
+    active = ("watch", "suspected", "confirmed")
+    return [f for f in verdict.findings if f.kind.startswith("gpu") and f.status in active]
+
+
+def growing(rate: float, g: int, is_over: bool) -> float:
+    return rate * (g + is_over)
+
+
+def test_a_device_that_stands_still_is_healthy() -> None:
+    verdict = judged(lambda g, is_over: torch_device(4 * GIB, 6 * GIB, GIB / 2))
+    assert of_devices(verdict) == []
+    assert verdict.status == "ok"
+
+
+def test_tensors_that_stay_on_the_device_are_a_leak_of_the_device() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 4 * GIB + growing(256 * MIB, g, is_over)
+        return torch_device(allocated, allocated + GIB, 100 * MIB)
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status, finding.phase) == ("gpu", "confirmed", TRAIN)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize(("host", "kinds"), [(0, ["gpu"]), (4 * MIB, ["gpu", "native"])])
+def test_tensors_on_the_device_do_not_explain_memory_of_the_host(
+    host: float, kinds: list[str]
+) -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 80 * MIB + growing(32 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 20 * MIB, 10 * MIB)
+
+    size = 32.0 * MIB
+    counts = {
+        "torch.Tensor": 2.0,
+        "tensors.count": 2.0,
+        "tensors.bytes": size,
+        "tensors.device_bytes": size,
+    }
+    verdict = judged(device, Training(generations=40, leaks=(Leak(TRAIN, host, counts),)))
+    found = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert sorted(f.kind for f in found) == kinds
+    assert [s.name for f in found if f.kind == "gpu" for s in f.suspects] == ["torch.Tensor"]
+
+
+def test_tensors_of_host_and_device_that_stay_are_two_leaks() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 80 * MIB + growing(32 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 20 * MIB, 10 * MIB)
+
+    counts = {
+        "torch.Tensor": 3.0, "tensors.count": 3.0, "tensors.bytes": 40.0 * MIB, "tensors.device_bytes": 32.0 * MIB,
+    }  # fmt: skip
+    verdict = judged(device, Training(generations=40, leaks=(Leak(TRAIN, 8 * MIB, counts),)))
+    found = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert sorted(f.kind for f in found) == ["gpu", "tensors"]
+
+
+def test_reserved_that_grows_beside_still_tensors_is_fragmentation() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        lost = growing(384 * MIB, g, is_over)
+        return torch_device(4 * GIB, 5 * GIB + lost, 100 * MIB + 0.9 * lost)
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status, finding.phase) == (
+        "gpu_fragmentation",
+        "confirmed",
+        TRAIN,
+    )
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(384 * MIB, rel=0.1)
+    assert any("expandable_segments" in line for line in finding.advice)
+
+
+def test_reserved_that_follows_the_tensors_is_no_fragmentation() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 4 * GIB + growing(256 * MIB, g, is_over)
+        return torch_device(allocated, allocated + 512 * MIB, 64 * MIB)
+
+    assert {finding.kind for finding in of_devices(judged(device))} == {"gpu"}
+
+
+def test_a_cache_that_swings_with_the_batches_is_healthy() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = (2.7 if g % 3 else 18) * GIB
+        return torch_device(allocated, 20.4 * GIB, GIB / 2)
+
+    assert of_devices(judged(device)) == []
+
+
+def test_a_few_megabytes_of_cache_on_a_full_device_do_not_matter() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        return torch_device(40 * GIB, 40 * GIB + growing(2 * MIB, g, is_over), MIB)
+
+    assert of_devices(judged(device)) == []
+
+
+def test_memory_outside_the_allocator_that_grows_is_not_put_down_to_tensors() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        return torch_device(
+            4 * GIB, 5 * GIB, 100 * MIB, outside=GIB + growing(200 * MIB, g, is_over)
+        )
+
+    kept_losses = Training(generations=40, leaks=(loss_graph(),))
+    (finding,) = of_devices(judged(device, training=kept_losses))
+    assert (finding.kind, finding.suspects) == ("gpu", ())
+    assert any("NCCL" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("is_metal", [False, True], ids=["another framework", "Metal"])
+def test_a_device_that_is_none_of_torch_on_cuda_is_judged_like_any(is_metal: bool) -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        size = 4 * GIB + growing(256 * MIB, g, is_over)
+        if is_metal:
+            return {
+                "mps.allocated_bytes": size,
+                "mps.driver_bytes": size + GIB,
+                "mps.limit_bytes": 48 * GIB,
+            }
+        return {"gpu.0.total_bytes": TOTAL, "gpu.0.used_bytes": size, "gpu.0.process_bytes": size}
+
+    (finding,) = of_devices(judged(device))
+    assert (finding.kind, finding.status) == ("gpu", "confirmed")
+
+
+def test_other_processes_on_the_device_are_not_our_leak() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        theirs = growing(GIB, g, is_over)
+        return {**torch_device(4 * GIB, 6 * GIB, 0), "gpu.0.used_bytes": 8 * GIB + theirs}
+
+    assert of_devices(judged(device)) == []
+
+
+def test_the_second_of_two_devices_is_found() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        allocated = 2 * GIB + growing(256 * MIB, g, is_over)
+        still = torch_device(4 * GIB, 6 * GIB, 0)
+        return {**still, **torch_device(allocated, allocated + GIB, 0, index=1)}
+
+    (finding,) = of_devices(judged(device))
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(256 * MIB, rel=0.1)
+
+
+def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
+    spare = Channel(
+        "cuda.0.reserved_bytes", "gpu_fragmentation", (2.0, 2.0, 2.0), 100.0, beside=(90.0,) * 3
+    )
+    assert spare.scale((), 3, 10.0).ends_near_limit(0.1)
+    assert not replace(spare, beside=()).scale((), 3, 10.0).ends_near_limit(0.1)
+
+
+@pytest.mark.parametrize("leaking", ["tensors", "fragments", "another library"])
+def test_a_device_that_fills_up_is_when_the_run_dies(leaking: str) -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        grown = growing(GIB, g, is_over)
+        if leaking == "tensors":
+            return torch_device(10 * GIB + grown, 12 * GIB + grown, GIB)
+        if leaking == "fragments":
+            return torch_device(10 * GIB, 12 * GIB + grown, GIB + grown)
+        return torch_device(10 * GIB, 12 * GIB, GIB, outside=GIB + grown)
+
+    oom = judged(device).oom
+    assert (oom.limit_source, oom.limit_bytes, oom.risk) == ("device", TOTAL, "high")
+    # 80 GiB, less 13 GiB at the beginning.
+    assert oom.generation is not None and abs(oom.generation.estimate - 66) < 3
+    assert oom.sentence.startswith("OOM on GPU 0 near generation 6")
+
+
+def test_a_device_that_lasts_to_the_planned_end_is_told_as_that() -> None:
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 2, g, is_over)] * 2, 0),
+        Training(generations=40, total=50),
+    )
+    assert verdict.oom.risk == "none"
+    assert re.fullmatch(
+        r"not before the planned end \(3\d\.\d\d GiB of 80\.00 GiB on GPU 0 by then\)",
+        verdict.oom.sentence,
+    ), verdict.oom.sentence
+
+
+def test_a_leak_that_fills_the_device_before_the_planned_end_is_critical() -> None:
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 4, g, is_over)] * 2, 0),
+        Training(generations=40, total=1_000),
+    )
+    assert [f.priority for f in of_devices(verdict)] == ["critical"]
+    assert verdict.oom.sentence.startswith("OOM on GPU 0 near generation 2")
+
+
+def test_memory_that_ends_before_the_device_is_told() -> None:
+    leak = Leak(TRAIN, GIB, {})
+    training = Training(generations=40, total=1_000, leaks=(leak,), limit_bytes=200 * GIB)
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(0.1 * GIB, g, is_over)] * 2, 0),
+        training,
+    )
+    assert verdict.oom.limit_source == "user"
+    assert verdict.oom.sentence.startswith("OOM near generation 19")
+
+
+def test_two_processes_fill_a_device_together() -> None:
+    def device(g: int, is_over: bool) -> Mapping[str, float]:
+        own = 10 * GIB + growing(GIB / 2, g, is_over)
+        return {**torch_device(own, own, 0), "gpu.0.used_bytes": 2 * own + 2 * GIB}
+
+    oom = judged(device).oom
+    # 80 GiB, less 22 GiB at the beginning, at 1 GiB per generation.
+    assert oom.generation is not None and abs(oom.generation.estimate - 57) < 3
+
+
+def test_a_leak_of_a_device_is_rated_by_it_where_memory_ends_before() -> None:
+    leak = Leak(TRAIN, GIB, {})
+    training = Training(generations=40, total=1_000, leaks=(leak,), limit_bytes=60 * GIB)
+    verdict = judged(
+        lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 4, g, is_over)] * 2, 0), training
+    )
+    assert verdict.oom.limit_source == "user"
+    assert [f.priority for f in of_devices(verdict)] == ["critical"]
+
+
+def test_a_device_that_fills_and_stays_is_no_end() -> None:
+    for device in (
+        lambda g, _: torch_device(10 * GIB + GIB * min(g, 8), 12 * GIB + GIB * min(g, 8), 0),
+        lambda g, _: torch_device(10 * GIB, 70 * GIB, 0),
+        lambda g, _: torch_device(10 * GIB, 12 * GIB + GIB * (g % 3), 0),
+    ):
+        assert judged(device).oom.limit_source != "device"
+
+
+# The phases of the programs, in place of two that the builder has.
+PHASES = {TRAIN: "collect", EVOLVE: "train"}
+# How often a generation's phase has run -> allocated, reserved, split, in use by other processes
+Card = Callable[[int], tuple[float, float, float, float]]
+
+
+def still(step: int) -> tuple[float, float, float, float]:
+    return 500 * MIB, 600 * MIB, 40 * MIB, 0
+
+
+def leaking(step: int) -> tuple[float, float, float, float]:
+    allocated = 80 * MIB + 32 * MIB * step
+    return allocated, allocated + 20 * MIB, 10 * MIB, 0
+
+
+def bounded(step: int) -> tuple[float, float, float, float]:
+    allocated = 80 * MIB + 32 * MIB * min(step, 4)
+    return allocated, allocated + 20 * MIB, 10 * MIB, 0
+
+
+def cached(step: int) -> tuple[float, float, float, float]:
+    return 80 * MIB, 600 * MIB, 10 * MIB, 0
+
+
+def fragmented(step: int) -> tuple[float, float, float, float]:
+    return 2 * GIB, 2 * GIB + 30 * MIB * step, 30 * MIB * step, 0
+
+
+def neighbour(step: int) -> tuple[float, float, float, float]:
+    return 80 * MIB, 100 * MIB, 10 * MIB, 64.0 * MIB * step
+
+
+def recorded(card: Card, *leaks: Leak) -> RunHistory:
+    training = Training(generations=32, leaks=leaks, buffer_bytes=0, declare_buffer=False)
+
+    def on_the_card(snapshot: Snapshot) -> Snapshot:
+        at = -1 if snapshot.generation is None else snapshot.generation
+        done = snapshot.phase in PHASES or snapshot.kind == "generation_end"
+        allocated, reserved, split, others = card(at + done)
+        samples = {
+            "cuda.0.allocated_bytes": allocated, "cuda.0.active_bytes": allocated,
+            "cuda.0.reserved_bytes": reserved, "cuda.0.inactive_split_bytes": split,
+        }  # fmt: skip
+        if snapshot.kind in ("baseline", "generation_end"):
+            samples |= {
+                "gpu.0.total_bytes": 80 * GIB, "gpu.0.used_bytes": reserved + others + GIB,
+                "gpu.0.process_bytes": reserved + GIB, "gpu.0.outside_bytes": GIB,
+            }  # fmt: skip
+        phase = PHASES.get(snapshot.phase or "", snapshot.phase)
+        return replace(snapshot, phase=phase, samples={**snapshot.samples, **samples})
+
+    batches = [Batch(b.process, tuple(map(on_the_card, b.snapshots))) for b in training.batches()]
+    return history_from_batches(training.header(), batches)
+
+
+def verdict(card: Card, *leaks: Leak) -> Verdict:
+    return examine(recorded(card, *leaks))
+
+
+def results(checks: list[Check]) -> set[str]:
+    return {check.result for check in checks}
+
+
+REPLAY = Leak(
+    TRAIN, 0, {"torch.Tensor": 2, "tensors.count": 2, "tensors.bytes": 32 * MIB, "tensors.device_bytes": 32 * MIB}
+)  # fmt: skip
+
+
+def test_tensors_in_a_replay_buffer_pass_as_a_leak() -> None:
+    assert results(check_leak(verdict(leaking, REPLAY))) == {"ok"}
+
+
+@pytest.mark.parametrize("card", [still, bounded, cached, fragmented, neighbour])
+def test_a_run_without_a_leak_of_the_device_fails_the_check_of_the_leak(card: Card) -> None:
+    assert "FAIL" in results(check_leak(verdict(card)))
+
+
+def test_a_leak_of_another_size_fails_the_check_of_the_leak() -> None:
+    assert "FAIL" in results(check_leak(verdict(leaking, REPLAY), rate=64 * MIB))
+
+
+def test_a_leak_without_a_type_fails_the_check_of_the_leak() -> None:
+    assert "FAIL" in results(check_leak(verdict(leaking)))
+
+
+def test_reserved_memory_that_grows_alone_passes_as_fragmentation() -> None:
+    assert results(check_fragmentation(verdict(fragmented))) == {"ok"}
+
+
+@pytest.mark.parametrize("card", [still, bounded, cached, neighbour])
+def test_a_run_without_fragmentation_fails_its_check(card: Card) -> None:
+    assert "FAIL" in results(check_fragmentation(verdict(card)))
+
+
+@pytest.mark.parametrize("card", [still, bounded, cached, neighbour])
+def test_bounded_cached_and_foreign_memory_pass_as_healthy(card: Card) -> None:
+    assert results(check_healthy("run", verdict(card))) == {"ok"}
+
+
+@pytest.mark.parametrize("card", [leaking, fragmented])
+def test_growth_on_the_device_fails_the_check_of_a_healthy_run(card: Card) -> None:
+    assert results(check_healthy("run", verdict(card))) == {"FAIL"}
+
+
+def test_host_tensors_that_stay_pass_as_pinned_memory() -> None:
+    kept = Leak(TRAIN, 16 * MIB, {"torch.Tensor": 1, "tensors.count": 1, "tensors.bytes": 16 * MIB})
+    assert results(check_pinned(verdict(still, kept))) == {"ok"}
+    assert "FAIL" in results(check_pinned(verdict(still)))
+    assert "FAIL" in results(check_pinned(verdict(leaking, REPLAY)))
+
+
+def test_a_recording_without_readings_of_the_device_fails() -> None:
+    assert results(check_series("run", recorded(still))) == {"ok"}
+    nothing = history_from_batches(Training().header(), Training().batches())
+    assert results(check_series("run", nothing)) == {"FAIL"}
+
+
+def test_the_last_line_counts_and_the_status_says_whether_all_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    passed, failed = Check("a", 0, 1, 1), Check("b", 0, 1, 2)
+    unknown, absent = Check("c", 0, 1, None, may_be_absent=True), Check("d", 0, 1, None)
+    assert conclude([passed, unknown]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
+    assert conclude([passed, failed, absent]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
+    # Nothing that was checked has passed.
+    assert conclude([unknown]) == conclude([]) == 1
+
+
+@pytest.mark.parametrize(("with_it", "result"), [(1.01, "ok"), (1.5, "FAIL")])
+def test_the_overhead_is_that_of_pairs(
+    with_it: float, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished(program: str, folder: str, how: str) -> CompletedProcess[str]:
+        seconds = with_it if how == "with" else 1.0
+        return CompletedProcess([program], 0, f"seconds {seconds:.6f}\n", "")
+
+    monkeypatch.setattr(gpu, "_finished", finished)
+    monkeypatch.setattr(gpu, "FIGURES", {})
+    assert results(list(gpu.overhead(float("inf")))) == {result}
+    assert gpu.FIGURES["overhead"]["ratio"]["middle"] == pytest.approx(with_it)
+    # Two pairs are measured however late it is.
+    assert results(list(gpu.overhead(0))) == {result}
+    assert len(gpu.FIGURES["overhead"]["with"]) == 2

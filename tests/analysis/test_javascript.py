@@ -1,0 +1,532 @@
+"""A training with TensorFlow.js, in a page and in Node: its tensors, what V8 keeps beside them, when it collects."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+
+from leakline.analysis import RunHistory, compare, examine, history_from_batches
+from leakline.analysis.collected import (
+    YOUNG,
+    _Collector,
+    _kept_and_native,
+    _longest_gap,
+    _lowered,
+    _on_lines,
+    _told_upto,
+    beside_tensors,
+    is_told,
+    told_for_good,
+)
+from leakline.analysis.growth import type_growth
+from leakline.analysis.history import Value
+from leakline.analysis.javascript import is_javascript, is_page
+from leakline.analysis.kept import Kept
+from leakline.analysis.results import Finding
+from leakline.analysis.series import Lane
+from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
+
+MIB = 2**20
+# As report 003 had them: 156.3 MB in 4,038 tensors, and 12.4 MB in 87.
+EACH = 38_700
+KEPT, NORMAL, BASE = 158, 87, 12 * MIB
+ROLLOUT, TRAIN = "rollout", "train"
+
+
+def made(
+    generations: int = 25,
+    keeps: Callable[[int], float] = lambda generation: 0,
+    *,
+    grows_bytes: float = 0.0,
+    heap: Callable[[int], float] | None = None,
+    resident: Callable[[int], float] = lambda generation: 0,
+    node: bool = False,
+    seed: int = 1,
+    run: str = "js",
+) -> RunHistory:
+    """Two phases a generation; ``keeps``: tensors that training keeps in this one."""
+    chance, snapshots, held = random.Random(seed), list[Snapshot](), 0.0
+
+    def take(kind: str, generation: int | None, phase: str | None) -> None:
+        size = BASE + held * EACH + grows_bytes * max(0, generation or 0)
+        samples: dict[str, int | float] = {
+            "tfjs.tensors": round(NORMAL + held), "tfjs.buffers": round(NORMAL + held), "tfjs.bytes": round(size),
+            "js.frames_per_second": 60.0,
+        }  # fmt: skip
+        if heap is not None:
+            samples["js.heap_bytes"] = round(heap(generation or 0))
+        if node:
+            samples["process.rss_bytes"] = round(
+                150 * MIB + size + resident(generation or 0) + chance.uniform(0, 3 * MIB)
+            )
+        at = float(len(snapshots))
+        snapshots.append(
+            Snapshot(len(snapshots), 1e9 + at, at, generation, phase, "", kind, samples)
+        )
+
+    take("baseline", None, None)
+    for generation in range(generations):
+        take("phase_end", generation, ROLLOUT)
+        held += keeps(generation)
+        take("phase_end", generation, TRAIN)
+        take("generation_end", generation, None)
+    header = RunHeader(run, "p", run, "generation", None, 1e9)
+    return history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(snapshots))])
+
+
+def leaking(**more: object) -> RunHistory:
+    return made(keeps=lambda generation: KEPT, **more)  # type: ignore[arg-type]
+
+
+def test_a_flat_count_is_no_leak() -> None:
+    for node in (False, True):
+        verdict = examine(made(node=node))
+        assert verdict.status == "ok", verdict.summary
+        assert not verdict.findings
+
+
+def test_what_the_first_generations_build_up_is_no_leak() -> None:
+    # Optimizers make their moments with the first step.
+    assert examine(made(keeps=lambda generation: 40 if generation == 0 else 0)).status == "ok"
+
+
+def test_a_count_that_goes_up_and_down_is_no_leak() -> None:
+    swings = made(40, keeps=lambda generation: (60, -60)[generation % 2])
+    assert examine(swings).status in ("ok", "watch")
+
+
+@pytest.mark.parametrize("node", [False, True], ids=["page", "node"])
+def test_tensors_kept_in_each_generation_are_confirmed_with_phase_count_and_bytes(
+    node: bool,
+) -> None:
+    verdict = examine(leaking(node=node))
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.status, finding.kind) == ("confirmed", "confirmed", "tensors")
+    assert (finding.phase, finding.suspects[0].name) == (TRAIN, "tf.Tensor")
+    assert finding.suspects[0].count_per_generation == pytest.approx(KEPT)
+    rate = finding.growth_bytes_per_generation
+    assert rate.estimate == pytest.approx(KEPT * EACH, rel=0.05)
+    assert rate.low <= KEPT * EACH <= rate.high
+    assert finding.started_at_generation is not None
+    assert round(finding.started_at_generation.estimate) in (0, 1)
+    assert verdict.summary.startswith("train keeps 158 Tensor per generation: 5.8")
+
+
+def test_it_is_told_within_eight_generations_of_a_page() -> None:
+    early = made(8, keeps=lambda generation: KEPT)
+    assert examine(early).status in ("suspected", "confirmed")
+
+
+def test_the_advice_is_that_of_tensorflow_js_and_of_no_other_program() -> None:
+    (finding,) = examine(leaking()).findings
+    advice = " ".join(finding.advice)
+    assert "tf.tidy()" in advice
+    assert "gradients" in advice
+    assert not any(word in advice for word in ("detach", "item()", "Python", "collections."))
+    assert not any("Python" in line for line in finding.evidence)
+
+
+def test_tensors_that_grow_larger_and_not_more_are_found_in_a_page() -> None:
+    verdict = examine(made(32, grows_bytes=1.0 * MIB))
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.status) == ("tensors", "confirmed")
+    assert "ever larger tensors" in verdict.summary
+    assert any("grow larger" in line for line in finding.evidence)
+
+
+def test_a_heap_that_grows_beside_level_tensors_is_a_finding_of_its_own() -> None:
+    wave = random.Random(3)
+    grows = made(40, heap=lambda g: (40 + 1.5 * g + wave.uniform(0, 6)) * MIB)
+    verdict = examine(grows)
+    (finding,) = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
+    assert finding.kind == "objects"
+    assert "memory beside its tensors" in verdict.summary
+    level = made(40, heap=lambda g: (40 + 10 * math.sin(g) + wave.uniform(0, 6)) * MIB)
+    assert examine(level).status == "ok"
+
+
+def test_resident_memory_that_grows_beside_level_tensors_is_one_finding_in_node() -> None:
+    grows = made(40, heap=lambda g: (40 + 2 * g) * MIB, resident=lambda g: 2 * g * MIB, node=True)
+    (finding,) = [f for f in examine(grows).findings if f.status in ("suspected", "confirmed")]
+    assert finding.kind == "objects"
+    assert any("without the tensors" in line for line in finding.evidence)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(2 * MIB, rel=0.1)
+
+
+def test_tensors_that_resident_memory_follows_are_not_told_twice() -> None:
+    verdict = examine(leaking(node=True))
+    assert [f.kind for f in verdict.findings if f.status != "ok"] == ["tensors"]
+
+
+def test_bytes_that_the_collector_may_have_freed_are_told_as_an_upper_bound() -> None:
+    # As it is with the backend for CPUs: the count rises, and resident memory does not.
+    history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
+    (finding,) = examine(history).findings
+    assert finding.status == "confirmed"
+    assert not any("upper bound" in line for line in finding.evidence)
+    unreliable = replace(history, environment={"tfjs_memory_unreliable": True})
+    (finding,) = examine(unreliable).findings
+    assert any("upper bound" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("unreliable", [True, False])
+def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_told_so(unreliable: bool) -> None:
+    history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
+    # One that it is reliable again means that it was not before, whatever the header said when it was made.
+    data = {"tfjs_memory_unreliable": unreliable}
+    changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
+    (finding,) = examine(replace(history, events=(*history.events, changed))).findings
+    (line,) = [line for line in finding.evidence if "upper bound" in line]
+    assert line.startswith("In a part of this run ")
+    nothing = replace(changed, data={"tfjs_memory_unreliable": "yes"})
+    (finding,) = examine(replace(history, events=(*history.events, nothing))).findings
+    assert not any("upper bound" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("node", [False, True], ids=["page", "node"])
+def test_the_fix_is_told_with_its_percentage(node: bool) -> None:
+    compared = compare(leaking(node=node, run="before"), made(node=node, run="after"))
+    assert compared.outcome == "fixed", compared.summary
+    (row,) = [row for row in compared.by_type if row.type == "tf.Tensor"]
+    assert (row.before_last, row.after_last) == (NORMAL + 25 * KEPT, NORMAL)
+    assert [f.kind for f in compared.findings.gone] == ["tensors"]
+    train = next(row for row in compared.by_phase if row.phase == TRAIN)
+    assert train.before is not None and train.after is not None
+    assert train.before.estimate == pytest.approx(KEPT * EACH, rel=0.05)
+    assert train.after.estimate == 0
+    # Report 003 says 92 % of its tensors; a process has other memory too.
+    less = compared.peak_bytes.change_percent
+    assert less == pytest.approx(-47 if node else -92.4, abs=1 if node else 0.1)
+
+
+def test_two_runs_that_leak_alike_are_not_fixed() -> None:
+    assert compare(leaking(run="a"), leaking(run="b", seed=2)).outcome == "no_effect"
+
+
+def test_what_grows_is_in_the_table_of_types() -> None:
+    (row,) = type_growth(leaking())
+    assert (row.name, row.rating, row.phase) == ("tf.Tensor", "grows", TRAIN)
+    assert row.bytes_per_generation == pytest.approx(KEPT * EACH, rel=0.05)
+    (row,) = type_growth(made())
+    assert row.rating == "steady"
+
+
+def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
+    history = leaking()
+    ran = tuple(
+        Event(
+            3 * g + 3, 1e9 + 3 * g, "cleanup", "dispose", g, None,
+            {"before_bytes": 10, "after_bytes": 10, "freed_bytes": 0, "because": "above",
+             "counts": {"tf.Tensor": [600, 600]}},
+        )
+        for g in (10, 15, 20)
+    )  # fmt: skip
+    helped = tuple(
+        replace(e, data={**e.data, "counts": {"tf.Tensor": [600, 80]}, "freed_bytes": MIB})
+        for e in ran
+    )
+    (plain,) = examine(history).findings
+    (deeper,) = examine(replace(history, events=ran)).findings
+    assert deeper.priority != plain.priority
+    assert any("does not reach what grows" in line for line in deeper.evidence)
+    (reached,) = examine(replace(history, events=helped)).findings
+    assert reached.priority == plain.priority
+
+
+RECORDED: Final = Path(__file__).resolve().parents[1] / "data" / "node"
+# Nothing is kept but tensors of four bytes. One update of the networks a generation; seven, of which V8 collects what
+# is left once in 25 generations, or last when much of it is young; and seven beside programs that take the processors.
+HEALTHY: Final = (
+    "small_steps_healthy",
+    "norms_seldom_collected",
+    "norms_with_high_floors",
+    "fixed_under_load",
+)
+# A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
+LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
+ACTIVE: Final = ("suspected", "confirmed", "recovered")
+Rows = list[dict[str, Any]]
+
+
+def recorded(name: str) -> Rows:
+    found = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+
+
+def history_of_rows(rows: Rows, run: str = "node") -> RunHistory:
+    snapshots = []
+    for i, row in enumerate(rows):
+        samples = {k: v for k, v in row.items() if "." in k and v is not None}
+        place = row["generation"], row["phase"]
+        snapshots.append(Snapshot(i, 1e9 + i, float(i), *place, "", row["kind"], samples))
+    header = RunHeader(run, "p", run, "generation", None, 1e9)
+    return history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(snapshots))])
+
+
+def up_to_each_reading(rows: Rows) -> list[Rows]:
+    return [rows[: i + 1] for i, row in enumerate(rows) if row["generation"] is not None]
+
+
+def beside(rows: Rows) -> Finding | None:
+    found = [f for f in examine(history_of_rows(rows)).findings if f.kind == "objects"]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_training_is_never_suspected_of_what_its_collector_leaves_lying(
+    name: str,
+) -> None:
+    for rows in up_to_each_reading(recorded(name)):
+        found = beside(rows)
+        assert found is None or found.status in ("ok", "watch"), (rows[-1], found.evidence)
+    assert examine(history_of_rows(recorded(name))).status == "ok"
+    assert beside(recorded(name)) is None
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_what_is_kept_beside_the_tensors_is_confirmed_though_resident_memory_stands(
+    name: str,
+) -> None:
+    verdict = examine(history_of_rows(recorded(name)))
+    (finding,) = [f for f in verdict.findings if f.status != "ok"]
+    assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", "train")
+    assert "memory beside its tensors" in verdict.summary
+    assert any("V8 keeps when it collects" in line for line in finding.evidence)
+    rate = finding.growth_bytes_per_generation
+    assert rate.estimate == pytest.approx(LEAKING[name], rel=0.2)
+
+
+def test_until_v8_has_collected_often_enough_it_is_not_called() -> None:
+    rows = recorded("keeps_objects")
+    early = [row for row in rows if (row["generation"] or 0) < 15]
+    found = beside(early)
+    assert found is None or found.status == "watch"
+
+
+def test_memory_of_native_code_is_found_where_v8_keeps_nothing_more() -> None:
+    """Of which V8 knows nothing: bytes that only resident memory shows."""
+    rows = recorded("fixed_under_load")
+    for row in rows:
+        row["process.rss_bytes"] += 8 * MIB * (row["generation"] or 0)
+    found = beside(rows)
+    assert found is not None
+    assert found.status in ("suspected", "confirmed")
+    assert any("resident memory without the tensors" in line for line in found.evidence)
+    assert found.growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.15)
+
+
+def test_more_than_v8_would_let_lie_is_kept_whether_it_was_seen_to_collect_or_not() -> None:
+    rows = recorded("fixed_under_load")
+    rows = [row for row in rows if (row["generation"] or 0) < 9]
+    newest = rows[-1]
+    for generation in range(9, 60):
+        for kind in ("phase_end", "generation_end"):
+            more = 16 * MIB * (generation - 8)
+            row = {**newest, "kind": kind, "phase": "train" if kind == "phase_end" else None}
+            row |= {name: newest[name] + more for name in ("js.heap_bytes", "process.rss_bytes")}
+            rows.append({**row, "generation": generation})
+    found = beside(rows)
+    assert found is not None
+    assert found.status == "confirmed"
+
+
+@pytest.mark.parametrize("name", [*HEALTHY, *LEAKING])
+def test_what_was_worked_out_for_the_beginning_changes_nothing_of_the_verdict(name: str) -> None:
+    kept = Kept()
+    for rows in up_to_each_reading(recorded(name))[::2]:
+        told = history_of_rows(rows)
+        assert examine(told, kept) == examine(told)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_the_fix_of_a_leak_beside_the_tensors_is_told(name: str) -> None:
+    before = history_of_rows(recorded("keeps_buffers"), "before")
+    compared = compare(before, history_of_rows(recorded(name), "after"))
+    assert [f.kind for f in compared.findings.gone] == ["objects"]
+    assert not compared.findings.new
+
+
+HEAP, OUTSIDE = "js.heap_bytes", "js.external_bytes"
+RESIDENT, TENSORS = "process.rss_bytes", "tfjs.bytes"
+N = None
+
+
+@pytest.mark.parametrize(
+    ("kept", "lowered"),
+    [
+        ([5, 4, 3, 9], [3, 3, 3, 9]),
+        # Two collections later at most.
+        ([5, 6, 7, 1], [5, 1, 1, 1]),
+        ([N, 5, N, 4, N], [N, 4, N, 4, N]),
+        ([], []),
+    ],
+)
+def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
+    kept: list[Value], lowered: list[Value]
+) -> None:
+    assert _lowered(kept) == lowered
+
+
+@pytest.mark.parametrize(
+    ("kept", "upto"),
+    [
+        ([1, 1, 1, 1], 3), ([1, N, 1, 1, N, 1, N], 4), ([1, 1, 1], 0),
+        # Three are enough where each lies above the one before by more than the young objects.
+        ([0, YOUNG + 1, 2 * YOUNG + 2], 2), ([0, YOUNG, 2 * YOUNG + 1], 0), ([0, YOUNG + 1, 2 * YOUNG + 1], 0),
+        ([0, N, YOUNG + 1], 0), ([], 0),
+    ],
+)  # fmt: skip
+def test_four_floors_are_a_trend_and_three_that_are_clear(kept: list[Value], upto: int) -> None:
+    assert _told_upto(kept) == upto
+
+
+@pytest.mark.parametrize(
+    ("kept", "gap"), [([1, N, N, 1, 1], 3), ([N, 1, N], 0), ([1, 1], 1), ([], 0)]
+)
+def test_the_longest_gap_lies_between_two_collections(kept: list[Value], gap: int) -> None:
+    assert _longest_gap(kept) == gap
+
+
+def test_between_two_collections_what_is_kept_lies_on_a_line() -> None:
+    assert _on_lines([10, N, N, 40, N, 50, N]) == [10, 20, 30, 40, 45, 50, 50]
+    assert _on_lines([N, 10, 7]) == [10, 10, 7]
+
+
+def collector(heap: Sequence[float], outside: Sequence[float]) -> _Collector:
+    beside = [h + o for h, o in zip(heap, outside, strict=True)]
+    return _Collector(heap, outside, beside)
+
+
+def after_each(heap: Sequence[float], outside: Sequence[float]) -> list[Value]:
+    """One reading per generation, and the first before any of them."""
+    told = collector(heap, outside)
+    return [told.after(end, end) for end in range(1, len(heap))]
+
+
+@pytest.mark.parametrize(("fall", "collected"), [(YOUNG, False), (YOUNG + 1, True)])
+def test_the_heap_was_collected_where_it_lost_more_than_the_young(
+    fall: int, collected: bool
+) -> None:
+    heap = [100 * MIB, 100 * MIB, 100 * MIB - fall]
+    assert after_each(heap, [0, 0, 0]) == [None, heap[2] if collected else None]
+
+
+@pytest.mark.parametrize(
+    ("outside", "collected"),
+    [
+        # Half a MiB down, and below what the generations before led to.
+        ([0, 10 * MIB, 9.5 * MIB], True),
+        ([0, 10 * MIB, 9.5 * MIB + 1], False),
+        # After a high reading it is back on its line of 4 MiB a generation.
+        ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 22 * MIB], False),
+        ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 21.9 * MIB], True),
+        # Three generations are looked back on: of an older one it may lie above.
+        ([0, 2 * MIB, 14 * MIB, 15 * MIB, 16 * MIB, 13 * MIB], True),
+        ([0, 8 * MIB, 14 * MIB, 12 * MIB], True),
+    ],
+)
+def test_buffers_were_collected_where_they_fall_below_what_they_led_to(
+    outside: list[float], collected: bool
+) -> None:
+    assert (after_each([MIB] * len(outside), outside)[-1] is not None) is collected
+
+
+def test_of_the_generation_of_a_collection_the_least_reading_is_kept() -> None:
+    heap = [100 * MIB, 100 * MIB, 50 * MIB, 40 * MIB, 60 * MIB, 100 * MIB]
+    told = collector(heap, [0.0] * 6)
+    assert told.after(1, 1) is None
+    assert told.after(2, 4) == 40 * MIB
+    assert (told.kept, told.heap_kept) == (40 * MIB, 40 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("end", "more"),
+    [
+        # Three times what the heap kept and 64 MiB may lie.
+        (3 * 10 * MIB + 64 * MIB + 10 * MIB, None),
+        (3 * 10 * MIB + 64 * MIB + 10 * MIB + 1, 10 * MIB + 1),
+    ],
+)
+def test_what_v8_would_not_let_lie_is_kept_without_a_collection(end: int, more: Value) -> None:
+    assert after_each([10 * MIB, end], [0, 0]) == [more]
+
+
+def lane(
+    heap: Sequence[Value], *, tensors: int = 0, resident: int = 1_000 * MIB, segment: Sequence[int] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> Lane:  # fmt: skip
+    n = len(heap)
+    rows = tuple(range(n))
+    return Lane(
+        "rank 0 main", "p", kinds or ["generation_end"] * n, [None] * n, [60.0 * i for i in range(n)], rows,
+        {HEAP: heap, OUTSIDE: [0] * n, RESIDENT: [resident] * n, TENSORS: [tensors] * n},
+        segment or [0] * n, rows, rows, None, {i: i for i in range(n)},
+    )  # fmt: skip
+
+
+def test_native_memory_is_above_the_highest_that_v8_has_held() -> None:
+    heap = [100 * MIB, 80 * MIB, 120 * MIB, 90 * MIB]
+    kept, native = _kept_and_native(lane([h + MIB for h in heap], tensors=MIB))
+    highest = [100, 100, 120, 120]
+    assert native == [(1_000 - 1 - top) * MIB for top in highest]
+    # It fell by more than the young in the second and the fourth.
+    assert kept == [None, 80 * MIB, None, 90 * MIB]
+
+
+def test_each_attempt_has_a_collector_of_its_own() -> None:
+    heap = [100 * MIB, 100 * MIB, 20 * MIB, 20 * MIB]
+    assert _kept_and_native(lane(heap))[0] == [None, None, 20 * MIB, None]
+    resumed = _kept_and_native(lane(heap, segment=[0, 0, 1, 1]))
+    assert resumed[0] == [None] * 4
+
+
+def test_a_generation_that_goes_on_is_not_known_yet() -> None:
+    heap = [100 * MIB, 100 * MIB, 20 * MIB]
+    kinds = ["generation_end", "generation_end", "phase_end"]
+    assert _kept_and_native(lane(heap, kinds=kinds))[0] == [None] * 3
+    # Of one before the last the collection has been seen.
+    kinds = ["generation_end", "generation_end", "phase_end", "generation_end"]
+    assert _kept_and_native(lane([*heap, 20 * MIB], kinds=kinds))[0][2] == 20 * MIB
+
+
+def teeth(floors: Sequence[float]) -> list[Value]:
+    """In every second generation a collection down to the next of these floors, in MiB."""
+    return [value * MIB for floor in floors for value in (floor + 50, floor)]
+
+
+def test_behind_the_last_floor_but_one_it_stands() -> None:
+    beside = beside_tensors(lane(teeth([10, 20, 30, 40, 50])))
+    # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
+    assert (beside.told, beside.longest_gap) == (8, 2)
+    assert [value / MIB for value in beside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
+    assert told_for_good(lane(teeth([10, 20, 30, 40, 50])), 10) == 6
+    assert told_for_good(lane(teeth([10, 20, 30, 40, 50])), 8) == 4
+    assert told_for_good(lane(teeth([10, 20])), 4) == 0
+
+
+def test_while_floors_are_few_the_first_is_all_that_is_known() -> None:
+    few = beside_tensors(lane(teeth([10, 20])))
+    assert ([value / MIB for value in few.kept], few.told) == ([10] * 4, 0)
+    assert beside_tensors(lane([MIB] * 3)).kept == (0.0, 0.0, 0.0)
+
+
+def test_a_page_has_no_memory_of_a_process() -> None:
+    page, node = {TENSORS: [1]}, {TENSORS: [1], RESIDENT: [1]}
+    assert [is_javascript(series) for series in (page, node, {RESIDENT: [1]})] == [
+        True,
+        True,
+        False,
+    ]
+    assert [is_page(series) for series in (page, node, {})] == [True, False, False]
+    assert is_told(lane([1]))
+    without = SimpleNamespace(has=lambda name: name != OUTSIDE)
+    assert not is_told(cast(Lane, without))

@@ -1,0 +1,351 @@
+"""What one examination leaves for the next saves work, and changes nothing of any answer."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.detection.generators import FAMILIES, PUBLIC, Draw, drawn
+from benchmarks.detection.histories import Recording
+from builder import (
+    EVALUATE,
+    MIB,
+    Training,
+    best_agents,
+    curve,
+    figures,
+    history_of,
+    kept_environments,
+    loss_graph,
+    old_population,
+)
+
+from leakline.analysis import RunHistory, assess, examine, history_from_batches
+from leakline.analysis.assess import moment_of
+from leakline.analysis.history import ProcessHistory
+from leakline.analysis.kept import Kept
+from leakline.analysis.ladder import moments_of, walk
+from leakline.analysis.outlook import outlook_of
+from leakline.analysis.score import grid
+from leakline.analysis.series import lanes_of
+from leakline.analysis.study import LaneStudy
+from leakline.analysis.units import in_its_unit
+from leakline.snapshot import Event
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+
+ALL = list(FAMILIES)
+
+
+def begun(process: ProcessHistory, rows: int) -> ProcessHistory:
+    columns = {
+        name: getattr(process, name)[:rows]
+        for name in ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
+    }
+    series = {name: column[:rows] for name, column in process.series.items()}
+    return replace(
+        process,
+        **columns,
+        series={n: c for n, c in series.items() if any(v is not None for v in c)},
+    )
+
+
+def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunHistory]:
+    """The run at every so many snapshots, in the middle of generations too, ending with all of it."""
+    upto, rows = 0, sum(map(len, history.processes))
+    while upto < rows:
+        upto = min(rows, upto + rng.randint(1, most))
+        left, shown = upto, []
+        for process in history.processes:
+            if left > 0:
+                shown.append(begun(process, min(left, len(process))))
+                left -= len(process)
+        yield replace(history, processes=tuple(shown))
+
+
+def moments(history: RunHistory, kept: Kept) -> list[object]:
+    """What is said of each process at all the moments that a verdict rests on."""
+    studies = [LaneStudy(history, lane) for lane in lanes_of(history)]
+    for study in studies:
+        kept.give(study)
+    found: list[object] = []
+    for study in studies:
+        found += [moment_of(study, upto) for upto in moments_of(len(study.lane))]
+        found += [
+            outlook_of(study, upto) for upto, _ in grid(len(study.lane)) if study.lane.private
+        ]
+    kept.take(studies)
+    return found
+
+
+def assert_the_same(
+    histories: Iterator[RunHistory], forget: Callable[[], bool] = lambda: False
+) -> None:
+    kept, beside = Kept(), Kept()
+    for history in histories:
+        if forget():
+            kept, beside = Kept(), Kept()
+        assert examine(history, kept) == examine(history)
+        assert moments(history, beside) == moments(history, Kept())
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_of_every_family_each_look_says_what_a_first_look_would(family: str) -> None:
+    case = drawn(Draw(PUBLIC, family, 3))
+    recording = Recording(case, witness=True)
+    rng = random.Random(family)
+    upto = min(len(case), 70)
+    assert_the_same(growing(recording.upto(upto), rng, most=25))
+
+
+PLANTED = (kept_environments, loss_graph, old_population, best_agents, figures)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_verdicts(
+    seed: int,
+) -> None:
+    """Holders, events, censuses and a second rank among them; each look at what has arrived by then."""
+    rng = random.Random(seed)
+    leaks = tuple(plant() for plant in rng.sample(PLANTED, k=rng.randint(0, 2)))
+    first = Training(
+        leaks=leaks, generations=26, expectations=(("agents.DDPGAgent", 17, 17, None),), seed=seed
+    )
+    second = Training(generations=14, instance="p2", rank=1, seed=seed + 50)
+    batches = [*first.batches(), *second.batches()]
+    late = rng.sample(range(len(batches)), k=6)
+    order = [i for i in range(len(batches)) if i not in late]
+    for i in late:
+        order.insert(
+            min(len(order), order.index(next(j for j in order if j > i), 0) + rng.randint(1, 4))
+            if any(j > i for j in order)
+            else len(order),
+            i,
+        )
+    order += rng.sample(order, k=5)
+
+    def arriving() -> Iterator[RunHistory]:
+        arrived = []
+        for i in order:
+            arrived.append(batches[i])
+            yield history_from_batches(first.header(), arrived)
+
+    assert_the_same(arriving(), forget=lambda: rng.random() < 0.1)
+
+
+def test_a_resume_that_repeats_generations_makes_all_of_them_anew() -> None:
+    first = Training(leaks=(kept_environments(),), generations=18)
+    again = Training(
+        leaks=(kept_environments(),),
+        generations=16,
+        instance="p2",
+        attempt=2,
+        first_generation=12,
+        seed=4,
+    )
+    batches = [*first.batches(), *again.batches()]
+    assert_the_same(
+        history_from_batches(first.header(), batches[: n + 1]) for n in range(len(batches))
+    )
+
+
+def test_children_read_now_and_then_and_programs_without_generations() -> None:
+    rng = random.Random(8)
+    n = 60
+    children = [None if i % 7 else 200 * MIB + 4 * MIB * i for i in range(n)]
+    gone = [value if i < 20 else None for i, value in enumerate(children)]
+    for column in (children, gone):
+        history = history_of(curve(lambda i: 0.0, n), children__pss_bytes=column)
+        assert_the_same(growing(history, rng, most=3))
+    minutes = history_of(curve(lambda i: 3.0 * (i > 20) * i, n))
+    process = minutes.processes[0]
+    told = replace(
+        process, generation=[None] * n, kind=["sample"] * n, monotonic=[20.0 * i for i in range(n)]
+    )
+    assert_the_same(growing(replace(minutes, processes=(told,)), rng, most=4))
+
+
+def counted_by_seconds(minutes: int) -> RunHistory:
+    """Two processes that grow, read each second for ten minutes and each minute from then on."""
+    at = [float(second) for second in (*range(600), *range(600, 60 * minutes, 60))]
+    n = len(at)
+    rng = random.Random(minutes)
+    processes = tuple(
+        ProcessHistory(
+            f"p{rank}", rank, "main", 1, range(n), at, at, [None] * n, [None] * n, [""] * n, ["sample"] * n,
+            {
+                "process.anon_bytes": [
+                    300 * MIB + round(t * (rank + 1) * MIB + rng.uniform(0, 9 * MIB)) for t in at
+                ],
+                "type.app.Env.count": [int(t) for t in at],
+            },
+        )
+        for rank in range(2)
+    )  # fmt: skip
+    return in_its_unit(RunHistory("r", unit="second", processes=processes))
+
+
+def until(history: RunHistory, seconds: float) -> RunHistory:
+    shown = (begun(p, sum(t <= seconds for t in p.monotonic)) for p in history.processes)
+    return in_its_unit(
+        replace(history, unit="second", began_by_seconds=False, processes=tuple(shown))
+    )
+
+
+def test_minutes_after_seconds_have_the_same_verdict() -> None:
+    whole = counted_by_seconds(52)
+    kept = Kept()
+    for minute in (9, 11, 12, 30, 47, 48, 49, 51):
+        history = until(whole, 60.0 * minute)
+        assert history.unit == ("second" if minute < 10 else "minute")
+        assert examine(history, kept) == examine(history)
+
+
+def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = counted_by_seconds(22)
+    assessed: list[int] = []
+    real = assess.assess
+
+    def count(study: LaneStudy, upto: int) -> object:
+        assessed.append(upto)
+        return real(study, upto)
+
+    monkeypatch.setattr(assess, "assess", count)
+    kept = Kept()
+    examine(until(whole, 1200.0), kept)
+    assert sum(upto > 60 for upto in assessed) > 40
+    assessed.clear()
+    examine(until(whole, 1260.0), kept)
+    assert sum(upto > 60 for upto in assessed) <= 2 * len(whole.processes)
+
+
+def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
+    """Children are read by some snapshots of a minute only, and the last of a minute stands for it."""
+    n = 120
+    children: list[float | None] = [200.0 * MIB if i < 30 else None for i in range(n)]
+    children[90] = 2_200.0 * MIB
+    history = history_of(curve(lambda i: 0.0, n), children__pss_bytes=children)
+    process = replace(
+        history.processes[0], generation=[None] * n, kind=["sample"] * n,
+        monotonic=[20.0 * i for i in range(n)],
+    )  # fmt: skip
+    whole = replace(history, processes=(process,))
+    assert_the_same(replace(whole, processes=(begun(process, rows),)) for rows in range(60, n + 1))
+
+
+def test_children_read_seldom_are_bridged_as_seldom_as_they_are_read() -> None:
+    n = 130
+    children = [None if i % 40 else 200 * MIB + 4 * MIB * i for i in range(n)]
+    history = history_of(curve(lambda i: 0.0, n), children__pss_bytes=children)
+    assert_the_same(growing(history, random.Random(3), most=4))
+
+
+def test_phases_that_run_after_the_end_of_a_generation() -> None:
+    """As with ``with run.generation(n):`` and a checkpoint behind it; something is kept all the same."""
+    history = Training(leaks=(kept_environments(),), generations=24).history()
+    process = history.processes[0]
+    order = [row for i in range(1, len(process), 5) for row in (*range(i, i + 5), i)]
+    columns = {
+        name: [getattr(process, name)[row] for row in order]
+        for name in ("generation", "phase", "label", "kind")
+    }
+    again = [i % 6 == 5 for i in range(len(order))]
+    columns["phase"] = [
+        "checkpoint" if a else p for a, p in zip(again, columns["phase"], strict=True)
+    ]
+    columns["kind"] = ["phase_end" if a else k for a, k in zip(again, columns["kind"], strict=True)]
+    times = [float(i) for i in range(len(order))]
+    series = {name: [column[row] for row in order] for name, column in process.series.items()}
+    told = replace(
+        process, **columns, sequence=range(len(order)), time=times, monotonic=times, series=series
+    )
+    whole = replace(history, processes=(told,))
+    assert_the_same(growing(whole, random.Random(5), most=4))
+    kept = Kept()
+    for rows in range(60, 110):
+        shown = replace(whole, processes=(begun(told, rows),))
+        (lane,) = lanes_of(shown)
+        study = LaneStudy(shown, lane)
+        kept.give(study)
+        assert rows == 60 or lane.known.once(8, "growths", lambda: None) is not None
+        walk(study)
+        kept.take([study])
+
+
+def test_a_series_that_takes_the_place_of_another() -> None:
+    """`figures.open` goes before the class of the same name once it is there."""
+    training = Training(leaks=(figures(),), generations=40, noise=0.1 * MIB, warm_up=())
+    history = training.history()
+    process = history.processes[0]
+    counts = process.series["figures.open"]
+    late = {
+        **process.series,
+        "figures.open": [None if i < 150 else v for i, v in enumerate(counts)],
+    }
+    whole = replace(history, processes=(replace(process, series=late),))
+    assert_the_same(growing(whole, random.Random(1), most=6))
+
+
+def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
+    history = Training(leaks=(kept_environments(),), generations=44).history()
+    process, name = history.processes[0], "type.trading.TradingEnvironment.count"
+    column = [
+        v if i > 75 or process.phase[i] == EVALUATE else None
+        for i, v in enumerate(process.series[name])
+    ]
+    told = replace(process, series={**process.series, name: column})
+    assert_the_same(growing(replace(history, processes=(told,)), random.Random(2), most=8))
+
+
+def test_garbage_that_waits_longer_and_longer() -> None:
+    n = 60
+    looks = [None if i % 3 else 5_000 + 900 * i for i in range(n)]
+    history = history_of(
+        curve(lambda i: 6.0 * i, n), python__garbage_objects=looks,
+        python__garbage_bytes=[None if v is None else 6_000 * v for v in looks],
+        python__garbage_is_whole=[1] * n, python__collector_enabled=[0] * n,
+    )  # fmt: skip
+    assert_the_same(growing(history, random.Random(4), most=3))
+
+
+def test_a_process_that_takes_the_place_of_another() -> None:
+    """Two of one rank, whose clocks agree to the last digit."""
+    flat = history_of(curve(lambda i: 0.0, 40)).processes[0]
+    rising = history_of(curve(lambda i: 20.0 * max(0, i - 5), 40)).processes[0]
+    first = replace(rising, instance="b")
+    both = (replace(flat, instance="a"), first)
+    history = RunHistory("r", processes=(first,))
+    assert_the_same(iter([history, replace(history, processes=both)]))
+
+
+def test_what_is_declared_later_counts_for_all_moments() -> None:
+    training = Training(leaks=(kept_environments(),), generations=24)
+    history = training.history()
+    budget = Event(0, 0.0, "budget", "generation", data={"leak_bytes": 2 * MIB})
+
+    def told() -> Iterator[RunHistory]:
+        for upto in range(20, 121, 4):
+            events = (*history.events, budget) if upto > 60 else history.events
+            # What one of them holds is known better with each search.
+            searched = upto // 25 * 25
+            holders = tuple(
+                replace(h, bytes_each=(h.bytes_each or 0) + 1_000 * h.sequence)
+                for h in history.holders
+                if h.sequence < searched
+            )
+            shown = replace(
+                history, events=events, holders=holders,
+                processes=(begun(history.processes[0], upto),),
+            )  # fmt: skip
+            yield replace(
+                shown,
+                total=200 if upto > 80 else None,
+                limit_bytes=900 * MIB if upto > 100 else None,
+            )
+
+    assert_the_same(told())

@@ -1,0 +1,454 @@
+"""What attempts and phases of a process read is one line: which rows count, what is joined, where it bends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from builder import MIB, history_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakline.analysis.history import LeftOut, ProcessHistory, RunHistory, Value
+from leakline.analysis.onset import (
+    Piece,
+    _fit,
+    _from_its_middle,
+    _hinge,
+    _joined,
+    _rise_before,
+    _scatter,
+    _thinned,
+    _until,
+    pieces_of,
+)
+from leakline.analysis.results import Interval
+from leakline.analysis.series import (
+    Lane,
+    _ends,
+    _follows,
+    _left_out,
+    _rows_that_count,
+    _usual_gain,
+    fill_gaps,
+    lanes_of,
+)
+from leakline.analysis.since import (
+    Since,
+    _first_position,
+    _warm_up,
+    _within,
+    added,
+    kept_per_generation,
+)
+from leakline.analysis.since import _ended as _spans_ended
+from leakline.analysis.spans import NO_SPANS, Spans, union
+from leakline.analysis.stretch import _by_top_level
+from leakline.analysis.stretch import _within as _booked_within
+from leakline.analysis.study import LaneStudy
+from leakline.analysis.trend import Hinge, Slope
+
+MEMORY = "process.anon_bytes"
+# (generation, kind, phase)
+Row = tuple[int | None, str, str | None]
+
+
+def _process(
+    rows: Sequence[Row], attempt: int = 1, begin: float = 0.0, **series: Sequence[Value]
+) -> ProcessHistory:
+    times = [begin + i for i in range(len(rows))]
+    columns = {name.replace("__", "."): column for name, column in series.items()}
+    return ProcessHistory(
+        f"p{attempt}", 0, "main", attempt, range(len(rows)), times, times, [g for g, _, _ in rows],
+        [phase for _, _, phase in rows], [""] * len(rows), [kind for _, kind, _ in rows], columns,
+    )  # fmt: skip
+
+
+def _ended(generations: Sequence[int]) -> list[Row]:
+    return [(g, "generation_end", None) for g in generations]
+
+
+def _resumed(second: Sequence[int], memory: Sequence[Value]) -> Lane:
+    """Generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that goes on from there or repeats some."""
+    one = _process(_ended(range(4)), process__anon_bytes=[10, 12, 14, 16])
+    two = _process(_ended(second), 2, 100.0, process__anon_bytes=memory)
+    (lane,) = lanes_of(RunHistory("r", processes=(one, two)))
+    return lane
+
+
+def test_a_resume_goes_on_where_the_attempt_before_would_have_been() -> None:
+    lane = _resumed([4, 5, 6], [5, 7, 20])
+    assert lane.values(MEMORY) == [10, 12, 14, 16, 18, 20, 33]
+    assert lane.readings(MEMORY) == [10, 12, 14, 16, 5, 7, 20]
+    assert lane.private == [10, 12, 14, 16, 18, 20, 33]
+    assert (lane.left_behind(4), lane.left_behind(5), lane.left_behind(7)) == (0, 13, 13)
+
+
+def test_what_a_resume_repeats_replaces_what_was_measured_before() -> None:
+    lane = _resumed([2, 3, 4], [5, 7, 20])
+    assert lane.generations == (0, 1, 2, 3, 4)
+    assert lane.values(MEMORY) == [10, 12, 14, 16, 29]
+    assert _resumed([0, 1], [5, 7]).values(MEMORY) == [5, 7]
+
+
+def test_a_resume_whose_first_reading_is_missing_goes_on_with_its_next() -> None:
+    assert _resumed([4, 5], [None, 7]).values(MEMORY) == [10, 12, 14, 16, None, 18]
+
+
+def test_one_attempt_has_left_nothing_behind() -> None:
+    (lane,) = lanes_of(history_of([5.0, 6, 7]))
+    assert lane.left_behind(3) == 0
+    assert lane.values(MEMORY) == [5, 6, 7]
+
+
+def test_a_resumed_process_is_warm_for_four_generations() -> None:
+    lane = _resumed(range(4, 14), [*range(10)])
+    x, y = [float(i) for i in range(14)], [float(i) for i in range(14)]
+    assert pieces_of(lane, x, y) == [Piece(x[:4], y[:4]), Piece(x[8:], y[8:])]
+    # Two readings behind that are a piece, one is none; and where less than half is left all is read as one.
+    pair = _resumed(range(4, 10), [*range(6)])
+    assert pieces_of(pair, x[:10], y[:10]) == [Piece(x[:4], y[:4]), Piece(x[8:10], y[8:10])]
+    none = _resumed(range(4, 8), [*range(4)])
+    assert pieces_of(none, x[:8], y[:8]) == [Piece(x[:4], y[:4])]
+    single = _resumed(range(4, 9), [*range(5)])
+    assert pieces_of(single, x[:9], y[:9]) == [Piece(x[:9], y[:9])]
+
+
+def test_a_process_that_goes_back_by_itself_repeats_its_generations() -> None:
+    steps: list[Row] = [(g, "phase_end", "a") for g in (0, 1, 2, 1, 2)]
+    rows, segments = _rows_that_count([_process(steps)])
+    assert (rows, segments) == ([(0, 0), (0, 3), (0, 4)], [0, 1, 1])
+    onward, one = _rows_that_count([_process(steps[:3])])
+    assert (onward, one) == ([(0, 0), (0, 1), (0, 2)], [0, 0, 0])
+    # What is not of the walk may come late: a sample of generation 0 begins nothing anew.
+    late: list[Row] = [*steps[:3], (0, "sample", None)]
+    assert _rows_that_count([_process(late)])[1] == [0] * 4
+
+
+def test_rows_of_no_generation_stay_with_their_attempt() -> None:
+    first: list[Row] = [(None, "baseline", None), *_ended([0, 1])]
+    found = _rows_that_count([_process(first), _process(_ended([1, 2]), 2, 9.0)])
+    assert found == ([(0, 0), (0, 1), (1, 0), (1, 1)], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "begin", "follows"), [(1, 3.0, True), (1, 2.9, False), (2, 0.0, True)]
+)
+def test_a_process_follows_one_that_was_gone_or_of_an_earlier_attempt(
+    attempt: int, begin: float, follows: bool
+) -> None:
+    before = _process(_ended(range(4)))
+    assert _follows(_process(_ended([0]), attempt, begin), before) is follows
+
+
+def test_what_a_later_attempt_repeats_is_not_left_out() -> None:
+    one = _process(_ended([0, 9]))
+    one = replace(one, left_out=LeftOut(Spans(((1, 8),)), frozenset({"a"})))
+    two = _process(_ended([5, 6, 7, 8, 9, 10]), 2, 9.0)
+    assert _left_out([one, two]) == LeftOut(Spans(((1, 4),)), frozenset({"a"}))
+    assert _left_out([two]).generations == NO_SPANS
+
+
+@pytest.mark.parametrize(
+    ("at_ends", "after_phase", "place"),
+    [
+        # Half as many readings at ends as after the phase are enough.
+        (3, 6, "generation_end"), (2, 6, "phase a"), (6, 6, "generation_end"), (0, 1, "phase a"),
+        (0, 0, "generation_end"),
+    ],
+)  # fmt: skip
+def test_a_series_is_read_where_most_of_it_is(at_ends: int, after_phase: int, place: str) -> None:
+    rows: list[Row] = []
+    for g in range(6):
+        rows += [(g, "phase_end", "a"), (g, "generation_end", None)]
+    column: list[Value] = [None] * 12
+    for i in range(after_phase):
+        column[2 * i] = 100 + i
+    for i in range(at_ends):
+        column[2 * i + 1] = 200 + i
+    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=column),)))
+    read = lane.values("x")
+    known = column[::2] if place == "phase a" else column[1::2]
+    assert (lane.place("x"), read) == (place, known)
+
+
+def test_points_are_the_newest_of_the_first_with_the_baseline_before_them() -> None:
+    rows: list[Row] = [(None, "baseline", None), *_ended(range(3, 8))]
+    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=[1, 2, None, 4, 5, 6]),)))
+    assert lane.points("x") == ([3.0, 5, 6, 7], [2.0, 4, 5, 6])
+    assert lane.points("x", 3, baseline=True) == ([2.0, 3, 5], [1.0, 2, 4])
+    assert lane.points("x", 4, newest=2) == ([5.0, 6], [4.0, 5])
+    assert lane.points("x", newest=2, baseline=True) == ([6.0, 7], [5.0, 6])
+    assert lane.points("x", newest=5, baseline=True)[0] == [2.0, 3, 5, 6, 7]
+
+
+def test_what_was_missed_after_a_phase_is_of_all_that_ended_until_the_next_reading() -> None:
+    rows: list[Row] = [
+        (None, "baseline", None), (0, "phase_end", "a"), (0, "phase_end", "b"), (0, "generation_end", None),
+        (1, "sample", None), (1, "phase_end", "a/x"), (1, "phase_end", "a"), (1, "generation_end", None),
+    ]  # fmt: skip
+    column = [10, 15, None, 18, 999, None, 20, 27]
+    (lane,) = lanes_of(RunHistory("r", processes=(_process(rows, x=column),)))
+    assert lane.increments("x") == ({"a": 5.0, "?": 3.0}, {"a": 2.0, "": 7.0})
+
+
+def test_no_step_leads_from_one_attempt_to_the_next() -> None:
+    assert _resumed([4, 5], [5, 7]).increments(MEMORY) == (
+        {}, {"": 2.0}, {"": 2.0}, {"": 2.0}, {}, {"": 2.0},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "private"),
+    [
+        ([1, 2, None, None], [1, 2, None, None]),
+        ([1, None, None, None], [9, 9, 9, 9]),
+    ],
+)
+def test_memory_is_split_where_half_of_the_snapshots_say_so(
+    anonymous: list[Value], private: list[Value]
+) -> None:
+    process = _process(_ended(range(4)), process__anon_bytes=anonymous, process__rss_bytes=[9] * 4)
+    (lane,) = lanes_of(RunHistory("r", processes=(process,)))
+    assert lane.private_rows == private
+
+
+def test_what_is_swapped_out_is_private_too() -> None:
+    process = _process(
+        _ended(range(3)), process__anon_bytes=[1, 2, None], process__swap_bytes=[5, None, 7]
+    )
+    (lane,) = lanes_of(RunHistory("r", processes=(process,)))
+    assert lane.private_rows == [6, 2, None]
+
+
+def _since(memory: Sequence[float], since: float = 0.0) -> Since:
+    history = history_of(memory)
+    (lane,) = lanes_of(history)
+    return Since(history, [(LaneStudy(history, lane), None)], since)
+
+
+def test_the_largest_jump_is_that_from_one_end_to_the_next() -> None:
+    assert _since([5.0, 9, 20, 20, 31]).largest_jump() == (11, 1, 2)
+    assert _since([9.0, 5, 1]).largest_jump() == (0, 0, 1)
+    assert _since([9.0]).largest_jump() is None
+    # From the third minute on.
+    assert _since([5.0, 99, 100, 102, 103], 120.0).largest_jump() == (2, 2, 3)
+
+
+def test_what_was_lost_between_two_ends_is_no_jump_of_one() -> None:
+    process = _process(_ended([0, 1, 2, 6, 7]), process__anon_bytes=[0, 3, 6, 90, 94])
+    history = RunHistory("r", processes=(process,))
+    (lane,) = lanes_of(history)
+    assert Since(history, [(LaneStudy(history, lane), None)], 0.0).largest_jump() == (4, 6, 7)
+
+
+@pytest.mark.parametrize(("generations", "enough"), [(4, False), (5, True)])
+def test_five_generations_are_long_enough(generations: int, enough: bool) -> None:
+    since = _since([500.0 * MIB] * generations)
+    assert (since.long_enough, since.generations, since.complete) == (enough, generations, generations)  # fmt: skip
+
+
+def test_the_highest_reading_is_told_with_the_first_generation_that_had_it() -> None:
+    assert _since([5.0, 9, 7, 9]).highest([MEMORY, "nothing"]) == [(9, 1)]
+    assert _since([5.0, 9, 7, 9], 120.0).highest([MEMORY]) == [(9, 3)]
+    assert _since([5.0, 9]).highest(["nothing"]) == []
+
+
+def _x(n: int, first: int = 0) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+def _lane(n: int) -> Lane:
+    (lane,) = lanes_of(history_of([500.0 * MIB] * n))
+    return lane
+
+
+@pytest.mark.parametrize(
+    ("values", "filled"),
+    [
+        ([None, 2, None, 0, None], [2.0, 2.0, 2.0, 0.0, 0.0]),
+        ([None, None], []),
+        ([], []),
+    ],
+)
+def test_a_gap_repeats_what_stood_before_it(
+    values: list[float | None], filled: list[float]
+) -> None:
+    assert fill_gaps(values) == filled
+
+
+@pytest.mark.parametrize(
+    ("values", "gain"),
+    [([], 0.0), ([5.0], 0.0), ([5.0, 7], 2.0), ([0.0, 90, 90, 92, 93, 96, 100, 105], 3.0)],
+)
+def test_what_a_generation_gains_is_told_by_six_before_a_resume(
+    values: list[float], gain: float
+) -> None:
+    assert _usual_gain(values) == gain
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "generation", "ends"),
+    [
+        (["generation_end", "phase_end", "generation_end"], [None, "a", None], [0, 1, 1], {0: 0, 1: 2}),
+        # Without ends of generations, the phase of most of them; of two such the later.
+        (["phase_end"] * 3, ["a", "b", "a"], [0, 0, 1], {0: 0, 1: 2}),
+        (["phase_end"] * 4, ["a", "b"] * 2, [0, 0, 1, 1], {0: 1, 1: 3}),
+        (["sample", "manual", "sample", "baseline"], [None] * 4, [0, 0, 1, 2], {0: 1, 1: 2}),
+        (["sample", "phase_end", "phase_end"], [None, "a", None], [0, 1, 2], {1: 1}),
+        (["generation_end"], [None], [None], {}),
+    ],
+)  # fmt: skip
+def test_a_row_stands_for_the_end_of_each_generation(
+    kind: list[str],
+    phase: list[str | None],
+    generation: list[int | None],
+    ends: dict[int, int],
+) -> None:
+    assert _ends(kind, phase, generation) == ends
+
+
+def test_an_attempt_is_looked_at_up_to_the_first_reading_at_or_behind_a_bend() -> None:
+    piece = Piece(_x(5, 10), _x(5))
+    assert _until(piece, 12.0) == Piece(_x(3, 10), _x(3))
+    assert _until(piece, 11.5) == Piece(_x(3, 10), _x(3))
+    assert _until(piece, 10.0) == Piece([10.0], [0.0])
+    assert _until(piece, 15.0) == piece
+
+
+def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
+    one = Piece(_x(6), [99.0, 1, 1, 2, 3, 3])
+    two = Piece(_x(6, 10), [50.0, 50, 51, 52, 52, 99])
+    # 2 and 51 are the middles.
+    x, y = _joined([one, two])
+    assert x == _x(6) + _x(6, 10)
+    assert y == [99.0, 1, 1, 2, 3, 3, 1, 1, 2, 3, 3, 50]
+    short = Piece(_x(2, 20), [7.0, 9])
+    assert _joined([one, short])[1][-2:] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("y", "later", "found"),
+    [
+        # Fewer than five readings: half of what rises later is no flat piece.
+        ([0.0, 1], 2.0, (0.0, 0.0)), ([0.0, 1, 2, 3], 2.1, None),
+        # From five on what matters is whether it rises, and where it begins to.
+        ([0.0, 1, 2, 3, 4], 99.0, (0.0, 0.0)), ([3.0, 3, 3, 3, 3], 0.0, None),
+        ([0.0, 0, 0, 0, 2, 4, 6, 8, 10, 12], 9.0, (3.0, 3.0)),
+    ],
+)  # fmt: skip
+def test_what_rises_before_a_bend_has_a_start_of_its_own(
+    y: list[float], later: float, found: tuple[float, float] | None
+) -> None:
+    assert _rise_before([Piece(_x(len(y)), y)], later) == found
+
+
+def test_a_bend_is_looked_for_in_each_attempt_and_between_them() -> None:
+    flat, rising = Piece(_x(4), [5.0] * 4), Piece(_x(4, 10), [90.0, 92, 94, 96])
+    # Within the gap: the second has a level of its own, so nothing tells where.
+    assert _hinge([flat, rising]) == Hinge(6.5, 3.0, 10.0, 2.0)
+    bent = Piece(_x(5, 10), [90.0, 90, 90, 92, 94])
+    assert _hinge([flat, bent]) == Hinge(12.0, 12.0, 12.0, 2.0)
+    assert _hinge([flat, Piece(_x(4, 10), [90.0] * 4)]) is None
+    early = Piece(_x(4), [5.0, 5, 7, 9])
+    assert _hinge([early, rising]) == Hinge(1.0, 1.0, 1.0, 2.0)
+
+
+def test_long_attempts_are_thinned_by_their_shares_and_keep_two_each() -> None:
+    long, short = Piece(_x(94), _x(94)), Piece(_x(2, 200), _x(2))
+    thin = _thinned([long, short])
+    assert [len(piece) for piece in thin] == [47, 2]
+    assert thin[0] == Piece(
+        [float(i) for i in range(0, 94, 2)], [float(i) for i in range(0, 94, 2)]
+    )
+    whole = [Piece(_x(24), _x(24)), Piece(_x(24, 30), _x(24))]
+    assert _thinned(whole) == whole
+    assert [len(piece) for piece in _thinned([*whole, short])] == [23, 23, 2]
+
+
+def test_the_error_of_attempts_is_what_levels_and_one_slope_leave_over() -> None:
+    before, own = Piece(_x(3), [1.0, 2, 4]), Piece(_x(4, 4), [7.0, 7, 9, 11])
+    after = Piece(_x(3, 20), [50.0, 52, 54])
+    # 3 of the first; nothing of the others, which rise by 2 from 7 at the second reading on.
+    assert _fit([before], own, 1, [after]) == (3.0, 2.0)
+    assert _fit([], Piece(_x(4, 4), [7.0, 8, 9, 11]), 1, []) == (1.0 + 0.0 + 0.25, 1.75)
+
+
+def test_readings_of_a_later_attempt_count_from_its_middle() -> None:
+    piece = Piece([1.0, 2, 4], [10.0, 20, 60])
+    assert _from_its_middle(piece) == [(10.0, 1.0), (20.0, 2.0)]
+    assert _scatter([1.0, 2, 9]) == 8
+
+
+def test_generations_count_that_ended_since_a_moment() -> None:
+    lane = _lane(8)
+    assert [_first_position(lane, since) for since in (-1.0, 0.0, 60.0, 60.5, 999.0)] == [
+        0,
+        0,
+        1,
+        2,
+        8,
+    ]
+    assert (_spans_ended(lane), _spans_ended(lane, 3), _spans_ended(lane, 8)) == (
+        Spans(((0, 7),)), Spans(((3, 7),)), NO_SPANS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("generations", "first", "warm_up"),
+    [
+        (15, 0, 3), (40, 0, 4), (40, 37, 0), (40, 36, 1),
+    ],
+)  # fmt: skip
+def test_a_quarter_of_a_resumed_process_is_warm_up_and_no_more_than_four(
+    generations: int, first: int, warm_up: int
+) -> None:
+    assert _warm_up(_lane(generations), first) == warm_up
+
+
+def test_processes_add_up_with_their_intervals() -> None:
+    assert added([Slope(1, 0, 3, 4), Interval(10, 5, 20)]) == Interval(11, 5, 23)
+    assert added([]) is None
+
+
+def test_a_line_of_the_books_is_summed_by_phase() -> None:
+    line = {"a": 1.0, "a/x": 2.0, "b/x": 4.0}
+    assert (_within(line, "a"), _within(line, "x"), _within(line, "c")) == (3, 6, 0)
+    assert (_booked_within(line, "x"), _booked_within(line, "c")) == (6, None)
+    assert _by_top_level(line) == {"a": 3.0, "b": 4.0}
+
+
+def test_the_noise_of_what_is_booked_widens_what_is_kept() -> None:
+    assert kept_per_generation(_x(6), [2.0] * 6) == Slope(2, 2, 2, 6)
+    noisy = kept_per_generation(_x(8), [1.0, 3, 1, 3, 1, 3, 1, 3])
+    # A spread of 1.4826 over six degrees of freedom.
+    reach = 1.6448536 * 1.4826 * (1.2 / 6) ** 0.5
+    assert noisy.estimate == 2
+    assert (noisy.low, noisy.high) == pytest.approx((2 - reach, 2 + reach))
+
+
+NUMBERS = st.sets(st.integers(-20, 60))
+
+
+@given(NUMBERS, st.integers(-30, 70))
+def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
+    found = Spans.of(sorted(numbers))
+    assert (list(found), len(found)) == (sorted(numbers), len(numbers))
+    assert (asked in found) == (asked in numbers)
+    assert (found.first, found.last) == (min(numbers, default=None), max(numbers, default=None))
+    assert set(found.upto(asked)) == {n for n in numbers if n <= asked}
+    assert set(found.above(asked)) == {n for n in numbers if n > asked}
+    assert found.upto(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
+
+
+@given(st.lists(NUMBERS, max_size=4))
+def test_several_together_are_one(several: list[set[int]]) -> None:
+    found = union(Spans.of(sorted(numbers)) for numbers in several)
+    assert found == Spans.of(sorted(set().union(*several)))
+
+
+def test_a_million_in_a_row_are_two_numbers() -> None:
+    assert Spans.of(range(1_000_000)).spans == ((0, 999_999),)
+    assert not NO_SPANS
+    assert 3.0 not in Spans.of([3])

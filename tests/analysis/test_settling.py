@@ -1,0 +1,269 @@
+"""The generation from which memory is flat, with its interval, and how long all of a run takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import corpus
+import pytest
+from builder import GIB, MIB, Leak, Training, history_of, kept_environments
+from builder import TRAIN as IN_TRAINING
+from pieces import lane_of
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.duration import _of_lane, _time, duration_of
+from leakline.analysis.evidence import Scale, baseline_of
+from leakline.analysis.results import Interval
+from leakline.analysis.series import (
+    Lane,
+    lanes_of,
+)
+from leakline.analysis.settling import _is_flat, settling_of
+
+
+def of_levels(levels: list[float], first: int = 0) -> Interval | None:
+    x = [float(first + i) for i in range(len(levels))]
+    return settling_of(x, levels, Scale(baseline_of(levels)))
+
+
+def test_report_002_s_run_settles_where_its_filling_ends() -> None:
+    """It was to stabilise after generation 3 to 4: warm-up of three generations, a buffer full at the fourth's end."""
+    training = Training(generations=12, buffer_full_after=4, noise=0.5 * MIB)
+    found = examine(training.history()).settled_at_generation
+    assert found is not None
+    assert found.low <= 3 <= found.high
+    assert found.estimate == 3
+
+
+@pytest.mark.parametrize("settles", [5, 6, 7])
+@pytest.mark.parametrize("generations", [14, 25, 100])
+def test_report_004_s_run_settles_at_generations_5_to_7(settles: int, generations: int) -> None:
+    found = []
+    for seed in range(5):
+        training = Training(
+            generations, buffer_full_after=settles + 1, buffer_bytes=200 * MIB, seed=seed
+        )
+        settled = examine(training.history()).settled_at_generation
+        assert settled is not None
+        found.append(settled.estimate)
+    assert all(abs(each - settles) <= 1 for each in found)
+
+
+@pytest.mark.parametrize("generations", [6, 12, 25, 100])
+def test_a_run_that_keeps_growing_has_not_settled(generations: int) -> None:
+    for leak in (kept_environments(), Leak(IN_TRAINING, 12 * MIB)):
+        history = Training(generations, leaks=(leak,)).history()
+        assert examine(history).settled_at_generation is None
+
+
+def test_no_leak_of_the_corpus_has_settled() -> None:
+    """Of a leak that memory can show: one that goes on, and matters."""
+    for family in (corpus.linear, corpus.stairs, corpus.accelerating, corpus.warm_up_and_leak):
+        for seed in range(3):
+            verdict = examine(corpus.history_of(family(random.Random(seed), 60)))
+            assert verdict.settled_at_generation is None, (family.__name__, seed)
+
+
+def test_the_interval_holds_the_truth_in_nine_of_ten_runs() -> None:
+    inside = near = told = 0
+    for seed in range(120):
+        rng = random.Random(seed)
+        n, size, length = rng.choice((16, 25, 60, 200)), rng.uniform(0.1, 1.0), rng.randint(2, 8)
+        noise = corpus._noise(rng, n)
+        levels = [corpus.BASE * (1 + size * min(1.0, i / length)) + e for i, e in enumerate(noise)]
+        found = of_levels(levels)
+        told += found is not None
+        inside += found is not None and found.low <= length <= found.high
+        near += found is not None and abs(found.estimate - length) <= 1
+    assert told >= 0.95 * 120
+    assert inside >= 0.90 * told
+    assert near >= 0.95 * told
+
+
+def test_a_late_and_long_way_is_found_to_the_generation() -> None:
+    rng = random.Random(5)
+    levels = [GIB * min(1.0, (i + 50) / 750) + rng.gauss(0, 2 * MIB) for i in range(3000)]
+    found = of_levels(levels)
+    assert found is not None
+    assert found.low <= 700 <= found.high
+    assert abs(found.estimate - 700) <= 10
+
+
+def test_what_was_flat_from_the_beginning_settled_in_its_first_generation() -> None:
+    found = of_levels([GIB + 1.0 * (i % 3) for i in range(9)], first=13)
+    assert found == Interval(13.0, 13.0, 13.0)
+
+
+@pytest.mark.parametrize(
+    ("level", "settled"),
+    [
+        (lambda i: GIB + (100 * MIB if i >= 30 else 0), 30),
+        (lambda i: 2 * GIB - (GIB if i >= 20 else 0), 20),
+        (lambda i: GIB + (GIB if i == 30 else 0), 0),
+    ],
+    ids=["a step", "a release", "a spike"],
+)
+def test_a_step_or_a_release_moves_the_beginning_of_the_level_and_a_spike_does_not(
+    level: Callable[[int], float], settled: int
+) -> None:
+    found = of_levels([level(i) + (i % 3) * MIB for i in range(60)])
+    assert found is not None
+    assert found.low <= found.estimate == settled <= found.high
+
+
+def test_falling_memory_has_not_settled() -> None:
+    assert of_levels([4 * GIB - i * 100 * MIB for i in range(20)]) is None
+
+
+@pytest.mark.parametrize("flat", [3, 4, 5])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_short_run_whose_two_newest_readings_move_on_has_not_settled(
+    flat: int, sign: int
+) -> None:
+    for step, settles in ((100 * MIB, False), (0.1 * MIB, True)):
+        levels = [GIB] * flat + [GIB + sign * step, GIB + sign * 2 * step]
+        assert (of_levels(levels) is not None) == settles
+
+
+def test_too_few_readings_are_no_level() -> None:
+    assert of_levels([GIB] * 4) is None
+    assert of_levels([GIB, 2 * GIB, 3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB]) is None
+    assert examine(Training(generations=2).history()).settled_at_generation is None
+
+
+def test_a_buffer_that_fills_has_not_settled_and_a_full_one_has() -> None:
+    training = Training(generations=7, buffer_full_after=12, buffer_bytes=400 * MIB)
+    assert examine(training.history()).settled_at_generation is None
+    found = examine(replace(training, generations=25).history()).settled_at_generation
+    assert found is not None
+    assert found.estimate == pytest.approx(11, abs=1)
+
+
+def test_a_buffer_whose_memory_was_there_before_it_fills_hides_no_level() -> None:
+    training = Training(25, buffer_full_after=40, buffer_bytes=0.0)
+    verdict = examine(training.history())
+    assert verdict.status == "filling"
+    assert verdict.settled_at_generation is not None
+    assert verdict.settled_at_generation.estimate <= 4
+
+
+def test_of_several_processes_the_last_to_settle_counts() -> None:
+    early, late = (
+        Training(25, buffer_full_after=n, buffer_bytes=200 * MIB, instance=f"p{n}", rank=rank).history()
+        for rank, n in enumerate((4, 10))
+    )  # fmt: skip
+    both = replace(early, processes=(*early.processes, *late.processes))
+    found = examine(both).settled_at_generation
+    assert found is not None
+    assert found.estimate == pytest.approx(9, abs=1)
+    leaking = Training(25, leaks=(kept_environments(),), instance="p9", rank=1).history()
+    both = replace(early, processes=(*early.processes, *leaking.processes))
+    assert examine(both).settled_at_generation is None
+
+
+def _from(n: int, first: int = 0) -> list[float]:
+    return [float(first + i) for i in range(n)]
+
+
+def test_nine_readings_that_end_with_a_move_are_not_flat_and_ten_show_a_slope() -> None:
+    assert not _is_flat(_from(9), [100.0] * 7 + [110, 120], Scale(100.0))
+    assert _is_flat(_from(10), [100.0] * 8 + [110, 120], Scale(100.0))
+    assert not _is_flat(_from(10), [100.0 - 2 * i for i in range(10)], Scale(100.0))
+    assert not _is_flat(_from(10), [100.0] * 5 + [110, 120, 130, 140, 150], Scale(100.0))
+    assert _is_flat(_from(4), [100.0] * 4, Scale(100.0))
+
+
+@pytest.mark.parametrize(
+    ("y", "settled"),
+    [
+        ([100.0] * 5, Interval(10, 10, 10)), ([100.0] * 4, None),
+        ([50.0] * 4 + [100.0] * 5, Interval(14, 14, 14)), ([10.0 * i for i in range(10, 22)], None),
+    ],
+)  # fmt: skip
+def test_memory_is_flat_once_five_readings_lie_on_a_level(
+    y: list[float], settled: Interval | None
+) -> None:
+    assert settling_of(_from(len(y), 10), y, Scale(100.0)) == settled
+
+
+HOUR = 3600.0
+
+
+def timed(*seconds: float | None, total: int | None = 25, ended: bool = False) -> RunHistory:
+    memory = [500.0 * MIB] * len(seconds)
+    history = history_of(memory, generation__seconds=list(seconds))
+    return replace(history, total=total, ended=ended)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        timed(*[100.0] * 8, total=None), timed(*[100.0] * 8, ended=True), timed(*[100.0] * 8, total=8),
+        timed(100.0, 100.0), timed(*[None] * 8),
+    ],
+    ids=["no total", "ended", "all done", "two timed", "none timed"],
+)  # fmt: skip
+def test_where_nothing_can_be_said_nothing_is(history: RunHistory) -> None:
+    assert examine(history).duration is None
+
+
+def test_the_40_to_50_hours_of_report_001_are_told_from_its_first_generations() -> None:
+    """25 generations of 1.6 to 2 hours."""
+    found = examine(timed(*[1.6 * HOUR, 1.8 * HOUR, 2.0 * HOUR] * 3)).duration
+    assert found is not None
+    assert found.seconds.estimate == pytest.approx(45 * HOUR)
+    assert 40 * HOUR <= found.seconds.low < found.seconds.high <= 50 * HOUR
+    assert found.seconds_left.estimate == pytest.approx(16 * 1.8 * HOUR)
+    assert found.sentence.startswith(
+        "All 25 generations take about 45 h 0 min (41 h 48 min to 48 h"
+    )
+    assert found.sentence.endswith("28 h 48 min of them to come.")
+
+
+def test_those_to_come_take_as_long_as_the_newest_ones_did() -> None:
+    """Training begins once the buffer is full, and each generation takes three times as long from there."""
+    found = examine(timed(*[100.0] * 20, *[300.0] * 16, total=100)).duration
+    assert found is not None
+    assert found.seconds.estimate == pytest.approx(20 * 100 + 80 * 300)
+    assert found.seconds_per_generation.estimate == 300
+
+
+def test_a_generation_that_was_not_timed_took_as_long_as_usual() -> None:
+    found = examine(timed(100.0, None, 100.0, 100.0, total=10)).duration
+    assert found is not None
+    assert found.seconds.estimate == pytest.approx(1000)
+
+
+def read(n: int, **others: Sequence[float | None]) -> Lane:
+    return lane_of(history_of([500.0 * MIB] * n, **others))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (89.0, "1 min"), (3600.0, "1 h 0 min"),
+    ],
+)  # fmt: skip
+def test_a_time_is_told_in_its_two_largest_units(seconds: float, told: str) -> None:
+    assert _time(seconds) == told
+
+
+def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() -> None:
+    found = _of_lane(read(4, generation__seconds=[10.0, 20.0, 30.0, None]), 10)
+    # One without a reading took 20, and six are to come; nine of ten take between 11 and 29.
+    assert found == (Interval(20, 11, 29), Interval(120, 66, 174), Interval(200, 146, 254))
+    assert _of_lane(read(4, generation__seconds=[10.0, 20.0, None, None]), 10) is None
+    assert _of_lane(read(3, generation__seconds=[10.0] * 3), 3) is None
+    assert _of_lane(read(3, generation__seconds=[10.0] * 3), 4) is not None
+    assert _of_lane(read(3), 10) is None
+
+
+@pytest.mark.parametrize(("each", "told"), [(0.24, False), (0.25, True)])
+def test_less_than_a_second_in_all_is_not_told(each: float, told: bool) -> None:
+    history = history_of([500.0 * MIB] * 3)
+    process = history.processes[0]
+    series = {**process.series, "generation.seconds": [each] * 3}
+    timed = replace(history, total=4, processes=(replace(process, series=series),))
+    assert (duration_of(timed, lanes_of(timed)) is not None) is told

@@ -1,0 +1,338 @@
+"""Each step of the ladder of statuses: what makes a growth suspected, confirmed, and over again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from builder import history_of
+from pieces import assessed, candidate, cause_of, ends_lane, sure
+
+from leakline.analysis.attribution import Cause
+from leakline.analysis.channels import Channel
+from leakline.analysis.evidence import Rise, Scale
+from leakline.analysis.history import LeftOut
+from leakline.analysis.ladder import (
+    _by_counts,
+    _by_memory,
+    _Memory,
+    _quiet,
+    _successor,
+    confirmations,
+    level,
+    moments_in,
+    moments_of,
+    step,
+    walk,
+)
+from leakline.analysis.results import Status
+from leakline.analysis.series import lanes_of
+from leakline.analysis.spans import Spans
+from leakline.analysis.study import Assessed, LaneStudy, Moment
+from leakline.analysis.trend import NO_GROWTH, Slope
+
+ENVS = candidate("app.Env", "object")
+
+
+class _Seen:
+    """A study of which nothing is asked but how long memory has risen at each moment."""
+
+    channels = (Channel("children.uss_bytes", "children", (0.0,)),)
+    lane = lanes_of(history_of([0.0]))[0]
+
+    def __init__(self, strict: Callable[[int], int], of_channel: int = 0) -> None:
+        self._strict, self._of_channel = strict, of_channel
+
+    def rise(self, upto: int) -> Rise:
+        return Rise(strict=self._strict(upto))
+
+    def readings(self, channel: str) -> range:
+        return range(1000)
+
+    def counted_in(self, cause: Cause) -> None:
+        """It is not said in which series: how long a count was not read is tested on histories."""
+
+    def times_counted(self, cause: Cause, first: int, upto: int) -> int:
+        return upto - first
+
+    def channel_rise(self, channel: Channel, upto: int) -> Rise:
+        assert channel is self.channels[0]
+        return Rise(strict=self._of_channel)
+
+
+def _study(strict: int | Callable[[int], int] = 0, of_channel: int = 0) -> LaneStudy:
+    seen = strict if callable(strict) else lambda upto: strict
+    return cast(LaneStudy, _Seen(seen, of_channel))
+
+
+def _moment(upto: int, *causes: Assessed) -> Moment:
+    return Moment(upto, causes, Rise(), NO_GROWTH, Scale(1000.0), ())
+
+
+@pytest.mark.parametrize(
+    ("generations", "old", "first_recent"),
+    [
+        (32, [], 1), (48, [8, 16], 17), (200, list(range(16, 169, 16)), 169),
+        (400, list(range(32, 369, 32)), 369),
+    ],
+)  # fmt: skip
+def test_the_newest_32_moments_are_looked_at_and_older_ones_on_a_grid_of_at_most_24(
+    generations: int, old: list[int], first_recent: int
+) -> None:
+    assert moments_of(generations) == [*old, *range(first_recent, generations + 1)]
+
+
+def test_the_moments_looked_at_stay_few_and_old_ones_stay_where_they_are() -> None:
+    assert all(len(moments_of(n)) <= 64 for n in (1, 16, 100, 1000, 100_000))
+    assert moments_of(1000)[:10] == moments_of(1010)[:10]
+
+
+def _thinned(first: int, last: int) -> Any:
+    """``first`` generations, many that are left out, and ``last`` more."""
+    lane = ends_lane({"process.anon_bytes": [1000] * (first + last)})
+    generations = (*range(first), *range(9000 - last, 9000))
+    return replace(
+        lane, generations=generations, left_out=LeftOut(Spans.of(range(first, 9000 - last)))
+    )
+
+
+def test_moments_whose_rate_would_rest_on_what_is_left_out_are_not_looked_at() -> None:
+    """A rate rests on 256 generations."""
+    recent = list(range(379, 411))
+    assert moments_in(_thinned(10, 400)) == [288, 320, 352, *recent]
+    assert moments_in(_thinned(31, 379)) == [288, 320, 352, *recent]
+    assert moments_in(_thinned(32, 378)) == [320, 352, *recent]
+    assert moments_in(ends_lane({"process.anon_bytes": [1000] * 40})) == moments_of(40)
+
+
+def test_the_newest_32_moments_are_looked_at_whatever_is_left_out() -> None:
+    assert moments_in(_thinned(200, 210)) == list(range(379, 411))
+    assert moments_in(_thinned(122, 288)) == list(range(379, 411))
+
+
+@pytest.mark.parametrize(
+    ("strict", "upto", "found"),
+    [
+        (lambda upto: 8, 20, 5), (lambda upto: 8 if upto > 18 else 7, 20, 2),
+        (lambda upto: 8 if upto > 15 else 7, 20, 5), (lambda upto: 8 if upto > 16 else 7, 20, 4),
+    ],
+    ids=["five", "two", "five of five", "four"],
+)  # fmt: skip
+def test_moments_in_a_row_are_counted_back_from_now_and_five_are_enough(
+    strict: Callable[[int], int], upto: int, found: int
+) -> None:
+    assert confirmations(_study(strict), assessed(cause_of(ENVS)), upto, 8) == found
+
+
+def test_what_grows_elsewhere_is_confirmed_by_its_own_channel() -> None:
+    child = assessed(cause_of(kind="children"), channel="children.uss_bytes")
+    assert confirmations(_study(0, 8), child, 20, 8) == 5
+    assert confirmations(_study(8, 0), child, 20, 8) == 0
+    assert confirmations(_study(8, 0), assessed(cause_of(ENVS)), 20, 8) == 5
+
+
+def _since(first: int, strict: int) -> Callable[[int], int]:
+    return lambda upto: strict if upto >= first else 0
+
+
+@pytest.mark.parametrize(
+    ("strict", "rise", "witnesses", "status"),
+    [
+        (24, Rise(strict=24), (), "confirmed"), (24, Rise(strict=23), (), "suspected"),
+        (_since(47, 24), Rise(strict=24), (), "suspected"), (_since(48, 24), Rise(strict=24), (), None),
+        (12, Rise(strict=12), (), "suspected"), (12, Rise(strict=11), (), None), (11, Rise(strict=12), (), None),
+        (0, Rise(window=16), ("counts", "measured"), "confirmed"),
+        (0, Rise(window=15), ("counts", "measured"), "suspected"),
+        (0, Rise(window=16), ("counts", "container"), "confirmed"),
+        (0, Rise(window=16), ("counts", "steady"), "suspected"), (0, Rise(window=8), ("measured",), "suspected"),
+        (0, Rise(window=7), ("measured", "counts", "container"), None), (0, Rise(window=16), (), None),
+        (0, Rise(window=8), ("steady",), None),
+    ],
+    ids=["24 for five moments", "23", "for four moments", "for three", "12 for four", "11", "not before",
+         "16 with two witnesses", "15 with two", "a list", "one witness", "8 with one", "7", "none", "no witness"],
+)  # fmt: skip
+def test_memory_alone_needs_long_and_several_moments_and_witnesses_make_it_sooner(
+    strict: int | Callable[[int], int], rise: Rise, witnesses: tuple[str, ...], status: Status | None
+) -> None:  # fmt: skip
+    a = assessed(cause_of(ENVS, rate=9.0), *witnesses, rise=rise)
+    assert _by_memory(_study(strict), a, 50) == status
+
+
+DECLARED = replace(ENVS, declared=True)
+OVERFULL = candidate("experience", "container", overfull=True)
+SEEN = sure(9.0, points=5)
+
+
+@pytest.mark.parametrize(
+    ("owner", "measured", "rate", "witnesses", "status"),
+    [
+        (ENVS, 0.5, SEEN, ("counts",), "suspected"), (ENVS, 0.5, SEEN, (), None),
+        (ENVS, 0.49, SEEN, ("counts",), None), (ENVS, 0.5, sure(9.0, points=4), ("counts",), None),
+        (ENVS, 0.5, Slope(9.0, 0.0, 20.0, 5), ("counts",), None),
+        (ENVS, 0.49, sure(9.0, points=4), ("counts", "steady"), None),
+        (ENVS, None, SEEN, ("counts", "together"), "suspected"), (ENVS, None, SEEN, ("counts", "steady"), None),
+        (replace(DECLARED, family="graph"), None, SEEN, ("counts",), "suspected"),
+        (replace(DECLARED, family="plain"), None, SEEN, ("counts",), None),
+        (OVERFULL, None, Slope(9.0, 0.0, 20.0, 5), ("counts",), None),
+    ],
+)  # fmt: skip
+def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
+    owner: Any, measured: float | None, rate: Slope, witnesses: tuple[str, ...], status: Status | None
+) -> None:  # fmt: skip
+    a = assessed(cause_of(owner, measured=measured, rate=rate), *witnesses)
+    assert _by_counts(a) == status
+
+
+@pytest.mark.parametrize(
+    ("rate", "status"),
+    [
+        (sure(9.0), "suspected"), (sure(0.49), "suspected"), (sure(0.04), "ok"),
+        (Slope(0.3, 0.0, 0.6, 16), "watch"),
+    ],
+)  # fmt: skip
+def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_or_unseen(
+    rate: Slope, status: Status
+) -> None:
+    a = assessed(cause_of(OVERFULL, rate=rate), "counts")
+    assert level(_study(), a, 30)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "rate", "more", "reached"),
+    [
+        (("contract", "steady"), sure(0.5), {"window": 50.0}, ("confirmed", 5)),
+        (("contract",), sure(9.0), {}, ("suspected", 5)),
+        (("contract",), sure(9.0), {"rise": Rise(window=8), "extra": ("counts", "measured")}, ("suspected", 5)),
+        (("contract", "steady"), sure(9.0), {"garbage": 5000.0}, ("watch", 0)),
+        (("explosion",), sure(0.1), {}, ("ok", 5)),
+        (("counts", "measured"), sure(9.0), {"passing": True, "rise": Rise(window=8)}, ("watch", 0)),
+        (("counts",), sure(0.49), {}, ("watch", 5)), (("counts",), sure(0.05), {}, ("watch", 5)),
+        ((), sure(0.49), {}, ("ok", 5)), (("counts",), sure(9.0), {}, ("watch", 5)),
+        (("counts", "together"), sure(9.0), {}, ("suspected", 5)),
+    ],
+    ids=["a broken count", "not steady", "by memory only suspected", "garbage", "a small one",
+         "waits for the collector", "small", "not quite trivial", "uncounted", "counts alone", "with memory"],
+)  # fmt: skip
+def test_which_step_a_growth_reaches(
+    witnesses: tuple[str, ...], rate: Slope, more: dict[str, Any], reached: tuple[Status, int]
+) -> None:
+    """At a baseline of 1,000 bytes half a byte in each of 50 generations is what matters, a twentieth is trivial."""
+    said = {**more}
+    a = assessed(cause_of(ENVS, rate=rate), *witnesses, *said.pop("extra", ()), **said)
+    assert level(_study(8), a, 50) == reached
+
+
+def test_growth_without_a_name_that_does_not_matter_is_fine() -> None:
+    a = assessed(cause_of(kind="native", rate=0.3), "counts")
+    assert level(_study(), a, 50) == ("ok", 0)
+
+
+def _active(*witnesses: str, at: int | None = 20) -> _Memory:
+    return _Memory(assessed(cause_of(ENVS), *witnesses), "suspected", 3, at, "suspected")
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "upto", "status"),
+    [
+        (("counts",), 23, "suspected"),
+        (("counts",), 24, "recovered"),
+        (("steady",), 27, "suspected"),
+        (("steady",), 28, "recovered"),
+    ],
+)
+def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_by_memory(
+    witnesses: tuple[str, ...], upto: int, status: Status
+) -> None:
+    memory = _active(*witnesses)
+    _quiet(_study(), memory, _moment(upto), assessed(cause_of(ENVS)), "ok")
+    assert (memory.status, memory.confirmations) == (status, 3)
+
+
+def test_a_count_that_still_rises_keeps_the_alarm() -> None:
+    memory = _active("counts")
+    _quiet(_study(), memory, _moment(30), assessed(cause_of(ENVS), "counts"), "watch")
+    assert (memory.status, memory.last_active) == ("suspected", 30)
+    for status, witnesses in (("ok", ("counts",)), ("watch", ())):
+        memory = _active("counts")
+        _quiet(
+            _study(),
+            memory,
+            _moment(30),
+            assessed(cause_of(ENVS), *witnesses),
+            cast(Status, status),
+        )
+        assert (memory.status, memory.last_active) == ("recovered", 20)
+
+
+AGENTS = candidate("app.Agent", "object")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "taken"),
+    [
+        (cause_of(), cause_of(AGENTS, rate=0.5), True),
+        (cause_of(), cause_of(AGENTS, rate=0.4), False),
+        (cause_of(ENVS), cause_of(AGENTS, ENVS), True),
+        (cause_of(ENVS), cause_of(AGENTS, rate=9.0), False),
+        (cause_of(ENVS), cause_of(), False),
+    ],
+    ids=["it has a name now", "too little", "another owns it", "another growth", "no name"],
+)
+def test_a_growth_goes_by_another_name_where_that_has_it_in_it(
+    before: Any, now: Any, taken: bool
+) -> None:
+    memory = replace(_active(), assessed=assessed(before))
+    unlike = assessed(now, channel="children.uss_bytes")
+    assert (_successor(memory, _moment(21, assessed(now))) is not None) == taken
+    assert _successor(memory, _moment(21, unlike)) is None
+    found = _successor(memory, _moment(21, unlike, assessed(now)))
+    assert (found is not None) == taken
+    assert _successor(memory, _moment(21)) is None
+
+
+LEAK = assessed(cause_of(ENVS, rate=9.0), "explosion", "counts")
+SURE = assessed(cause_of(ENVS, rate=9.0), "contract", "steady", "counts")
+IDLE = assessed(cause_of(ENVS, rate=0.0))
+
+
+def _after(*moments: Sequence[Assessed]) -> list[tuple[Status, int]]:
+    """The statuses after these moments, from the twentieth on."""
+    remembered: dict[str, _Memory] = {}
+    for upto, causes in enumerate(moments, 20):
+        step(_study(8), _moment(upto, *causes), remembered)
+    return [(m.status, m.confirmations) for m in remembered.values()]
+
+
+def test_a_leak_once_confirmed_is_not_taken_down_a_step_while_it_shows() -> None:
+    assert _after([LEAK]) == [("suspected", 5)]
+    assert _after([LEAK], [SURE]) == [("confirmed", 5)]
+    assert _after([SURE], [LEAK]) == [("confirmed", 5)]
+
+
+def test_a_leak_that_is_not_seen_any_more_is_held_for_four_moments() -> None:
+    assert _after([LEAK], [], [], []) == [("suspected", 5)]
+    assert _after([LEAK], [], [], [], []) == [("recovered", 5)]
+    assert _after([LEAK], [IDLE], [IDLE], [IDLE]) == [("suspected", 5)]
+    assert _after([LEAK], [IDLE], [IDLE], [IDLE], [IDLE]) == [("recovered", 5)]
+    assert _after([LEAK], [], [], [], [], [LEAK]) == [("suspected", 5)]
+
+
+def test_what_never_was_a_leak_is_forgotten_where_it_is_not_seen() -> None:
+    assert _after([IDLE]) == [("ok", 0)]
+    assert _after([IDLE], []) == []
+
+
+def test_a_leak_that_goes_by_another_name_is_forgotten_under_its_own() -> None:
+    other = assessed(cause_of(AGENTS, ENVS, rate=9.0), "explosion")
+    assert _after([LEAK], [other]) == [("suspected", 5)]
+
+
+def test_of_two_causes_of_one_fingerprint_the_first_counts() -> None:
+    assert _after([IDLE, LEAK]) == [("ok", 0)]
+    assert _after([LEAK, IDLE]) == [("suspected", 5)]
+
+
+def test_without_a_moment_nothing_stands() -> None:
+    assert walk(_study(), []) == (None, [])

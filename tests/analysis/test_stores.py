@@ -1,0 +1,574 @@
+"""A declared store explains what lies inside it, however often it is cleared, and nothing beyond its capacity."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from builder import EVALUATE, MIB, Leak, Training, curve, history_of
+from pieces import ends_history
+
+from leakline.analysis import RunHistory, examine
+from leakline.analysis.bounds import (
+    Bounded,
+    _bytes_per_item,
+    _going_on,
+    _with_kept,
+    bounded_containers,
+    capacity_of,
+    tracked_names,
+    without_bounded,
+)
+from leakline.analysis.counts import CountGrowth
+from leakline.analysis.facts import Facts
+from leakline.analysis.history import Value
+from leakline.analysis.results import Verdict
+from leakline.analysis.series import Lane
+from leakline.analysis.stores import comes_with_a_store, is_stored, overshooting
+from leakline.snapshot import Holder
+
+ACTIVE = ("suspected", "confirmed")
+CAPACITY, ADDED, EACH = 4_800, 320, 40_000
+ITEM = "app.Experience"
+
+
+def lengths(generations: int, cleared_every: int, capacity: int = CAPACITY) -> list[float]:
+    found, held = [], 0
+    for g in range(generations):
+        held = 0 if g % cleared_every == cleared_every - 1 else min(capacity, held + ADDED)
+        found.append(float(held))
+    return found
+
+
+def memory_of(length: list[float], *, given_back: bool, leak: float = 0.0) -> list[float]:
+    live = [EACH * n / MIB for n in length]
+    taken = live if given_back else list(accumulate(live, max))
+    return curve(lambda i: taken[i] + leak * i, len(length), noise=0.5)
+
+
+def run(
+    length: list[float], private: list[float], capacity: int = CAPACITY, *,
+    sized: bool = True, counted_every: int = 1,
+) -> RunHistory:  # fmt: skip
+    series: dict[str, list[float | None]] = {"tracked__experience__length": [*length]}
+    series[f"type__{ITEM}__count"] = [
+        n if i % counted_every == 0 else None for i, n in enumerate(length)
+    ]
+    if sized:
+        series["tracked__experience__bytes"] = [EACH * n for n in length]
+    # Little beside it, so that the store is what matters.
+    history = history_of([p - 800 * MIB for p in private], **series)
+    holder = Holder(0, ITEM, "app.Collector.experience_buffer[*]", 800, EACH)
+    return replace(history, holders=(holder,), capacities={"experience": capacity})
+
+
+def prefixes(history: Callable[[int], RunHistory], generations: int) -> Iterator[Verdict]:
+    return (examine(history(upto)) for upto in range(5, generations + 1))
+
+
+@pytest.mark.parametrize("counted_every", [1, 3])
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("given_back", [True, False])
+@pytest.mark.parametrize(
+    ("cleared_every", "capacity", "generations"), [(10, 800, 30), (20, 4_800, 50), (30, 9_600, 65)]
+)
+def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
+    cleared_every: int,
+    capacity: int,
+    generations: int,
+    given_back: bool,
+    sized: bool,
+    counted_every: int,
+) -> None:
+    length = lengths(generations, cleared_every, capacity)
+    private = memory_of(length, given_back=given_back)
+    for upto, verdict in enumerate(
+        prefixes(
+            lambda n: run(
+                length[:n], private[:n], capacity, sized=sized, counted_every=counted_every
+            ),
+            generations,
+        ),
+        5,
+    ):
+        assert verdict.status not in ACTIVE, f"{upto}: {verdict.summary}"
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+def test_a_leak_beside_such_a_store_is_found_at_its_rate(given_back: bool) -> None:
+    length = lengths(50, 20)
+    verdict = examine(run(length, memory_of(length, given_back=given_back, leak=4.0)))
+    assert verdict.status == "confirmed", verdict.summary
+    rate = verdict.findings[0].growth_bytes_per_generation
+    assert rate.estimate == pytest.approx(4.0 * MIB, rel=0.15)
+
+
+def test_a_class_that_grows_in_step_with_a_store_is_told_once_memory_says_so() -> None:
+    length = lengths(30, 100, 20_000)
+    # As many objects as items, and as much memory beside the store as they take.
+    private = memory_of(length, given_back=True, leak=EACH * ADDED / MIB)
+    verdict = examine(run(length, private, 20_000))
+    assert verdict.status == "confirmed", verdict.summary
+    assert verdict.findings[0].suspects[0].name == ITEM
+
+
+def test_a_store_far_beyond_its_capacity_is_named_with_what_it_holds() -> None:
+    length = lengths(20, 100, 10**6)
+    verdict = examine(run(length, memory_of(length, given_back=True), 800))
+    assert verdict.status in ACTIVE, verdict.summary
+    named = [(suspect.name, suspect.role) for suspect in verdict.findings[0].suspects]
+    assert ("experience", "container") in named
+    assert (ITEM, "type") in named
+
+
+def test_a_store_beyond_its_capacity_is_named_where_nothing_tells_what_it_holds() -> None:
+    length = lengths(20, 100, 10**6)
+    history = run(length, memory_of(length, given_back=True), 800)
+    (process,) = history.processes
+    series = {k: v for k, v in process.series.items() if not k.startswith("type.")}
+    verdict = examine(replace(history, processes=(replace(process, series=series),), holders=()))
+    assert verdict.status in ACTIVE, verdict.summary
+    finding = verdict.findings[0]
+    assert [(s.name, s.role) for s in finding.suspects] == [("experience", "container")]
+    # It is over from the third generation on; what it may hold is no leak.
+    assert finding.started_at_generation is not None
+    assert finding.started_at_generation.estimate == pytest.approx(2, abs=1)
+
+
+def test_a_store_that_overshoots_and_is_pruned_accuses_nobody() -> None:
+    length = [float(n) for n in (*range(0, 800, 100), *[801, 802, 803, 800] * 8)]
+    verdict = examine(run(length, memory_of(length, given_back=True), 800))
+    assert verdict.status not in ACTIVE, verdict.summary
+
+
+def container(name: str, entries: int, size: float) -> dict[str, float]:
+    return {f"container.{name}.length": entries, f"container.{name}.bytes": size}
+
+
+@pytest.mark.parametrize("second", [(320, 4.0), (100, 4.0), (320, 2.0)])
+def test_two_containers_that_keep_what_is_theirs_are_two_findings(
+    second: tuple[int, float],
+) -> None:
+    entries, size = second
+    both = {
+        **container("app.A.log", 320, (8 - size) * MIB),
+        **container("app.B.trace", entries, size * MIB),
+    }
+    verdict = examine(Training(leaks=(Leak(EVALUATE, 8 * MIB, both),)).history())
+    told = {
+        f.suspects[0].name: f.growth_bytes_per_generation.estimate
+        for f in verdict.findings
+        if f.status in ACTIVE
+    }
+    assert told == {
+        "app.A.log": pytest.approx((8 - size) * MIB, rel=0.1),
+        "app.B.trace": pytest.approx(size * MIB, rel=0.1),
+    }
+
+
+@pytest.mark.parametrize("size", [4.0, 0.02])
+def test_a_second_list_of_the_same_things_is_named_in_the_one_finding(size: float) -> None:
+    both = {
+        **container("app.A.log", 320, 4 * MIB),
+        **container("app.A.index", 320, size * MIB),
+    }
+    verdict = examine(Training(leaks=(Leak(EVALUATE, 4 * MIB, both),)).history())
+    (finding,) = [f for f in verdict.findings if f.status in ACTIVE]
+    assert {s.name for s in finding.suspects} == {"app.A.log", "app.A.index"}
+
+
+def imported(length: list[float], private: list[float]) -> RunHistory:
+    """As a log tells it: memory and the fill of a buffer, and nothing of types."""
+    history = history_of(private, tracked__experience__length=[*length])
+    return replace(history, capacities={"experience": CAPACITY})
+
+
+def filling(generations: int, full_from: int) -> list[float]:
+    return [float(min(CAPACITY, (g + 1) * CAPACITY / full_from)) for g in range(generations)]
+
+
+@pytest.mark.parametrize("full_from", [3, 5])
+def test_what_grows_on_at_the_same_pace_once_a_store_is_full_was_never_the_stores(
+    full_from: int,
+) -> None:
+    """Report 000: memory rises by half a gigabyte an episode while the buffer fills, and no less when it is full."""
+    length, private = filling(16, full_from), curve(lambda g: 500 * g, 16, noise=5.0)
+    verdict = examine(imported(length, private))
+    assert verdict.status in ACTIVE, verdict.summary
+    grows = verdict.findings[0].growth_bytes_per_generation.estimate
+    assert grows == pytest.approx(500 * MIB, rel=0.1)
+    early = examine(imported(length[:8], private[:8]))
+    assert early.status != "ok", early.summary
+
+
+def test_a_store_that_fills_and_then_stands_still_is_all_of_the_growth() -> None:
+    length = filling(20, 6)
+    private = curve(lambda g: 0.5 * length[g], 20, noise=5.0)
+    verdict = examine(imported(length, private))
+    assert verdict.status not in ACTIVE, verdict.summary
+
+
+GENERATIONS, FULL, EACH = 36, 20, 3
+ARRAYS = "type.numpy.ndarray.count"
+
+
+def episodes(
+    parts: tuple[int, int] = (2, 2), *, leak: int = 0, size: float = MIB, path: str = "app.episodes[*][*]",
+    counted: str = ARRAYS, census_every: int = 4, declared: bool = True,
+) -> RunHistory:  # fmt: skip
+    """A store of episodes, each with some parts of some size; ``leak`` more of the parts are kept elsewhere."""
+    rng = random.Random(3)
+    items: list[tuple[int, float]] = []
+    private: list[Value] = []
+    length: list[Value] = []
+    inner: list[Value] = []
+    tracked_bytes: list[Value] = []
+    counts: list[Value] = []
+    for generation in range(GENERATIONS):
+        items += [(rng.randint(*parts), size * rng.uniform(0.8, 1.2)) for _ in range(EACH)]
+        items = items[-FULL * EACH :]
+        within = sum(count for count, _ in items)
+        private.append(round(300 * MIB + sum(s for _, s in items) + leak * generation * MIB / 2))
+        length.append(len(items))
+        inner.append(within)
+        tracked_bytes.append(round(len(items) * 0.93 * size))
+        kept = within + leak * generation
+        counts.append(400 + kept if generation % census_every == 0 else None)
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": private, counted: counts,
+        "container.app.episodes.length": length, "container.app.episodes[*].length": inner,
+    }  # fmt: skip
+    if declared:
+        series |= {
+            "tracked.episodes.length": length, "tracked.episodes.bytes": tracked_bytes,
+            "tracked.episodes.capacity": [FULL * EACH] * GENERATIONS,
+        }  # fmt: skip
+    name = counted.removeprefix("type.").removesuffix(".count")
+    return ends_history(series, holders=(Holder(9, name, path, 60),))
+
+
+def named(verdict: Verdict) -> set[str]:
+    return {suspect.name for finding in verdict.findings for suspect in finding.suspects}
+
+
+@pytest.mark.parametrize("parts", [(2, 2), (1, 9), (20, 60)], ids=["dicts", "lists", "long lists"])
+@pytest.mark.parametrize("counted", [ARRAYS, "type.app.Frame.count", "type.torch.Tensor.count"])
+def test_a_declared_store_explains_its_contents(parts: tuple[int, int], counted: str) -> None:
+    verdict = examine(episodes(parts, counted=counted))
+    assert verdict.status in ("ok", "filling")
+    assert verdict.findings == ()
+
+
+def test_advice_asks_to_declare_only_what_is_not_declared() -> None:
+    verdict = examine(episodes(declared=False))
+    assert "app.episodes" in " ".join(named(verdict))
+    assert not any("declare it" in line for f in examine(episodes()).findings for line in f.advice)
+
+
+@pytest.mark.parametrize("counted", [ARRAYS, "type.app.Frame.count"])
+def test_parts_that_go_on_growing_once_the_store_is_full_are_a_leak(counted: str) -> None:
+    verdict = examine(episodes(leak=2, counted=counted, census_every=1))
+    assert verdict.status in ("suspected", "confirmed")
+    assert counted.removeprefix("type.").removesuffix(".count") in named(verdict)
+
+
+def tokens(*, full: int = 8, grows: int = 0, beside: int = 0, generations: int = 30) -> RunHistory:
+    """A store of documents of any length, counted until it is full.
+
+    ``grows``: MiB of numbers per generation that are kept elsewhere; ``beside``: MiB of what nobody counts.
+    """
+    rng = random.Random(4)
+    length = [min(40 * (i + 1), 40 * full) for i in range(generations)]
+    held = 0.0
+    inside: list[float] = []
+    for i in range(generations):
+        held += rng.uniform(40_000, 60_000) if i < full else 0.0
+        inside.append(held)
+    read = (0, 3, 4, 5, 6, full)
+    kept = [grows * MIB * i for i in range(generations)]
+    series: dict[str, Sequence[Value]] = {
+        "process.anon_bytes": [
+            round(33 * MIB + 36 * n + more + (beside * i + rng.uniform(0, 4)) * MIB)
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "type.int.count": [
+            round(9_000 + n + more / 28) if i in read else None
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "type.int.bytes": [
+            round(28 * (9_000 + n) + more) if i in read else None
+            for i, (n, more) in enumerate(zip(inside, kept, strict=True))
+        ],
+        "tracked.tokens.length": length,
+        "tracked.tokens.bytes": [round(36 * n) for n in inside],
+        "tracked.tokens.capacity": [40 * full] * generations,
+    }
+    return ends_history(series)
+
+
+@pytest.mark.parametrize("generations", [8, 12, 16, 30])
+def test_numbers_that_become_more_only_while_a_store_fills_are_its_contents(
+    generations: int,
+) -> None:
+    assert examine(tokens(generations=generations)).findings == ()
+    assert examine(tokens(grows=2, generations=30)).status in ("suspected", "confirmed")
+
+
+def test_what_filled_a_store_is_no_part_of_a_leak_next_to_it() -> None:
+    verdict = examine(tokens(beside=3))
+    assert verdict.status in ("suspected", "confirmed")
+    assert "int" not in named(verdict)
+
+
+def store(
+    *length: float, capacity: float = 1_000, size: Sequence[float] = (), gained: Sequence[float] = (),
+    name: str = "replay",
+) -> Bounded:  # fmt: skip
+    return Bounded(name, length, capacity, tuple(size), tuple(gained))
+
+
+@pytest.mark.parametrize(
+    ("length", "upto", "filling"),
+    [
+        # More than one in a thousand of its capacity over the last three generations.
+        ([0, 0, 0, 1], 4, False), ([0, 5, 5, 5, 5], 5, False), ([0, 5, 5, 5, 5], 4, True),
+        # What is full fills no more.
+        ([0, 1_000], 2, False), ([0, 1_001], 2, False),
+    ],
+)  # fmt: skip
+def test_a_store_fills_while_it_takes_in_and_has_room(
+    length: list[float], upto: int, filling: bool
+) -> None:
+    assert store(*length).is_filling(upto) is filling
+
+
+@pytest.mark.parametrize(("length", "over"), [(999, False), (1_000, False), (1_001, True)])
+def test_a_store_is_over_above_its_capacity(length: float, over: bool) -> None:
+    assert store(5, length, 0).is_over(2) is over
+
+
+def test_what_is_beyond_the_capacity_is_counted_in_every_generation() -> None:
+    assert store(900, 1_000, 1_003, 950, 2_000).overshoot(4) == [0, 0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "left"),
+    [
+        ([0, 250], [0, 500], 1_500), ([0, 1_200], [0, 500], 0), ([0, 0.5], [0, 1], 1_999), ([0, 250], [], 0),
+        ([9, 9, 250, 500], [1, 1, 500, 2_000], 2_000),
+    ],
+)  # fmt: skip
+def test_a_store_may_take_as_many_bytes_as_the_rest_of_its_items(
+    length: list[float], size: list[float], left: float
+) -> None:
+    assert store(*length, size=size).remaining_bytes(len(length)) == left
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "rate"),
+    [
+        ([0, 50], [0, 200], 200), ([0, 50, 100], [0, 200, 800], 8 * 50),
+        # Not while it does not fill, or nobody knows its size.
+        ([0, 1_000], [0, 400], 0),
+        # Less than one item is one.
+        ([-5, 0.5], [0, 4], 4 * 5.5),
+    ],
+)  # fmt: skip
+def test_bytes_per_generation_are_those_of_its_items(
+    length: list[float], size: list[float], rate: float
+) -> None:
+    assert store(*length, size=size).fill_rate(len(length)) == rate
+
+
+def lane(
+    private: Sequence[float] = (), *, segment: Sequence[int] | None = None,
+    series: dict[str, Sequence[Value]] | None = None, generations: int | None = None,
+) -> Lane:  # fmt: skip
+    columns = series or {}
+    n = (
+        generations
+        if generations is not None
+        else max(len(private), *map(len, columns.values()), 0)
+    )
+    told = SimpleNamespace(
+        private=list(private), segment=segment or [0] * n, end_rows=range(n), generations=tuple(range(n)),
+        series=columns, readings=lambda name: list(columns[name]), has=lambda name: name in columns,
+        spacing=lambda upto: 1,
+    )  # fmt: skip
+    return cast(Lane, told)
+
+
+def test_sizes_go_on_over_a_resume() -> None:
+    resumed = lane([0] * 6, segment=[0, 0, 0, 1, 1, 2])
+    # It starts empty at the fourth and the sixth.
+    assert _going_on(resumed, [10, 20, 30, 0, 5, 1]) == (10, 20, 30, 30, 35, 35)
+    assert _going_on(lane([0] * 3, segment=[0, 1, 1]), [10, 4, 5]) == (10, 10, 11)
+    # The first generation that is known resumes nothing.
+    assert _going_on(lane([0] * 2, segment=[1, 1]), [10, 20]) == (10, 20)
+
+
+def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
+    # Of 30 that the store gave up memory shows 10; it may fill again up to there.
+    assert _with_kept([50, 20, 30, 45], [100, 90, 90, 90]) == (50, 40, 40, 45)
+    assert _with_kept([50, 20], [100, 60]) == (50, 20)
+    assert _with_kept([50, 20], [100, 120]) == (50, 50)
+    assert _with_kept([50, 20], [100]) == (50, 20)
+    # Of 20 that it gave up of what was kept memory shows all; where it gave up nothing, that was somebody else.
+    assert _with_kept([50, 40, 20], [100, 100, 0]) == (50, 50, 30)
+    assert _with_kept([50, 20, 20], [100, 100, 0]) == (50, 50, 50)
+    assert _with_kept([50, 60], [100, 0]) == (50, 60)
+    assert _with_kept([], []) == ()
+
+
+@pytest.mark.parametrize(
+    ("length", "private", "each"),
+    [
+        # Two bytes an item, in every generation.
+        ([0, 10, 20, 30], [100, 120, 140, 160], 2),
+        # Of what a store without a new item lets memory gain three times, that is somebody else's.
+        ([0, 10, 10, 10, 10, 20], [100, 125, 130, 135, 140, 165], 2),
+        ([0, 10, 10, 10, 20], [100, 125, 130, 135, 160], 2.5),
+        # What fills again from what was kept tells nothing.
+        ([0, 10], [100, 90], 0), ([5], [100], 0),
+    ],
+)  # fmt: skip
+def test_bytes_of_an_item_are_what_memory_gained_as_it_was_fuller_than_ever(
+    length: list[float], private: list[float], each: float
+) -> None:
+    assert _bytes_per_item(lane(private), length) == each
+
+
+def test_a_store_that_starts_empty_in_an_attempt_is_fuller_than_ever_in_it() -> None:
+    resumed = lane([100, 120, 100, 130], segment=[0, 0, 1, 1])
+    assert _bytes_per_item(resumed, [0, 10, 0, 10]) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("private", "rest"),
+    [
+        # Half of what it gained is there: it is taken out.
+        ([100, 105, 110], [100, 95, 90]),
+        ([100, 105, 109], [100, 105, 109]),
+    ],
+)
+def test_what_memory_never_showed_is_not_taken_out(private: list[float], rest: list[float]) -> None:
+    filling = store(0, 10, 20, gained=[3, 13, 23])
+    assert without_bounded(private, [filling], 3) == rest
+
+
+def test_a_store_is_taken_out_from_its_fullest_on_and_alike_in_all_generations() -> None:
+    emptied = store(0, 20, 5, gained=[0, 20, 20])
+    assert without_bounded([100, 120, 130, 999], [emptied], 3) == [100, 100, 110]
+    idle = store(5, 5, gained=[7, 7])
+    assert without_bounded([100, 90], [idle], 2) == [100, 90]
+
+
+def tracked(**columns: Sequence[Value]) -> dict[str, Sequence[Value]]:
+    return {f"tracked.replay.{name}": column for name, column in columns.items()}
+
+
+def test_a_capacity_is_what_was_declared_else_what_was_read_last() -> None:
+    told = lane(series=tracked(length=[1, 2], capacity=[50, 60, 70, None]))
+    assert capacity_of(told, "replay", {"replay": 9}) == 9
+    assert capacity_of(told, "replay", {"replay": None}) == 70
+    assert capacity_of(told, "other", {}) is None
+    assert tracked_names(told) == {"replay"}
+    assert tracked_names(lane(series={"tracked.a.bytes": [1], "container.a.length": [1]})) == set()
+
+
+def test_what_lies_on_devices_is_no_memory_of_the_process() -> None:
+    columns = tracked(length=[10, 20], bytes=[100, 200], device_bytes=[40, None])
+    (found,) = bounded_containers(lane([1_000, 2_000], series=columns), {"replay": 50})
+    assert (found.bytes, found.estimated, found.capacity) == ((60, 200), False, 50)
+    more = tracked(length=[10], bytes=[100], device_bytes=[140])
+    assert bounded_containers(lane([1_000], series=more), {"replay": 50})[0].bytes == (0,)
+
+
+def test_without_a_size_it_is_worked_out_up_to_the_capacity() -> None:
+    told = lane([100, 120, 140], series=tracked(length=[0, 10, 20]))
+    (found,) = bounded_containers(told, {"replay": 15})
+    assert (found.bytes, found.estimated, found.each) == ((0, 20, 30), True, 2)
+    (flat,) = bounded_containers(
+        lane([5, 5, 5], series=tracked(length=[0, 10, 20])), {"replay": 15}
+    )
+    assert (flat.bytes, flat.gained) == ((), ())
+
+
+def test_without_a_capacity_or_a_reading_it_is_no_store() -> None:
+    told = lane([1, 1], series=tracked(length=[5, 6]))
+    assert bounded_containers(told, {}) == ()
+    assert bounded_containers(told, {"replay": 0}) == ()
+    assert bounded_containers(lane([1], series=tracked(length=[None])), {"replay": 5}) == ()
+
+
+def facts(
+    *stores: Bounded, each: dict[str, int] | None = None, counts: Sequence[Value] = ()
+) -> Facts:
+    column: dict[str, Sequence[Value]] = {"type.Item.count": counts}
+    told = SimpleNamespace(
+        bounded=stores,
+        bytes_each=each or {},
+        lane=lane(series=column, generations=len(stores[0].length)),
+    )
+    return cast(Facts, told)
+
+
+def growth(slope: float) -> CountGrowth:
+    return CountGrowth("constant", slope, slope, slope, 0, 0, 0, 9, 9, slope)
+
+
+@pytest.mark.parametrize(
+    ("slope", "comes"),
+    [
+        (10, True), (80, True),
+        # Nine with each item are too many.
+        (90, False), (4, False),
+        # Off by two in a hundred at most.
+        (20.3, True), (20.5, False), (19.7, True), (19.5, False), (15, False), (-10, False),
+    ],
+)  # fmt: skip
+def test_up_to_eight_objects_come_with_each_item(slope: float, comes: bool) -> None:
+    filling = store(0, 10, 20, 30)
+    assert comes_with_a_store(facts(filling), growth(slope), 4) is comes
+
+
+def test_nothing_comes_with_a_store_that_does_not_fill() -> None:
+    assert not comes_with_a_store(facts(store(0, 10, 20, 30, capacity=30)), growth(10), 4)
+    assert comes_with_a_store(facts(store(5, 5, 5, 5), store(0, 10, 20, 30)), growth(10), 4)
+
+
+@pytest.mark.parametrize(
+    ("length", "counts", "size", "stored"),
+    [
+        ([10, 20, 30], [10, 20, 30], 15, True),
+        # Half more than an item takes at most.
+        ([10, 20, 30], [10, 20, 30], 16, False),
+        # Three lengths must agree, within two in a hundred.
+        ([10, 20, 20], [10, 20, 20], 10, False),
+        # Beyond its capacity it holds more than was declared.
+        ([10, 20, 1_000], [10, 20, 1_000], 10, True), ([10, 20, 1_001], [10, 20, 1_001], 10, False),
+    ],
+)  # fmt: skip
+def test_objects_may_be_the_items_of_a_store_where_they_are_as_many_and_of_their_size(
+    length: list[float], counts: list[Value], size: int, stored: bool
+) -> None:
+    told = store(*length, size=[10 * n for n in length])
+    assert is_stored(facts(told, each={"Item": size}, counts=counts), "Item", 3) is stored
+
+
+def test_objects_of_unknown_size_are_not_excused() -> None:
+    told = store(10, 20, 30, size=[100, 200, 300])
+    assert not is_stored(facts(told, counts=[10, 20, 30]), "Item", 3)
+    assert not is_stored(facts(store(10, 20, 30), each={"Item": 5}, counts=[10, 20, 30]), "Item", 3)
+
+
+def test_only_what_is_beyond_its_capacity_now_overshoots() -> None:
+    over = store(*(10.0 * i for i in range(8)), capacity=30)
+    pruned = store(*(10.0 * i for i in range(7)), 5, capacity=30, name="pruned")
+    found: list[Any] = list(overshooting(facts(over, pruned), 8))
+    assert [(name, grown.slope) for name, grown in found] == [("replay", 10)]

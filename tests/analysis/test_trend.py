@@ -1,0 +1,355 @@
+"""Slopes, blocks and hinges as scipy computes them, and what tells a leak's rise from others."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from scipy import stats
+
+from leakline.analysis.shape import (
+    _at,
+    _without_steps,
+    breaks_new_ground,
+    is_a_real_start,
+    keeps_rising,
+    slows_like_a_logarithm,
+    stands_out,
+    what_stays,
+)
+from leakline.analysis.trend import (
+    Hinge,
+    Slope,
+    _fit_from,
+    block_minima,
+    fit_hinge,
+    hinge_among,
+    kendall_variance,
+    lag_one_correlation,
+    pair_slopes,
+    robust_spread,
+    theil_sen,
+    weighted_median,
+)
+
+
+def _x(n: int) -> list[float]:
+    return [float(i) for i in range(n)]
+
+
+def _squares(n: int) -> list[float]:
+    """Of which the slope between two points is the sum of their positions."""
+    return [float(i * i) for i in range(n)]
+
+
+def test_points_at_the_same_x_have_no_slope_between_them() -> None:
+    assert pair_slopes([0.0, 1, 1, 3], [0.0, 2, 5, 3]) == [-1.0, 0.5, 1.0, 2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("y", "eighteenths"),
+    [
+        ([1.0, 2, 3, 4], 4 * 3 * 13),
+        ([1.0, 1, 2, 3], 4 * 3 * 13 - 2 * 1 * 9),
+        ([1.0, 1, 2, 2], 4 * 3 * 13 - 2 * 2 * 1 * 9),
+        ([1.0, 1, 1, 2], 4 * 3 * 13 - 3 * 2 * 11),
+        ([1.0, 1, 1, 1], 0),
+    ],
+)
+def test_ties_lower_the_variance_of_kendalls_s(y: list[float], eighteenths: int) -> None:
+    assert kendall_variance(y) == pytest.approx(eighteenths / 18)
+
+
+@pytest.mark.parametrize(
+    ("values", "correlation"),
+    [
+        ([0.0, 0, 1], 0.0), ([2.0, 2, 2, 2], 0.0), ([0.0, 1, 0, 1], -0.75), ([2.0, 2, 4, 4], 0.25),
+    ],
+)  # fmt: skip
+def test_neighbours_of_four_values_or_more_are_correlated(
+    values: list[float], correlation: float
+) -> None:
+    assert lag_one_correlation(values) == pytest.approx(correlation)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "slope"),
+    [
+        ([3.0], [1.0], Slope(0.0, 0.0, 0.0, 1)),
+        # Two points may as well stand or rise twice as fast, in either direction.
+        ([0.0, 2], [9.0, 5], Slope(-2.0, -4.0, 0.0, 2)),
+        # Three tell their smallest and largest slope.
+        ([0.0, 1, 2], [0.0, 1, 5], Slope(2.5, 1.0, 4.0, 3)),
+        # What is left of 8 squares is correlated by 3/8, so 20 of 28 slopes are within: all but 3 at either end.
+        (_x(8), _squares(8), Slope(7.0, 3.0, 11.0, 8)),
+    ],
+)  # fmt: skip
+def test_the_interval_of_a_slope_is_that_of_its_few_points(
+    x: list[float], y: list[float], slope: Slope
+) -> None:
+    assert theil_sen(x, y) == slope
+
+
+@pytest.mark.parametrize(("readings", "kept"), [(15, 15), (16, 16), (17, 16), (33, 16)])
+def test_a_line_is_laid_through_sixteen_blocks_at_most(readings: int, kept: int) -> None:
+    xs, ys = block_minima(_x(readings), _x(readings))
+    assert len(xs) == len(ys) == kept
+
+
+@pytest.mark.parametrize(
+    ("values", "spread"),
+    [([], 0.0), ([7.0], 0.0), ([1.0, 2, 3, 4, 100], 1.4826), ([0.0, 10, 20], 14.826)],
+)
+def test_one_value_far_off_does_not_spread_the_others(values: list[float], spread: float) -> None:
+    assert robust_spread(values) == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(
+    ("y", "hinge"),
+    [
+        ([0.0, 1, 2], None), ([0.0, 0, 1, 2], Hinge(1.0, 1.0, 1.0, 1.0)),
+        ([0.0, 1, 2, 3], Hinge(0.0, 0.0, 0.0, 1.0)), ([0.0, 0, 0, 0, 5, 10], Hinge(3.0, 3.0, 3.0, 5.0)),
+        # What counts is the rise, not how high it stands.
+        ([1000.0, 1000, 1000, 1000, 1001, 1002], Hinge(3.0, 3.0, 3.0, 1.0)),
+    ],
+)  # fmt: skip
+def test_a_line_bends_at_its_last_flat_point(y: list[float], hinge: Hinge | None) -> None:
+    assert fit_hinge(_x(len(y)), y) == hinge
+
+
+def test_bends_that_fit_as_well_but_for_noise_bound_where_the_line_may_bend() -> None:
+    # With 10 points a loss of 10 stands for up to 11.353.
+    fits = [(10.0, 2.0, 4.0, 6.0), (11.35, 1.0, 3.0, 4.0), (11.0, 3.0, 8.0, 9.0), (11.36, 1.0, 1.0, 12.0)]  # fmt: skip
+    assert hinge_among(fits, 10, 0.0) == Hinge(5.0, 3.0, 9.0, 2.0)
+
+
+def test_without_noise_a_thousandth_of_the_rise_is_rounding() -> None:
+    fits = [(0.0, 1.0, 5.0, 5.0), (1.0, 1.0, 4.0, 4.0), (1.01, 1.0, 3.0, 3.0)]
+    assert hinge_among(fits, 20, 1000.0) == Hinge(5.0, 4.0, 5.0, 1.0)
+
+
+def test_the_error_of_a_bend_is_what_both_of_its_lines_leave_over() -> None:
+    # Flat at 1 leaves 1 and 1; a slope of 2, which carries 3 of 4 in weight, leaves 2 of the third reading.
+    assert _fit_from([0.0, 1, 2, 4], [0.0, 2, 5, 7], 1) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "median"),
+    [
+        ([(1.0, 1.0), (2.0, 1.0)], 1.0),
+        ([(1.0, 1.0), (2.0, 3.0)], 2.0),
+        ([(1.0, 1.0), (2.0, 1.0), (3.0, 5.0)], 3.0),
+        ([(1.0, 2.0), (2.0, 1.0), (3.0, 1.0)], 1.0),
+    ],
+)
+def test_the_weighted_median_is_where_half_of_the_weight_has_passed(
+    pairs: list[tuple[float, float]], median: float
+) -> None:
+    assert weighted_median(pairs) == median
+
+
+@pytest.mark.parametrize(
+    ("y", "keeps"),
+    [
+        ([9.0, 9.1, 9.2, 9.3, 9.4, 9.5, 9.6], True),
+        # The second half must rise by 7 tenths of the first.
+        ([0.0, 10, 20, 30, 37, 44, 51], True),
+        # Of all growth 22 % must come in the last third, and no more than 65 % in any.
+        ([0.0, 10, 20, 34, 78, 89, 100], True), ([0.0, 10, 20, 34, 78.1, 89, 100], False),
+        ([0.0, 6, 13, 45, 78, 89, 100], True), ([0.0, 6, 12.9, 45, 78, 89, 100], False),
+    ],
+)  # fmt: skip
+def test_what_rises_on_does_so_in_its_second_half_and_last_third(
+    y: list[float], keeps: bool
+) -> None:
+    assert keeps_rising(_x(7), y) is keeps
+
+
+def test_two_readings_have_no_second_half() -> None:
+    assert not keeps_rising([0.0, 1], [0.0, 5])
+    assert keeps_rising([0.0, 1, 2], [0.0, 5, 10])
+    # Nor have three of which one lies far from the others: half of the way is only there at the last.
+    assert not keeps_rising([0.0, 1, 9], [0.0, 5, 45])
+    assert not keeps_rising([0.0, 8, 9], [0.0, 5, 3])
+
+
+def test_generations_need_not_begin_with_zero() -> None:
+    x = [float(i) for i in range(10, 17)]
+    assert keeps_rising(x, [50.0, 60, 70, 80, 90, 100, 110])
+    assert not keeps_rising(x, [0.0, 10, 20, 30, 36.9, 43.8, 50.7])
+
+
+@pytest.mark.parametrize(
+    ("where", "reading"), [(0.0, 10.0), (1.0, 15.0), (2.0, 20.0), (3.0, 60.0), (4.0, 100.0)]
+)
+def test_between_two_readings_lies_a_straight_line(where: float, reading: float) -> None:
+    assert _at([0.0, 2, 4], [10.0, 20, 100], where) == reading
+
+
+def test_three_jumps_are_no_growth_however_far_apart() -> None:
+    assert _without_steps(_x(8), [0.0, 10, 10, 20, 20, 30, 30, 30]) == 0
+    # Of ten equal rises seven stay.
+    assert _without_steps(_x(11), [5.0 * i for i in range(11)]) == pytest.approx(0.7)
+    assert _without_steps(_x(5), [4.0, 4, 4, 4, 4]) == 0
+    assert _without_steps(_x(5), [4.0, 3, 2, 1, 0]) == 0
+    # Small growth is growth.
+    assert _without_steps(_x(6), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]) == pytest.approx(0.4)
+
+
+def test_what_lost_generations_gained_together_is_no_jump() -> None:
+    x = [0.0, 1, 2, 3, 8, 9, 10, 11, 12]
+    # Eight gaps that count as one rise of 5 each.
+    assert _without_steps(x, [5.0 * g for g in x]) == pytest.approx(5 / 8)
+    # Where every second one is read, the jump over four is two.
+    assert _without_steps([0.0, 2, 4, 6, 10, 12], [0.0, 2, 4, 6, 10, 12]) == pytest.approx(2 / 5)
+
+
+def test_what_stays_is_what_no_later_reading_falls_below() -> None:
+    assert what_stays([5.0, 1, 3, 2, 4]) == [1.0, 1.0, 2.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("window", "before", "new"),
+    [
+        ([0.0, 1, 2, 3, 4, 5, 6, 7], [], True),
+        # The low of the last quarter, 6, has been there.
+        ([0.0, 1, 2, 6, 4, 5, 6, 7], [], False), ([0.0, 1, 2, 5.9, 4, 5, 6, 7], [], True),
+        # Of a window of two or three the last two are the newest.
+        ([5.0], [], True), ([5.0], [5.0], False),
+    ],
+)  # fmt: skip
+def test_new_ground_lies_above_all_that_was_before(
+    window: list[float], before: list[float], new: bool
+) -> None:
+    assert breaks_new_ground(window, before) is new
+
+
+def test_one_reading_in_fifty_may_have_been_as_high_and_one_of_eleven_newest_may_be_low() -> None:
+    window = [float(i) for i in range(44)]
+    assert breaks_new_ground(window, [0.0] * 29 + [100.0])
+    assert not breaks_new_ground(window, [0.0] * 28 + [100.0, 100.0])
+    assert breaks_new_ground([*window[:40], 0.0, *window[41:]], [])
+    assert not breaks_new_ground([*window[:40], 0.0, 0.0, *window[42:]], [])
+
+
+@pytest.mark.parametrize(("slope", "out"), [(5.93, False), (5.94, True)])
+def test_growth_stands_out_by_four_spreads(slope: float, out: bool) -> None:
+    # Off its line by -1, 0, 1, 0 and -1 the spread is 1.4826, and the growth over 4 generations the slope itself.
+    line = Slope(slope / 4, 0.0, 1.0, 5)
+    y = [line.estimate * i + off for i, off in enumerate((-1.0, 0.0, 1.0, 0.0, 2.0))]
+    assert stands_out(_x(5), y, line) is out
+
+
+def test_a_line_without_noise_stands_out() -> None:
+    assert stands_out(_x(5), _x(5), Slope(1.0, 1.0, 1.0, 5))
+    assert stands_out(_x(5), [4.0] * 5, Slope(0.0, 0.0, 0.0, 5))
+
+
+def test_growth_is_that_from_the_first_generation_read() -> None:
+    x = [float(i) for i in range(100, 105)]
+    y = [a + off for a, off in zip(x, (-1.0, 0.0, 1.0, 0.0, 2.0), strict=True)]
+    assert not stands_out(x, y, Slope(1.0, 0.5, 1.5, 5))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "before", "window", "run", "real"),
+    [
+        (1.6, 3, 6, 10, True), (1.5, 3, 6, 10, False),
+        # Seven tenths of the run are most of it; two readings before tell of no rise.
+        (1.5, 3, 7, 10, True),
+    ],
+)  # fmt: skip
+def test_a_late_window_must_rise_faster_than_what_was_before(
+    estimate: float, before: int, window: int, run: int, real: bool
+) -> None:
+    slope = Slope(2 * estimate, 0.0, 4.0, window)
+    rising = [2.0 * i for i in range(before)]
+    assert is_a_real_start(slope, _x(before), rising, window, run) is real
+
+
+def test_a_logarithm_slows_and_a_line_does_not() -> None:
+    x = [float(i) for i in range(3, 23)]
+    logarithm = [100 * math.log1p(a - 3) for a in x]
+    assert slows_like_a_logarithm(x, logarithm, 3.0)
+    assert not slows_like_a_logarithm(x, x, 3.0)
+    # Neither is better of what does not rise.
+    assert not slows_like_a_logarithm(x, [5.0] * 20, 3.0)
+
+
+def _series(seed: int, n: int, slope: float) -> tuple[list[float], list[float]]:
+    rng = random.Random(seed)
+    x = [float(i) for i in range(n)]
+    return x, [slope * i + rng.gauss(0, 1) for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 40])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_slope_is_scipys(seed: int, n: int) -> None:
+    x, y = _series(seed, n, 0.3)
+    assert theil_sen(x, y).estimate == pytest.approx(stats.theilslopes(y, x, 0.90).slope)
+
+
+@pytest.mark.parametrize("n", [8, 16, 40])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_is_scipys_when_neighbours_are_unrelated(seed: int, n: int) -> None:
+    x, y = _series(seed, n, 0.3)
+    line = theil_sen(x, y)
+    rest = [b - line.estimate * a for a, b in zip(x, y, strict=True)]
+    theirs = stats.theilslopes(y, x, 0.90)
+    if lag_one_correlation(rest) <= 0:
+        assert (line.low, line.high) == pytest.approx((theirs.low_slope, theirs.high_slope))
+    else:
+        assert line.low <= theirs.low_slope + 1e-12
+        assert line.high >= theirs.high_slope - 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_variance_of_kendalls_s_gives_scipys_p_value(seed: int) -> None:
+    x, y = _series(seed, 30, 0.02)
+    y = [round(v) for v in y]  # ties
+    s = sum((b > a) - (b < a) for i, a in enumerate(y) for b in y[i + 1 :])
+    z = s / math.sqrt(kendall_variance(y))
+    theirs = stats.kendalltau(x, y, method="asymptotic")
+    assert math.erfc(abs(z) / math.sqrt(2)) == pytest.approx(theirs.pvalue, rel=1e-6)
+
+
+def test_related_neighbours_widen_the_interval() -> None:
+    rng = random.Random(3)
+    x = [float(i) for i in range(40)]
+    level, y = 0.0, []
+    for i in range(40):
+        level = 0.8 * level + rng.gauss(0, 1)
+        y.append(0.05 * i + level)
+    line, theirs = theil_sen(x, y), stats.theilslopes(y, x, 0.90)
+    assert line.high - line.low > 1.3 * (theirs.high_slope - theirs.low_slope)
+
+
+def test_ninety_per_cent_intervals_hold_the_true_slope() -> None:
+    held = sum(
+        line.low <= 0.3 <= line.high
+        for line in (theil_sen(*_series(seed, 16, 0.3)) for seed in range(400))
+    )
+    assert held / 400 >= 0.87
+
+
+def test_two_readings_do_not_pretend_to_be_sure() -> None:
+    line = theil_sen([0.0, 1.0], [5.0, 7.0])
+    assert (line.low, line.estimate, line.high) == (0.0, 2.0, 4.0)
+    assert not line.rises
+
+
+@pytest.mark.parametrize("bend", [4, 10, 20])
+def test_the_hinge_finds_where_the_rise_begins(bend: int) -> None:
+    rng = random.Random(bend)
+    x = [float(i) for i in range(36)]
+    y = [10 + 2.0 * max(0, i - bend) + rng.gauss(0, 0.5) for i in range(36)]
+    hinge = fit_hinge(x, y)
+    assert hinge is not None
+    assert abs(hinge.start - bend) <= 1
+    assert hinge.low <= bend <= hinge.high
+    assert hinge.slope == pytest.approx(2.0, rel=0.05)
+
+
+def test_no_hinge_in_a_falling_line() -> None:
+    assert fit_hinge([float(i) for i in range(10)], [10.0 - i for i in range(10)]) is None
