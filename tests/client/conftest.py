@@ -280,20 +280,6 @@ def make_server() -> Iterator[Callable[..., FakeServer]]:
         fake.stop()
 
 
-class Script:
-    """Runs a piece of a training script in a real process of its own."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.directory = tmp_path
-        self._count = 0
-
-    def path(self, code: str) -> Path:
-        self._count += 1
-        path = self.directory / f"train_{self._count}.py"
-        path.write_text(code)
-        return path
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """A training script in a process of its own."""

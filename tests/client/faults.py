@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import os
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Final
@@ -16,84 +14,36 @@ from tests.client.conftest import FakeServer
 HTML: Final = b"<!doctype html><title>Sign in</title><p>Welcome to the airport"
 
 
-def _garbage() -> Iterator[bytes]:
-    yield os.urandom(4096)
-
-
-def _endless_head() -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 OK\r\n"
-    while True:
-        yield b"X-Filler: " + b"x" * 4000 + b"\r\n"
-
-
-def _endless_line() -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 "
-    while True:
-        yield b"x" * 4096
-
-
-def _interim() -> Iterator[bytes]:
-    while True:
-        yield b"HTTP/1.1 100 Continue\r\n\r\n" * 100
-
-
-def _endless_body() -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    while True:
-        yield b"1000\r\n" + b"x" * 4096 + b"\r\n"
-
-
-def _endless_crumbs() -> Iterator[bytes]:
-    """Chunks of one byte whose extensions are the weight."""
-    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    while True:
-        yield b"1;" + b"x" * 8000 + b"\r\nx\r\n"
-
-
-def _endless_trailer() -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-    while True:
-        yield b"X-Filler: " + b"x" * 4000 + b"\r\n"
-
-
-def _compressed() -> Iterator[bytes]:
-    """16 KiB that are 16 MiB when they are unpacked."""
-    bomb = _bomb()
-    yield b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
-    yield bomb
-
-
-@functools.cache
 def _bomb() -> bytes:
-    return gzip.compress(b" " * (16 * 2**20))
+    """16 KiB that are 16 MiB when they are unpacked."""
+    packed = gzip.compress(b" " * (16 * 2**20))
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+        + packed
+    )
 
 
-def _portal() -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(HTML) + HTML
-
-
-def _cut_short() -> Iterator[bytes]:
-    yield b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"accepted'
-
-
-def _busy() -> Iterator[bytes]:
-    yield b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
-
-
-def _too_many() -> Iterator[bytes]:
-    yield b"HTTP/1.1 429 Slow down\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
-
-
-def _nothing() -> Iterator[bytes]:
-    yield b""
-
-
-ANSWERS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
-    "garbage": _garbage, "endless head": _endless_head, "endless line": _endless_line,
-    "interim answers": _interim, "endless body": _endless_body, "endless crumbs": _endless_crumbs,
-    "endless trailer": _endless_trailer, "bomb": _compressed, "portal": _portal, "cut short": _cut_short,
-    "busy": _busy, "too many": _too_many, "hangs up": _nothing,
-}  # fmt: skip
+OK: Final = b"HTTP/1.1 200 OK\r\n"
+CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+AGAIN: Final = b"Retry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
+FILLER: Final = b"X-Filler: " + b"x" * 4000 + b"\r\n"
+# What each answer begins with, and what comes after it without end.
+ANSWERS: Final[dict[str, tuple[bytes, bytes]]] = {
+    "garbage": (os.urandom(4096), b""),
+    "endless head": (OK, FILLER),
+    "endless line": (b"HTTP/1.1 200 ", b"x" * 4096),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "endless body": (CHUNKED, b"1000\r\n" + b"x" * 4096 + b"\r\n"),
+    # Chunks of one byte whose extensions are the weight.
+    "endless crumbs": (CHUNKED, b"1;" + b"x" * 8000 + b"\r\nx\r\n"),
+    "endless trailer": (CHUNKED + b"0\r\n", FILLER),
+    "bomb": (_bomb(), b""),
+    "portal": (OK + b"Content-Length: %d\r\n\r\n" % len(HTML) + HTML, b""),
+    "cut short": (OK + b'Content-Length: 1000\r\n\r\n{"accepted', b""),
+    "busy": (b"HTTP/1.1 503 Busy\r\n" + AGAIN, b""),
+    "too many": (b"HTTP/1.1 429 Slow down\r\n" + AGAIN, b""),
+    "hangs up": (b"", b""),
+}
 # Answers nothing; answers rightly, but a byte at a time or after a long while.
 SILENT: Final = ("black hole", "dripping", "slow")
 MODES: Final = ("absent", *SILENT, *ANSWERS)
@@ -123,12 +73,12 @@ class FaultServer(FakeServer):
         mode, over = self.mode, self._over
         if mode == "healthy":
             return super().handle(request)
-        self._read(request)
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
         if mode in ANSWERS:
-            for piece in ANSWERS[mode]():
-                request.connection.sendall(piece)
-                if over.is_set():
-                    break
+            begin, more = ANSWERS[mode]
+            request.connection.sendall(begin)
+            while more and not over.is_set():
+                request.connection.sendall(more)
         elif mode == "dripping":
             for i in range(100_000):
                 request.connection.sendall(b"HTTP/1.1 200 OK\r\nX-Filler: "[i : i + 1] or b"x")
@@ -139,7 +89,3 @@ class FaultServer(FakeServer):
             if mode == "slow" and not over.is_set():
                 return 200, {}, b"{}"
         raise ConnectionAbortedError("the fault is over, or it was an answer without more")
-
-    @staticmethod
-    def _read(request: BaseHTTPRequestHandler) -> None:
-        request.rfile.read(int(request.headers.get("Content-Length", 0)))

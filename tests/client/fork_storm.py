@@ -1,13 +1,14 @@
 """A training that forks without end while its own threads hold every lock of ours; a program, run in its own process.
 
 Each child calls what a program may call, under a watchdog, and leaves in one of several ways. The last line is JSON:
-how often, and what went wrong. `test_forks_with_locks_held.py` and the soak test run it.
+how often, and what went wrong. `test_forks.py` and the soak test run it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import json
 import logging
 import multiprocessing
@@ -15,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,12 @@ WATCHDOG_SECONDS = float(os.environ.get("WATCHDOG_SECONDS", "5"))
 HELD_SECONDS = 0.002
 
 
-class Box:
+class Box(io.StringIO):
     """What `logging` writes to, slowly, with its lock held."""
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> int:
         time.sleep(HELD_SECONDS / 2)
-
-    def flush(self) -> None:
-        return
+        return len(text)
 
 
 def locks(run: leakline.Run) -> list[Any]:
@@ -116,20 +116,11 @@ def in_pool(run: leakline.Run) -> None:
 
 
 def ways(run: leakline.Run, server: str) -> list[tuple[str, Callable[[], None]]]:
+    """What a child does, by the name of how it leaves; afterwards it ends through `sys.exit`."""
+
     def leave() -> None:
         calls(run)
         os._exit(0)
-
-    def leave_at_once() -> None:
-        os._exit(0)
-
-    def through_exit() -> None:
-        calls(run)
-        sys.exit(0)
-
-    def offline() -> None:
-        own_run(mode="offline")
-        sys.exit(0)
 
     def online() -> None:
         own_run(server=server)
@@ -137,11 +128,10 @@ def ways(run: leakline.Run, server: str) -> list[tuple[str, Callable[[], None]]]
 
     def left_open() -> None:
         leakline.init(mode="offline", quiet=True, name="a child").generation(0)
-        sys.exit(0)
 
     return [
-        ("_exit", leave), ("_exit at once", leave_at_once), ("sys.exit", through_exit),
-        ("own run", offline), ("own run, online", online), ("own run, left open", left_open),
+        ("_exit", leave), ("_exit at once", lambda: os._exit(0)), ("sys.exit", lambda: calls(run)),
+        ("own run", lambda: own_run(mode="offline")), ("own run, online", online), ("own run, left open", left_open),
     ]  # fmt: skip
 
 
@@ -154,8 +144,6 @@ def checked(run: leakline.Run, spool: Path, work: Callable[[], None]) -> None:
         assert threading.active_count() == 1
         work()
     except AssertionError:
-        import traceback
-
         traceback.print_exc()
         os._exit(3)
 
@@ -188,6 +176,7 @@ def main(server: str, forks: int) -> None:
         pid = os.fork()
         if pid == 0:
             checked(run, spool, work)
+            sys.exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         found.setdefault(name, []).append(status)
     stop.set()

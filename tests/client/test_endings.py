@@ -1,4 +1,7 @@
-"""A program ends with Leakline as it ends without: its status or signal, and all that it writes."""
+"""A program ends with Leakline as it ends without, and as soon; and how it ended is recorded.
+
+The machine that runs these tests is shared, so they allow more seconds than `tests/soak/test_exits.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,22 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from tests.client.exits import ENDS, End, added_seconds
+from tests.client.faults import FaultServer
+
+from leakline.exit_status import end_of
+from leakline.snapshot import Snapshot
+from leakline.spool import read_end
 
 NOBODY: Final = "http://127.0.0.1:9"
-
+UP_SECONDS: Final = 0.6
+DOWN_SECONDS: Final = 2.6
 # What stands for Leakline where there is none.
 STAND_IN: Final = """
 from contextlib import nullcontext
@@ -23,7 +34,7 @@ class Run:
     def phase(self, name): return nullcontext()
 def init(*arguments, **named): return Run()
 """
-START: Final = """
+BEFORE: Final = """
 import atexit, os, signal, subprocess, sys, threading, time
 from {module} import init
 run = init("endings")
@@ -33,7 +44,6 @@ for number in range(12):
 print("trained", flush=True)
 """
 INTERRUPT: Final = "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
-
 # What the program does after its training, by the words of docs/delivery.md.
 ENDINGS: Final = {
     "falls off its end": "print('last', end='')",
@@ -119,8 +129,6 @@ ENDINGS: Final = {
         "print(subprocess.run([sys.executable, '-c', 'raise KeyboardInterrupt'], stderr=subprocess.DEVNULL).returncode)"
     ),
 }  # fmt: skip
-
-
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "delivery.md"
 # Ending -> how it is said to end: "status 7", "SIGINT".
 TOLD: Final = dict(re.findall(r"^\| (.+?) \| (status \d+|SIG\w+) \|$", DOCUMENT.read_text(), re.M))
@@ -145,7 +153,7 @@ def ended(tmp_path: Path) -> Callable[..., Ended]:
 
     def run(code: str, module: str, server: str = "", command: Sequence[str] = ()) -> Ended:
         script = tmp_path / "train.py"
-        script.write_text(START.format(module=module) + code + "\n")
+        script.write_text(BEFORE.format(module=module) + code + "\n")
         done = subprocess.run(
             [sys.executable, *command, str(script)], capture_output=True, text=True, timeout=60,
             cwd=tmp_path, env={**os.environ, "LEAKLINE_SERVER": server}, stdin=subprocess.DEVNULL,
@@ -186,3 +194,318 @@ def test_a_program_that_we_start_ends_as_it_ends_by_itself(
 ) -> None:
     under = ended(code, "stand_in", NOBODY, ("-m", "leakline", "run", "--", sys.executable))
     assert under == ended(code, "stand_in")
+
+
+START: Final = """
+import os, signal, sys, threading, time
+{before}
+import leakline
+run = leakline.init(quiet={quiet})
+run.generation(0)
+with run.phase("train"):
+    pass
+print("ready", flush=True)
+"""
+
+
+class Left(NamedTuple):
+    """What a training printed and recorded, and how that says it ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+    snapshots: list[Snapshot]
+    end: tuple[str, str]
+
+
+Train = Callable[..., Left]
+
+
+@pytest.fixture
+def train(tmp_path: Path, spool_directory: Path, recorded: Callable[[], list[Snapshot]]) -> Train:
+    """Run a training script: the usual beginning, then ``code``."""
+
+    def start(code: str, before: str = "", quiet: bool = True, **environ: str) -> Left:
+        script = tmp_path / "train.py"
+        start = START.format(before=before, quiet=quiet)
+        script.write_text(start + textwrap.dedent(code))
+        done = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, "LEAKLINE_MODE": "offline", **environ},
+        )  # fmt: skip
+        ends = [read_end(path) or {} for path in sorted(spool_directory.rglob("*.spool"))]
+        end = ends[-1].get("state", ""), ends[-1].get("reason", "")
+        return Left(done.returncode, done.stdout, done.stderr, recorded(), end)
+
+    return start
+
+
+# A SystemExit that is caught and referred to until the end.
+KEPT = """kept = []
+try:
+    sys.exit(4)
+except SystemExit as error:
+    kept.append(error)
+"""
+SIGNAL: Final = "os.kill(os.getpid(), signal.SIG{}); time.sleep(30)"
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("code", "status", "end"),
+    [
+        ("", 0, ("finished", "")),
+        ("raise ValueError('planned')", 1, ("failed", "ValueError")),
+        ("raise KeyboardInterrupt", -2, ("terminated", "KeyboardInterrupt")),
+        (SIGNAL.format("TERM"), -15, ("terminated", "SIGTERM")),
+        (SIGNAL.format("INT"), -2, ("terminated", "KeyboardInterrupt")),
+        ("sys.exit()", 0, ("finished", "")),
+        ("sys.exit(None)", 0, ("finished", "")),
+        ("sys.exit(7)", 7, ("failed", "exit status 7")),
+        ("sys.exit('no data set')", 1, ("failed", "exit status 1")),
+        ("sys.exit(130)", 130, ("terminated", "SIGINT")),
+        ("exit(7)", 7, ("failed", "exit status 7")),
+        ("with run.phase('train'): raise SystemExit(7)", 7, ("failed", "exit status 7")),
+        ("try:\n    sys.exit(7)\nexcept SystemExit:\n    pass", 0, ("finished", "")),
+        ("try:\n    sys.exit(7)\nfinally:\n    run.mark('last words')", 7, ("failed", "exit status 7")),
+        (f"{KEPT}run.generation(1)", 0, ("finished", "")),
+        (f"{KEPT}try:\n    sys.exit(7)\nfinally:\n    kept.clear()", 7, ("failed", "exit status 7")),
+        ("try:\n    sys.exit(7)\nfinally:\n    run.generation(1)", 7, ("failed", "exit status 7")),
+        (f"{KEPT}run.generation(1)\nwith run.phase('a'): raise kept[0]", 4, ("failed", "exit status 4")),
+        ("threading.Thread(target=sys.exit, args=(7,)).start()", 0, ("finished", "")),
+        ("run.finish()\nsys.exit(7)", 7, ("finished", "")),
+    ],
+)  # fmt: skip
+def test_a_run_ends_as_its_program_does(
+    train: Train, code: str, status: int, end: tuple[str, str]
+) -> None:
+    left = train(code)
+    assert (left.status, left.end) == (status, end), left.stderr
+    kinds = [s.kind for s in left.snapshots]
+    assert kinds[:2] == ["baseline", "phase_end"]
+    assert kinds[-2:] == ["generation_end", "finish"]
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("finish", "end"), [("", ("terminated", "SIGTERM")), ("run.finish()", ("finished", ""))]
+)
+def test_a_program_with_its_own_sigterm_handler_goes_on_as_before(
+    train: Train, finish: str, end: tuple[str, str]
+) -> None:
+    """A run that the program finishes is finished whatever signal came before."""
+    left = train(
+        "os.kill(os.getpid(), signal.SIGTERM)\nrun.generation(1)\n"
+        f"print('saved a checkpoint', flush=True)\n{finish}",
+        before="signal.signal(signal.SIGTERM, lambda *a: print('own', flush=True))",
+    )
+    assert left.stdout.split("\n")[:3] == ["ready", "own", "saved a checkpoint"]
+    assert (left.status, left.end) == (0, end)
+
+
+PLANNED: Final = """
+with run.generation(1), run.phase("train"), run.phase("update"):
+    raise ValueError("planned")
+"""
+ONE_BEFORE: Final = """
+try:
+    with run.phase("train"):
+        raise ValueError("first")
+except ValueError as kept:
+    first = kept
+raise KeyError("second")
+"""
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (PLANNED, [("ValueError", "train/update")]),
+        (ONE_BEFORE, [("ValueError", "train"), ("KeyError", None)]),
+    ],
+)
+def test_an_exception_that_ends_the_program_is_told_once(
+    train: Train, code: str, told: list[tuple[str, str | None]]
+) -> None:
+    left = train(code)
+    events = [e for s in left.snapshots for e in s.events if e.kind == "exception"]
+    assert [(e.name, e.data.get("phase")) for e in events] == told
+    assert left.end[0] == "failed"
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("end", "said"), [("", 1), ("os.kill(os.getpid(), 15)", 0)])
+def test_a_program_told_to_end_says_no_verdict(train: Train, end: str, said: int) -> None:
+    """The next signal is SIGKILL: the time is for what is recorded."""
+    assert len(train(end, quiet=False).stderr.splitlines()) == 1 + said
+
+
+@pytest.mark.flow
+def test_the_excepthook_of_the_program_still_runs(train: Train) -> None:
+    left = train("""
+        sys.excepthook = (lambda before: lambda *a: (print("theirs", flush=True), before(*a)))(sys.excepthook)
+        raise ValueError("planned")
+    """)
+    assert "theirs" in left.stdout
+    assert "ValueError: planned" in left.stderr
+
+
+@pytest.mark.flow
+def test_disabled_never_touches_signals_or_hooks() -> None:
+    code = (
+        "import signal, sys, leakline\n"
+        "before = (signal.getsignal(signal.SIGTERM), sys.excepthook)\n"
+        "leakline.init(mode='disabled')\n"
+        "assert (signal.getsignal(signal.SIGTERM), sys.excepthook) == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.flow
+def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(train: Train, server: Any) -> None:
+    """A launcher tells its ranks to end as soon as one has failed, which that one is just saying."""
+    left = train(
+        """
+        close = run._chain.close
+
+        def interrupted(end):
+            os.kill(os.getpid(), signal.SIGTERM)
+            close(end)
+
+        run._chain.close = interrupted
+        raise ValueError("planned")
+        """,
+        LEAKLINE_MODE="online",
+        LEAKLINE_SERVER=server.address,
+    )
+    assert (left.status, left.end) == (-signal.SIGTERM, ("failed", "ValueError"))
+    assert [(end["state"], end["reason"]) for end in server.ends] == [("failed", "ValueError")]
+
+
+@pytest.mark.flow
+def test_a_ctrl_c_within_our_finish_leaves_the_exit_of_the_program(train: Train) -> None:
+    left = train(
+        """
+        from leakline.run import Run
+        leave = Run._leave
+
+        def interrupted(self, end):
+            os.kill(os.getpid(), signal.SIGINT)
+            leave(self, end)
+
+        Run._leave = interrupted
+        raise SystemExit(3)
+        """,
+        quiet=False,
+        LEAKLINE_MODE="online",
+        LEAKLINE_SERVER=NOBODY,
+    )
+    assert left.status == 3
+    assert "Traceback" not in left.stderr
+    assert "KeyboardInterrupt" not in left.stderr
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("chains", "status"), [(True, 0), (False, -15)])
+def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
+    train: Train, chains: bool, status: int
+) -> None:
+    """Lightning ends a fit so: every handler that there was is called, then the loop stops by itself."""
+    left = train(
+        f"""
+        before = signal.getsignal(signal.SIGTERM)
+        came = []
+
+        def stop(number, frame):
+            came.append(number)
+            if callable(before):
+                before(number, frame)
+
+        if {chains}:
+            signal.signal(signal.SIGTERM, stop)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("saved a checkpoint", len(came), flush=True)
+        """
+    )
+    assert left.stdout == ("ready\nsaved a checkpoint 1\n" if chains else "ready\n")
+    assert (left.status, left.end) == (status, ("terminated", "SIGTERM"))
+
+
+@pytest.mark.flow
+def test_a_program_beside_which_we_run_has_no_handler_of_sigterm_that_it_did_not_set(
+    tmp_path: Path, spool_directory: Path
+) -> None:
+    """One of Python's waits for its turn: a program that is stuck in a library could not be told to end."""
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys\n"
+        "print('leakline' in sys.modules, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "leakline", "run", "--mode", "offline", "--", sys.executable, "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "True True\n"), done.stderr
+    (path,) = spool_directory.rglob("*.spool")
+    end = read_end(path) or {}
+    assert (end["state"], end["reason"]) == ("terminated", "SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("status", "end"),
+    [
+        (0, ("finished", "")),
+        (1, ("failed", "exit status 1")),
+        (-signal.SIGKILL, ("terminated", "SIGKILL")),
+        (-signal.SIGINT, ("terminated", "SIGINT")),
+        (-64, ("terminated", "SIGRTMAX")),
+        (128 + signal.SIGINT, ("terminated", "SIGINT")),
+        (128 + signal.SIGKILL, ("terminated", "SIGKILL")),
+        (128 + signal.SIGHUP, ("failed", "exit status 129")),
+        (255, ("failed", "exit status 255")),
+    ],
+)
+def test_an_exit_status_has_an_end(status: int, end: tuple[str, str]) -> None:
+    assert end_of(status) == end
+
+
+@pytest.mark.flow
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_program_ends_soon_beside_a_server_that_is_up(
+    tmp_path: Path, server: Any, kind: str
+) -> None:
+    end = ENDS[kind]
+    assert added_seconds(tmp_path, end, server.address) < UP_SECONDS
+    assert [told["state"] for told in server.ends] == ([] if end.state is None else [end.state])
+    if end.state is not None:
+        assert server.sequences == sorted(set(server.sequences))
+        assert len(server.sequences) >= 42
+
+
+@pytest.mark.flow
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("normal end", "absent"), ("normal end", "dripping"), ("SIGTERM", "black hole"),
+        ("exception", "endless body"), ("os._exit", "black hole"),
+    ],
+)  # fmt: skip
+def test_a_program_ends_soon_beside_a_server_that_is_not(
+    tmp_path: Path, faulty: FaultServer, kind: str, mode: str
+) -> None:
+    faulty.set(mode)
+    allowed = UP_SECONDS if kind == "os._exit" else DOWN_SECONDS
+    assert added_seconds(tmp_path, ENDS[kind], faulty.address) < allowed
+
+
+@pytest.mark.flow
+@pytest.mark.alone
+def test_the_closing_verdict_of_a_long_run_is_not_waited_for(tmp_path: Path, server: Any) -> None:
+    """It is on the server as well."""
+    many = "for g in range(20, 400):\n    with run.generation(g), run.phase('train'): pass"
+    long = End("", 0, before=many)
+    assert added_seconds(tmp_path, long, server.address, quiet=False) < UP_SECONDS
+    assert server.ends[0]["state"] == "finished"

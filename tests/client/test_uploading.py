@@ -1,87 +1,179 @@
-"""A spool that was damaged: what is whole in it arrives, and nothing that is lost of it is lost in silence."""
+"""`leakline sync`: what the server has not got, once; and of a damaged spool nothing is lost in silence."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.spools import (
+    END,
+    numbers,
+    sequences,
+    snapshot,
+)
 
+import leakline
 from leakline.cli import main
 from leakline.delivery import Delivery
 from leakline.errors import SpoolError
 from leakline.report.build import load
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.snapshot import Batch, ProcessIdentity, RunHeader
 from leakline.spool import BATCH, MAGIC, read_batches, read_records
 from leakline.spool_file import SpoolFile
 from leakline.uploading import Uploaded, upload, uploading
 
 TAKEN = 120
+Said = pytest.CaptureFixture[str]
+
+
+def record(name: str, generations: int = 3) -> None:
+    run = leakline.init(mode="offline", quiet=True, name=name)
+    for generation in range(generations):
+        run.generation(generation)
+    run.finish()
+
+
+def sync(what: Path, server: str, *more: str) -> int:
+    return main(["sync", str(what), "--server", server, *more])
+
+
+def test_a_server_with_a_full_disk_is_told_as_one_that_refuses_for_now(
+    spool_directory: Path, server: Any, capsys: Said
+) -> None:
+    record("one")
+    full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
+    server.answer(503, full, Retry_After="5")
+    assert sync(spool_directory, server.address) == 1
+    assert capsys.readouterr().err == (
+        f"leakline: {server.address} refuses for now (the disk of the server is full); "
+        "try again later, what is recorded is kept\n"
+    )
+
+
+def test_an_answer_of_another_program_and_none_are_told_as_that_of_no_server(
+    spool_directory: Path, server: Any, capsys: Said
+) -> None:
+    record("one")
+    assert sync(spool_directory, "http://127.0.0.1:9") == 1
+    assert "leakline serve" in capsys.readouterr().err
+    server.answer(200, b"<html>hello</html>")
+    assert sync(spool_directory, server.address) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Leakline server answers" in line and "leakline serve" in line
+
+
+def test_everything_is_uploaded_once_to_each_server(
+    spool_directory: Path, server: Any, make_server: Any, capsys: Said
+) -> None:
+    record("one")
+    record("two")
+    assert sync(spool_directory, server.address) == 0
+    first = capsys.readouterr().out
+    assert first.count("5 snapshots sent") == 2
+    assert sorted(server.sequences) == sorted([1, 2, 3, 4, 5] * 2)
+    assert [end["state"] for end in server.ends] == ["finished", "finished"]
+    requests = len(server.requests)
+    assert sync(spool_directory, server.address) == 0
+    assert capsys.readouterr().out.count("nothing new to send") == 2
+    assert len(server.requests) == requests
+    assert sync(spool_directory, server.address, "--again") == 0
+    assert len(server.sequences) == 20
+    other = make_server()
+    assert sync(spool_directory, other.address) == 0
+    assert len(other.sequences) == 10
+
+
+def test_a_run_that_was_sent_while_it_ran_has_nothing_left(
+    spool_directory: Path, server: Any, capsys: Said
+) -> None:
+    run = leakline.init(server=server.address, quiet=True)
+    run.generation(0)
+    run.finish()
+    before = len(server.requests)
+    assert sync(spool_directory, server.address) == 0
+    assert "nothing new to send" in capsys.readouterr().out
+    assert len(server.requests) == before
+
+
+def test_an_upload_that_broke_off_goes_on_where_it_was(
+    spool_directory: Path, server: Any, capsys: Said
+) -> None:
+    run = leakline.init(mode="offline", quiet=True)
+    for generation in range(600):
+        run.generation(generation)
+    run.finish()
+    server.answer(200, {})
+    # Enough parts for the first 200 snapshots, and not for all.
+    for _ in range(8):
+        server.answer(200, {"accepted": 1, "requests": []})
+    server.answer(503, {"error": {"message": "restarting"}})
+    assert sync(spool_directory, server.address) == 1
+    assert sync(spool_directory, server.address) == 0
+    assert server.sequences[0] > 1
+    first = server.sequences[0]
+    assert server.sequences == list(range(first, first + len(server.sequences)))
+
+
+def test_what_is_refused_or_broken_is_told_by_name_and_the_others_are_sent(
+    spool_directory: Path, server: Any, capsys: Said
+) -> None:
+    for name in ("one", "two", "three"):
+        record(name)
+    broken = spool_directory / "broken" / "x.spool"
+    broken.parent.mkdir()
+    broken.write_bytes(b"nonsense")
+    server.answer(403, {"error": {"code": "forbidden", "message": "not this project"}})
+    server.answer(200, {})
+    server.answer(409, {"error": {"code": "conflict", "message": "other content"}})
+    assert sync(spool_directory, server.address) == 1
+    out = capsys.readouterr().out
+    assert f"refused by {server.address} (403: not this project)" in out
+    assert [line.count("5 refused") for line in out.splitlines()].count(1) == 1
+    assert [line for line in out.splitlines() if "skipped" in line and "x.spool" in line]
+    assert out.count("5 snapshots sent") == 1
+    assert server.sequences == [1, 2, 3, 4, 5]
 
 
 def recorded(folder: Path, instance: str, taken: int = TAKEN, *, ended: bool = True) -> Path:
     """The spool of a process that has taken so many snapshots, a few in each record."""
     process = ProcessIdentity(instance, rank=0, pid=1, host="here")
     header = RunHeader(f"run-of-{instance}", "project", "name", "generation", 25, 100.0)
-    spool = SpoolFile(folder / f"{instance}.spool", header, process)
+    file = SpoolFile(folder / f"{instance}.spool", header, process)
     for first in range(1, taken + 1, 3):
         snapshots = tuple(
-            Snapshot(n, 1.0 + n, 2.0 + n, n, None, f"label {n}", "generation_end", {"process.rss_bytes": n * 4096})
+            snapshot(n, "generation_end", {"process.rss_bytes": n * 4096})
             for n in range(first, min(first + 3, taken + 1))
-        )  # fmt: skip
-        spool.append(Batch(process, snapshots))
+        )
+        file.append(Batch(process, snapshots))
     if ended:
-        spool.append_end({"state": "finished", "ended_at": 1.0, "reason": ""})
-    spool.close()
-    return spool.path
+        file.append_end(END)
+    file.close()
+    return file.path
 
 
-Damage = Callable[[random.Random, bytes, bytes], bytes]
+KINDS = ("a byte", "a block", "a hole", "cut off", "two joined", "a block of another")
 
 
-def _flip(chance: random.Random, whole: bytes, other: bytes) -> bytes:
-    at = chance.randrange(len(whole))
-    return whole[:at] + bytes([whole[at] ^ chance.randrange(1, 256)]) + whole[at + 1 :]
-
-
-def _overwrite(chance: random.Random, whole: bytes, other: bytes) -> bytes:
+def damaged(kind: str, chance: random.Random, whole: bytes, other: bytes) -> bytes:
     at, size = chance.randrange(len(whole)), chance.randrange(1, 2000)
-    block = chance.randbytes(size) if chance.random() < 0.5 else bytes(size)
-    return whole[:at] + block[: len(whole) - at] + whole[at + size :]
+    if kind == "cut off":
+        return whole[:at]
+    if kind == "a hole":
+        return whole[:at] + whole[at + size :]
+    if kind == "two joined":
+        return whole[: at + 1] + other
+    begin = chance.randrange(len(other))
+    put = {
+        "a byte": bytes([whole[at] ^ chance.randrange(1, 256)]),
+        "a block": (chance.randbytes(size) if chance.random() < 0.5 else bytes(size)),
+        "a block of another": other[begin : begin + size],
+    }[kind]
+    return whole[:at] + put[: len(whole) - at] + whole[at + len(put) :]
 
 
-def _cut_out(chance: random.Random, whole: bytes, other: bytes) -> bytes:
-    at = chance.randrange(len(whole))
-    return whole[:at] + whole[at + chance.randrange(1, 2000) :]
-
-
-def _truncate(chance: random.Random, whole: bytes, other: bytes) -> bytes:
-    return whole[: chance.randrange(len(whole))]
-
-
-def _join(chance: random.Random, whole: bytes, other: bytes) -> bytes:
-    return whole[: chance.randrange(1, len(whole) + 1)] + other
-
-
-def _block_of_another(chance: random.Random, whole: bytes, other: bytes) -> bytes:
-    at, begin, size = (
-        chance.randrange(len(whole)),
-        chance.randrange(len(other)),
-        chance.randrange(1, 3000),
-    )
-    block = other[begin : begin + size]
-    return whole[:at] + block + whole[at + len(block) :]
-
-
-KINDS: dict[str, Damage] = {
-    "a byte": _flip, "a block": _overwrite, "a hole": _cut_out, "cut off": _truncate,
-    "two joined": _join, "a block of another": _block_of_another,
-}  # fmt: skip
-
-
-def _is_told(done: Uploaded, arrived: list[int], records: int) -> bool:
+def _is_told(done: Uploaded, arrived: list[int]) -> bool:
     """Whether what did not arrive is counted, or named where its number cannot be known."""
     held = done.held
     if held is None:
@@ -98,8 +190,8 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     chance = random.Random(f"{kind} {seed}")
     folder.mkdir()
     path = recorded(folder, "ours")
-    damaged = KINDS[kind](chance, path.read_bytes(), recorded(folder, "other", 60).read_bytes())
-    path.write_bytes(damaged)
+    other = recorded(folder, "other", 60).read_bytes()
+    path.write_bytes(damaged(kind, chance, path.read_bytes(), other))
     server.batches.clear()
     delivery = Delivery(server.address, None, 10.0)
     try:
@@ -112,61 +204,56 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
         delivery.close()
     arrived = [s for batch in server.batches for s in batch.snapshots]
     assert {batch.process.instance for batch in server.batches} <= {"ours"}
-    numbers = [s.sequence for s in arrived]
-    assert len(numbers) == len(set(numbers)), "each once"
+    found = numbers(server.batches)
+    assert len(found) == len(set(found)), "each once"
     assert all(s.samples["process.rss_bytes"] == s.sequence * 4096 for s in arrived)
-    assert len(numbers) == TAKEN or _is_told(done, numbers, len(damaged)), (kind, seed, done)
+    assert len(found) == TAKEN or _is_told(done, found), (kind, seed, done)
     lost = {batch.lost.get("spool_damaged", 0) for batch in server.batches}
     assert lost <= {done.held.missing if done.held else 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_damaged_spool_has_lost_is_told(tmp_path: Path, server: Any, kind: str) -> None:
-    for seed in range(8):
-        check(tmp_path / str(seed), kind, seed, server)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_thousand_damaged_spools_lose_nothing_in_silence(
-    tmp_path: Path, server: Any, kind: str
+@pytest.mark.parametrize(
+    "seeds",
+    [range(8), pytest.param(range(8, 175), marks=pytest.mark.long)],
+    ids=["few", "thousand"],
+)
+def test_what_a_damaged_spool_has_lost_is_told(
+    tmp_path: Path, server: Any, kind: str, seeds: range
 ) -> None:
-    for seed in range(8, 8 + 1000 // len(KINDS) + 1):
+    for seed in seeds:
         check(tmp_path / str(seed), kind, seed, server)
 
 
 def test_a_flipped_byte_is_counted_and_ends_with_1(
-    tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: Any, capsys: Said
 ) -> None:
     path = recorded(tmp_path, "ours")
     records = [record for record in read_records(path) if record.kind == BATCH]
     data = bytearray(path.read_bytes())
     data[records[20].end - 5] ^= 1
     path.write_bytes(data)
-    assert main(["sync", str(path), "--server", server.address]) == 1
+    assert sync(path, server.address) == 1
     size = records[20].end - records[20].start
     assert f"117 snapshots sent, 3 snapshots lost ({size} bytes of the file cannot be read)" in (
         capsys.readouterr().out
     )
     assert {batch.lost["spool_damaged"] for batch in server.batches} == {3}
-    again = ["sync", str(path), "--server", server.address, "--again"]
-    assert main([*again, "--allow-damage"]) == 0
-    assert main(again) == 1
+    assert sync(path, server.address, "--again", "--allow-damage") == 0
+    assert sync(path, server.address, "--again") == 1
 
 
 def test_a_second_recording_in_the_file_is_told_and_not_sent(
-    tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: Any, capsys: Said
 ) -> None:
     path, other = recorded(tmp_path, "ours"), recorded(tmp_path, "other", 60, ended=False)
     size = other.stat().st_size
     path.write_bytes(path.read_bytes() + other.read_bytes())
-    assert main(["sync", str(path), "--server", server.address]) == 1
+    assert sync(path, server.address) == 1
     assert f"not sent: another recording behind it in the same file ({size:,} bytes)" in (
         capsys.readouterr().out
     )
-    assert (
-        len(server.sequences) == TAKEN == len([s for b in read_batches(path) for s in b.snapshots])
-    )
+    assert len(server.sequences) == TAKEN == len(sequences(path))
     assert [end["state"] for end in server.ends] == ["finished"]
     # Nor does the report take the end of the other for that of this one, which finished.
     assert load([path]).endings == ()

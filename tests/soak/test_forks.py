@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..client.conftest import FakeServer
-from ..client.test_forks_with_locks_held import check, storm
+from ..client.test_forks import check, storm
 
 SECONDS_EACH = 5.0
 

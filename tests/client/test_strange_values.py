@@ -20,7 +20,7 @@ from leakline.errors import BadArgument
 from leakline.uploading import Uploaded, upload
 
 pytestmark = pytest.mark.flow
-
+Send = Callable[[], Uploaded]
 STRANGE = (
     "x" * 10_000, "\x00\x01\x7f\x1b[31m", "\ud800 half a pair", "\u202e right to left", "", " ", "\n\n",
     "\N{GRINNING FACE}" * 300, "a/b//c/", "../../etc", "'; drop table runs; --", "<script>alert(1)</script>",
@@ -40,7 +40,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
+def uploaded(real_server: str, spool_directory: Path) -> Send:
     """What came of the one run of a test, sent to the real server. Raises when the run itself is refused."""
 
     def send() -> Uploaded:
@@ -62,7 +62,7 @@ def run() -> leakline.Run:
     return leakline.init(mode="offline", quiet=True)
 
 
-def test_names(run: leakline.Run, uploaded: Callable[[], Uploaded]) -> None:
+def test_names(run: leakline.Run, uploaded: Send) -> None:
     for number, name in enumerate(STRANGE):
         run.generation(number)
         with run.phase(name), run.phase(name[::-1]):
@@ -85,9 +85,7 @@ def test_names(run: leakline.Run, uploaded: Callable[[], Uploaded]) -> None:
     assert done.sent > 3 * len(STRANGE)
 
 
-def test_phases_deeper_than_anybody_nests_them(
-    run: leakline.Run, uploaded: Callable[[], Uploaded]
-) -> None:
+def test_phases_deeper_than_anybody_nests_them(run: leakline.Run, uploaded: Send) -> None:
     for number in range(2):
         run.generation(number)
         with contextlib.ExitStack() as stack:
@@ -101,7 +99,7 @@ def test_phases_deeper_than_anybody_nests_them(
 
 
 @pytest.mark.parametrize("suffix", ["", "_bytes", ".count", ".length"])
-def test_numbers(run: leakline.Run, uploaded: Callable[[], Uploaded], suffix: str) -> None:
+def test_numbers(run: leakline.Run, uploaded: Send, suffix: str) -> None:
     for number, value in enumerate(HUGE):
         run.generation(number)
         with_patience(run.gauge, f"n{number}{suffix}", value)
@@ -126,7 +124,7 @@ def test_numbers(run: leakline.Run, uploaded: Callable[[], Uploaded], suffix: st
     assert (done.refused, done.sent > len(HUGE)) == (0, True)
 
 
-def test_very_many_of_everything(run: leakline.Run, uploaded: Callable[[], Uploaded]) -> None:
+def test_very_many_of_everything(run: leakline.Run, uploaded: Send) -> None:
     class Agent:
         pass
 
@@ -149,9 +147,7 @@ def test_very_many_of_everything(run: leakline.Run, uploaded: Callable[[], Uploa
     assert (done.refused, done.sent > 8) == (0, True)
 
 
-def test_cleanups_whose_functions_misbehave(
-    run: leakline.Run, uploaded: Callable[[], Uploaded]
-) -> None:
+def test_cleanups_whose_functions_misbehave(run: leakline.Run, uploaded: Send) -> None:
     def fail() -> None:
         raise ValueError("\ud800" * 5000)
 
@@ -168,7 +164,7 @@ def test_cleanups_whose_functions_misbehave(
 
 
 def test_names_of_classes_attributes_and_errors_that_no_one_would_write(
-    run: leakline.Run, uploaded: Callable[[], Uploaded]
+    run: leakline.Run, uploaded: Send
 ) -> None:
     long = "n" * 3000
     held = type(long, (), {})
@@ -190,9 +186,7 @@ def test_names_of_classes_attributes_and_errors_that_no_one_would_write(
     assert (done.refused, done.sent > 12) == (0, True)
 
 
-def test_what_a_program_prints(
-    uploaded: Callable[[], Uploaded], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_program_prints(uploaded: Send, capfd: pytest.CaptureFixture[str]) -> None:
     run = leakline.init(mode="offline", quiet=True, log_lines=True)
     for number, text in enumerate((*STRANGE, "x" * 10_000_000)):
         run.generation(number)
@@ -218,7 +212,7 @@ def test_what_a_program_prints(
         {"name": "n" * 128, "project": "p" * 128, "total": 10**30},
     ],
 )
-def test_what_a_run_begins_with(uploaded: Callable[[], Uploaded], named: dict[str, Any]) -> None:
+def test_what_a_run_begins_with(uploaded: Send, named: dict[str, Any]) -> None:
     try:
         run = leakline.init(mode="offline", quiet=True, **named)
     except BadArgument:

@@ -14,18 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.spools import (
+    END,
+    HEADER,
+    KIB,
+    PROCESS,
+    SERVER,
+    append_until,
+    batch,
+    given_out,
+    numbers,
+    rewritten,
+    sequences,
+    snapshot,
+    spool,
+)
 
 from leakline import breathing, rewriting, spool_file
 from leakline.delivery import Delivery
 from leakline.outbox import SafeOutbox
 from leakline.rewriting import STAYS, THINNED, Contents, choose
-from leakline.snapshot import Batch, Census, Event, Holder, ProcessIdentity, RunHeader, Snapshot
+from leakline.snapshot import Census, Event, Holder, Snapshot
 from leakline.spool import (
+    FRAME,
+    Record,
     collect,
     encode_batch,
     is_live,
     read_ack,
-    read_batches,
     read_end,
     read_header,
     read_records,
@@ -33,57 +49,9 @@ from leakline.spool import (
 from leakline.spool_file import SpoolFile
 from leakline.uploading import upload, uploading
 
-HEADER = RunHeader("run-1", "project", "name", "generation", 25, 100.0)
-PROCESS = ProcessIdentity("instance-1", rank=0, pid=1, host="here")
-SERVER = "http://127.0.0.1:8765"
-KIB = 1024
-
-
-def snapshot(
-    sequence: int,
-    kind: str = "phase_end",
-    rss: int | None = None,
-    phase: str = "train",
-    event: Event | None = None,
-    holder: Holder | None = None,
-    census: Census | None = None,
-) -> Snapshot:
-    noise = random.Random(sequence)
-    samples = {f"type.T{i}.count": noise.randrange(10**9) for i in range(20)}
-    return Snapshot(
-        sequence, 1.0, 2.0, 0, phase if kind == "phase_end" else None, "", kind,
-        {**samples, "process.rss_bytes": 1000 + sequence if rss is None else rss},
-        () if event is None else (event,), (), census, () if holder is None else (holder,),
-    )  # fmt: skip
-
-
-def batch(*snapshots: Snapshot) -> Batch:
-    return Batch(PROCESS, snapshots)
-
 
 def declared(sequence: int, kind: str = "expect", count: int = 4) -> Event:
     return Event(sequence, 1.0, kind, "Agent", data={"low": count, "high": count})
-
-
-def spool(tmp_path: Path, limit: int = 64 * KIB) -> SpoolFile:
-    return SpoolFile(tmp_path / "run-1" / "instance-1.spool", HEADER, PROCESS, limit)
-
-
-def sequences(path: Path) -> list[int]:
-    return [s.sequence for b in read_batches(path) for s in b.snapshots]
-
-
-def fill(
-    file: SpoolFile, make: Callable[[int], Snapshot], until: Callable[[], object]
-) -> tuple[int, list[int]]:
-    """Append until something holds; the last number, and those that are still in the file."""
-    number = 0
-    while not until():
-        number += 1
-        file.append(batch(make(number)))
-        assert file.path.stat().st_size <= 64 * KIB
-        assert number < 20_000
-    return number, sequences(file.path)
 
 
 def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
@@ -91,18 +59,12 @@ def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
     found, at = Contents(), 0
     for each in snapshots:
         encoded = encode_batch(batch(each))
-        path_record = _record(encoded, at)
-        found.add(path_record, sent=each.sequence <= sent)
+        _, kind, flags, _, _ = FRAME.unpack_from(encoded)
+        record = Record(kind, flags, encoded[FRAME.size :], at, at + len(encoded))
+        found.add(record, sent=each.sequence <= sent)
         at += len(encoded)
     found.sizes = array("I", [100] * len(snapshots))
     return found
-
-
-def _record(encoded: bytes, at: int) -> rewriting.Record:
-    from leakline.spool import FRAME, Record
-
-    _, kind, flags, _, _ = FRAME.unpack_from(encoded)
-    return Record(kind, flags, encoded[FRAME.size :], at, at + len(encoded))
 
 
 def staying(contents: Contents, room: int) -> list[int]:
@@ -119,9 +81,7 @@ def test_of_four_neighbours_of_a_phase_the_lowest_and_the_highest_stay() -> None
 def test_each_phase_has_neighbours_of_its_own() -> None:
     """Else the phase in the middle would lose all its ends, and the two around it none."""
     phases = ("low", "middle", "high", "middle")
-    every = [snapshot(n, rss=100 * (n % 4), phase=phases[n % 4]) for n in range(402)]
-    for each in every:
-        object.__setattr__(each, "sequence", each.sequence + 1)
+    every = [snapshot(n, rss=100 * (n % 4), phase=phases[n % 4]) for n in range(1, 403)]
     kept = staying(contents_of(*every), 25_000)
     for phase in set(phases):
         of_phase = [s.sequence for s in every if s.phase == phase]
@@ -169,67 +129,63 @@ def test_generation_ends_of_the_whole_run_stay_however_often_the_file_is_filled(
         every = [snapshot(n, kind="generation_end") for n in (*ends, *more)]
         ends, last = staying(contents_of(*every), 20_000), more[-1]
         assert len(ends) <= 200
-    tenths = [sum(begin < n <= begin + last / 10 for n in ends) for begin in _tenths(last)]
+    tenths = [sum(i < 10 * n / last <= i + 1 for n in ends) for i in range(10)]
     assert min(tenths) > 0.3 * max(tenths), tenths
 
 
-def _tenths(last: int) -> list[float]:
-    return [last * i / 10 for i in range(10)]
-
-
 def test_only_then_the_oldest_go_and_what_was_declared_stays() -> None:
-    every = [
-        snapshot(
-            n,
-            kind="manual",
-            event=declared(n) if n == 40 else Event(n, 1.0, "mark", "m") if n == 41 else None,
-        )
-        for n in range(1, 201)
-    ]
+    events = {40: (declared(40),), 41: (Event(41, 1.0, "mark", "m"),)}
+    every = [snapshot(n, "manual", events=events.get(n, ())) for n in range(1, 201)]
     fates = choose(contents_of(*every), 10_000)
     kept = [n for n, fate in enumerate(fates, 1) if fate == STAYS]
     assert kept == [1, 40, *range(103, 201)]
     assert THINNED not in fates
 
 
-def test_the_same_declaration_in_every_generation_is_kept_once() -> None:
-    every = [snapshot(n, kind="generation_end", event=declared(n)) for n in range(1, 401)]
+def test_the_same_declaration_is_kept_once_and_the_bound_holds_where_all_are_others() -> None:
+    every = [snapshot(n, kind="generation_end", events=(declared(n),)) for n in range(1, 401)]
     kept = staying(contents_of(*every), 2_000)
     assert kept[0] == 1
     assert len(kept) <= 20
-
-
-def test_the_bound_holds_even_where_everything_is_a_declaration() -> None:
-    every = [snapshot(n, kind="manual", event=declared(n, count=n)) for n in range(1, 401)]
+    every = [snapshot(n, kind="manual", events=(declared(n, count=n),)) for n in range(1, 401)]
     kept = staying(contents_of(*every), 2_000)
     assert kept == [1, *range(382, 401)]
 
 
-@pytest.mark.parametrize("what", ["event", "holder", "census"])
-def test_what_carries_more_than_samples_is_not_thinned(what: str) -> None:
-    more = {
-        "event": {"event": Event(50, 1.0, "warning", "w")},
-        "holder": {"holder": Holder(50, "Agent", "train.agents", 3)},
-        "census": {"census": Census(50, "full", 1.0, 10, (("list", 4, None),))},
-    }[what]
-    every = [snapshot(n, **(more if n == 50 else {})) for n in range(1, 201)]  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"events": (Event(50, 1.0, "warning", "w"),)},
+        {"holders": (Holder(50, "Agent", "train.agents", 3),)},
+        {"census": Census(50, "full", 1.0, 10, (("list", 4, None),))},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_what_carries_more_than_samples_is_not_thinned(more: dict[str, Any]) -> None:
+    every = [snapshot(n, **(more if n == 50 else {})) for n in range(1, 201)]
     assert 50 in staying(contents_of(*every), 1_000)
 
 
 @pytest.mark.parametrize("kind", ["collection", "log"])
 def test_what_some_programs_have_at_every_phase_end_protects_nothing(kind: str) -> None:
-    every = [snapshot(n, event=Event(n, 1.0, kind, "full")) for n in range(1, 201)]
+    every = [snapshot(n, events=(Event(n, 1.0, kind, "full"),)) for n in range(1, 201)]
     assert len(staying(contents_of(*every), 10_000)) <= 100
 
 
 def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    last, kept = fill(
-        file,
-        lambda n: snapshot(n, "manual" if n % 10 == 0 else "phase_end"),
-        lambda: "spool_full" in file.lost(),
+    file = spool(tmp_path, 64 * KIB)
+    largest = 0
+
+    def is_over() -> bool:
+        nonlocal largest
+        largest = max(largest, file.path.stat().st_size)
+        return "spool_full" in file.lost()
+
+    last = append_until(
+        file, is_over, make=lambda n: snapshot(n, "manual" if n % 10 == 0 else "phase_end")
     )
-    lost = file.lost()
+    lost, kept = file.lost(), sequences(file.path)
+    assert largest <= 64 * KIB
     assert sum(lost.values()) == last - len(kept)
     assert file.waiting() == len(kept)
     assert lost["spool_thinned"] > lost["spool_full"]
@@ -239,15 +195,15 @@ def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_is_not_lost_when_it_goes(tmp_path: Path) -> None:
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     given: list[int] = []
     # Held open, or a file system may give its number to the file that takes its place.
     with file.path.open("rb") as first:
         for number in range(1, 3001):
-            file.append(batch(snapshot(number)))
+            file.append(batch(number))
             if number % 7 == 0:
                 batches, mark = file.unsent()
-                given += [s.sequence for b in batches for s in b.snapshots]
+                given += numbers(batches)
                 file.accept(mark, SERVER)
         assert not os.path.samestat(os.fstat(first.fileno()), file.path.stat())
     assert file.lost() == {}
@@ -259,67 +215,34 @@ def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
     tmp_path: Path,
 ) -> None:
     for arrives in (True, False):
-        file = spool(tmp_path / str(arrives))
+        file = spool(tmp_path / str(arrives), 64 * KIB)
         for n in range(1, 61):
-            file.append(batch(snapshot(n)))
+            file.append(batch(n))
         _, mark = file.unsent()
         # The answer of the server takes so long that the file is made shorter meanwhile.
-        last, kept = 60, 0
-        while set(range(1, 61)) <= set(sequences(file.path)):
-            last += 1
-            file.append(batch(snapshot(last)))
+        last = append_until(
+            file, lambda file=file: not set(range(1, 61)) <= set(sequences(file.path)), 60
+        )
         kept = len(sequences(file.path))
-        went_while_sent = [n for n in range(1, 61) if n not in set(sequences(file.path))]
-        assert went_while_sent
         assert file.waiting() + sum(file.lost().values()) == last
         if arrives:
             file.accept(mark, SERVER)
             assert file.waiting() + sum(file.lost().values()) == last - 60
-            assert min(_given_out(file)) > 60
+            assert min(given_out(file)) > 60
         else:
-            again = _given_out(file)
+            again = given_out(file)
             assert sum(file.lost().values()) == last - kept
             assert again == sequences(file.path)
         assert file.waiting() == 0
 
 
-def _given_out(file: SpoolFile) -> list[int]:
-    given: list[int] = []
-    while file.pending():
-        batches, mark = file.unsent()
-        given += [s.sequence for b in batches for s in b.snapshots]
-        file.accept(mark, SERVER)
-    return given
-
-
-def test_a_mark_of_before_a_rewrite_skips_nothing_after_it(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    for n in range(1, 51):
-        file.append(batch(snapshot(n)))
-    _, mark = file.unsent()
-    file.accept(mark, SERVER)
-    last, kept = 50, []
-    inode = file.path.stat().st_ino
-    while file.path.stat().st_ino == inode:
-        last += 1
-        file.append(batch(snapshot(last)))
-    kept = sequences(file.path)
-    mark = read_ack(file.path, SERVER)
-    batches, _ = collect(read_records(file.path, mark), mark, 10_000, file._instance)
-    given = [s.sequence for b in batches for s in b.snapshots]
-    assert given == kept[-len(given) :]
-    assert given[0] <= 51, "a record may hold some of before; to have them again changes nothing"
-    assert _given_out(file) == [n for n in kept if n > 50]
-    assert file.waiting() == 0
-
-
 def test_a_record_larger_than_a_quarter_of_the_bound_is_split_and_counted_if_it_cannot_be(
     tmp_path: Path,
 ) -> None:
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     text = random.Random(1).randbytes(20 * KIB).hex()
-    huge = snapshot(31, event=Event(31, 1.0, "note", "n", data={"text": text}))
-    file.append(batch(*(snapshot(n) for n in range(1, 31)), huge, snapshot(32)))
+    huge = snapshot(31, events=(Event(31, 1.0, "note", "n", data={"text": text}),))
+    file.append(batch(*range(1, 31), huge, 32))
     assert sequences(file.path) == [*range(1, 31), 32]
     assert file.lost() == {"spool_full": 1}
     assert file.waiting() == 31
@@ -337,25 +260,22 @@ def wide(sequence: int) -> Snapshot:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("together", [1, 4, 20, 50])
+@pytest.mark.parametrize("together", [1, 20])
 def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_record_had(
     tmp_path: Path, together: int
 ) -> None:
     limit = 2**20
     file = spool(tmp_path, limit)
-    inode, last, largest = file.path.stat().st_ino, 0, 0
-    while file.path.stat().st_ino == inode:
-        largest = max(largest, file.path.stat().st_size)
-        file.append(batch(*(wide(last + i) for i in range(1, together + 1))))
-        last += together
+    last = append_until(file, rewritten(file), make=wide, together=together)
     kept = sequences(file.path)
-    assert largest <= limit
     assert file.path.stat().st_size < 0.65 * limit, "half, and what came while it was made shorter"
     assert {n for n in range(1, last + 1) if n % 10 == 0} <= set(kept)
     assert len(kept) > 0.5 * last, "as small as what was there, and no smaller"
     assert together > 1 or file.lost() == {}, "written together all of them have room"
     assert file.waiting() == len(kept) == last - sum(file.lost().values())
-    assert _given_out(file) == kept
+    assert given_out(file) == kept
+    assert is_live(file.path) is True
+    assert not file.path.with_suffix(".rewrite").exists()
 
 
 def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
@@ -363,7 +283,7 @@ def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
 ) -> None:
     real = rewriting.Contents.add
 
-    def misjudge(contents: Contents, record: rewriting.Record, *, sent: bool) -> None:
+    def misjudge(contents: Contents, record: Record, *, sent: bool) -> None:
         real(contents, record, sent=sent)
         contents.sizes = array("I", (max(1, size // 2) for size in contents.sizes[-1:])) * len(
             contents.sizes
@@ -371,10 +291,7 @@ def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
 
     monkeypatch.setattr(rewriting.Contents, "add", misjudge)
     file = spool(tmp_path, 256 * KIB)
-    inode, last = file.path.stat().st_ino, 0
-    while file.path.stat().st_ino == inode:
-        file.append(batch(*(wide(last + i) for i in range(1, 51))))
-        last += 50
+    last = append_until(file, rewritten(file), make=wide, together=50)
     assert file.path.stat().st_size < 0.85 * 256 * KIB
     assert file.waiting() + sum(file.lost().values()) == last
 
@@ -384,15 +301,15 @@ def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
 ) -> None:
     monkeypatch.setattr(spool_file, "PACE", 1e9)
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 0.0)
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     steps = []
     real = file._step
     monkeypatch.setattr(file, "_step", lambda: (steps.append(file._lock.locked()), real())[1])
-    inode, last = file.path.stat().st_ino, 0
-    while file.path.stat().st_ino == inode:
+    is_over, last = rewritten(file), 0
+    while not is_over():
         last += 1
         before = len(steps)
-        file.append(batch(snapshot(last)))
+        file.append(batch(last))
         assert len(steps) <= before + 1, "the lock is free between two steps"
         assert file.path.stat().st_size <= 64 * KIB
     assert file.lost()["spool_full"] > 0
@@ -401,32 +318,30 @@ def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
 
 
 def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path) -> None:
-    file, closing = spool(tmp_path), threading.Event()
-    inode, last = file.path.stat().st_ino, 0
-    while file._rewriting is None:
-        last += 1
-        file.append(batch(snapshot(last)))
+    file, closing = spool(tmp_path, 64 * KIB), threading.Event()
+    is_rewritten = rewritten(file)
+    last = append_until(file, lambda: file._rewriting is not None)
 
     def ending() -> None:
         closing.set()
         breathing.begin(closing)
         for n in range(last + 1, last + 101):
-            file.append(batch(snapshot(n)))
-        file.append_end({"state": "finished"})
+            file.append(batch(n))
+        file.append_end(END)
 
     thread = threading.Thread(target=ending)
     thread.start()
     thread.join()
-    assert file.path.stat().st_ino == inode
+    assert not is_rewritten()
     assert file.path.stat().st_size <= 64 * KIB + 200
     assert file.lost()["spool_full"] + len(sequences(file.path)) == last + 100
-    assert read_end(file.path) == {"state": "finished"}
+    assert read_end(file.path) == END
 
 
 def test_a_file_is_forgotten_before_it_is_closed_because_a_child_would_close_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     real, closed = os.close, list[int]()
 
     def close(fd: int) -> None:
@@ -435,41 +350,13 @@ def test_a_file_is_forgotten_before_it_is_closed_because_a_child_would_close_it_
         real(fd)
 
     monkeypatch.setattr(os, "close", close)
-    number = 0
-    while not closed:
-        number += 1
-        file.append(batch(snapshot(number)))
-    while file._fresh_fd < 0:
-        number += 1
-        file.append(batch(snapshot(number)))
+    append_until(file, lambda: file._fresh_fd >= 0, append_until(file, lambda: closed))
     file.close()
     assert len(closed) == 3, "the old one, the unfinished one, the file"
 
 
-def test_a_large_spool_is_made_shorter_in_steps_while_records_are_appended(
-    tmp_path: Path,
-) -> None:
-    limit = 2 * 2**20
-    file = spool(tmp_path, limit)
-    steps: list[int] = []
-    inode, number = file.path.stat().st_ino, 0
-    while file.path.stat().st_ino == inode:
-        snapshots = [snapshot(number + i) for i in range(1, 11)]
-        number += 10
-        file.append(batch(*snapshots))
-        if file._rewriting is not None:
-            steps.append(file.path.stat().st_size)
-    assert len(steps) > 2, "between two steps records were appended"
-    assert steps[-1] < limit, "it was done before the bound was reached"
-    assert sequences(file.path)[-1] == number
-    assert file.waiting() == len(sequences(file.path))
-    assert file.waiting() + sum(file.lost().values()) == number
-    assert is_live(file.path) is True
-    assert not file.path.with_suffix(".rewrite").exists()
-
-
 def test_what_a_killed_process_was_rewriting_goes_when_the_next_one_begins(tmp_path: Path) -> None:
-    first = spool(tmp_path)
+    first = spool(tmp_path, 64 * KIB)
     first.close()
     torn, fresh = first.path.with_suffix(".rewrite"), tmp_path / "run-1" / "other.rewrite"
     for leftover in (torn, fresh):
@@ -485,7 +372,7 @@ def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     outbox = SafeOutbox(file, told.append)
     real_write = os.write
 
@@ -495,40 +382,27 @@ def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
         return real_write(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    number = 0
-    while not told:
-        number += 1
-        outbox.append(batch(snapshot(number)))
-        assert number < 1000
-    outbox.append(batch(snapshot(number + 1)))
+    number = append_until(outbox, lambda: told)
+    outbox.append(batch(number + 1))
     assert len(told) == 1
     assert "No space left" in told[0]
     assert sequences(file.path) == list(range(1, number))
     assert not file.path.with_suffix(".rewrite").exists()
     assert outbox.lost() == {}
     assert outbox.waiting() == number + 1
-    given: list[int] = []
-    while outbox.pending():
-        batches, mark = outbox.unsent()
-        given += [s.sequence for b in batches for s in b.snapshots]
-        outbox.accept(mark, SERVER)
-    assert given == list(range(1, number + 2))
+    assert given_out(outbox) == list(range(1, number + 2))
 
 
 def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(tmp_path: Path) -> None:
     told: list[str] = []
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     outbox = SafeOutbox(file, told.append)
     for n in range(1, 11):
-        outbox.append(batch(snapshot(n)))
+        outbox.append(batch(n))
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "run-1").rename(elsewhere)
     (tmp_path / "run-1").mkdir()
-    number = 10
-    while not told:
-        number += 1
-        outbox.append(batch(snapshot(number)))
-        assert number < 1000
+    number = append_until(outbox, lambda: told, 10)
     assert sequences(elsewhere / "instance-1.spool") == list(range(1, number))
     assert list((tmp_path / "run-1").iterdir()) == []
 
@@ -542,7 +416,7 @@ def _killed_at(tmp_path: Path, call: int) -> bool:
     if child == 0:
         status = 1
         try:
-            file = spool(tmp_path)
+            file = spool(tmp_path, 64 * KIB)
             made = 0
             real_write, real_unlink, real_replace = os.write, Path.unlink, Path.replace
 
@@ -576,7 +450,7 @@ def _killed_at(tmp_path: Path, call: int) -> bool:
             number = 0
             while not file.lost():
                 number += 1
-                file.append(batch(snapshot(number)))
+                file.append(batch(number))
                 if number == 40:
                     _, mark = file.unsent()
                     file.accept(mark, SERVER)
@@ -608,7 +482,7 @@ def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark
         assert records[-1].end == path.stat().st_size, "no torn record: it was whole before"
         mark = read_ack(path, SERVER)
         batches, _ = collect(read_records(path, mark), mark, 10_000, read_header(path)[1].instance)
-        given = [s.sequence for b in batches for s in b.snapshots]
+        given = numbers(batches)
         assert given == left[-len(given) :]
         assert set(given) >= {n for n in left if n > 40}
     assert killed > 15, "there are so many places to be killed at"
@@ -617,16 +491,13 @@ def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark
 def test_an_upload_of_a_spool_that_is_made_shorter_meanwhile_skips_nothing(
     tmp_path: Path, server: Any
 ) -> None:
-    file = spool(tmp_path)
+    file = spool(tmp_path, 64 * KIB)
     for n in range(1, 61):
-        file.append(batch(snapshot(n)))
+        file.append(batch(n))
     delivery = Delivery(server.address)
     steps = uploading(file.path, delivery, limit=20)
     next(steps)
-    inode, last = file.path.stat().st_ino, 60
-    while file.path.stat().st_ino == inode:
-        last += 1
-        file.append(batch(snapshot(last)))
+    last = append_until(file, rewritten(file), 60)
     list(steps)
     assert server.sequences[:60] == list(range(1, 61))
     assert read_ack(file.path, server.address) == 0, "it was an offset in the file of before"
@@ -637,11 +508,11 @@ def test_an_upload_of_a_spool_that_is_made_shorter_meanwhile_skips_nothing(
 
 
 def test_a_spool_that_somebody_cut_off_keeps_the_sender_from_nothing_else(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    file.append(batch(snapshot(1)))
-    file.append(batch(snapshot(2)))
+    file = spool(tmp_path, 64 * KIB)
+    file.append(batch(1))
+    file.append(batch(2))
     os.truncate(file.path, file.path.stat().st_size // 2)
-    assert _given_out(file) in ([], [1])
+    assert given_out(file) in ([], [1])
     assert not file.pending()
-    file.append(batch(snapshot(3)))
+    file.append(batch(3))
     assert 3 in sequences(file.path)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.client.killing import kill_and_sync
+from tests.client.spools import (
+    snapshot,
+)
 
 import leakline
 from leakline import leftovers
@@ -34,18 +41,11 @@ GIB: Final = 2**30
 NEAR: Final = {"cgroup.used_bytes": 98 * GIB // 10, "cgroup.limit_bytes": 10 * GIB}
 
 
-def left(*arguments: Any, **options: Any) -> Path:
-    """The spool of a process that recorded five snapshots and was killed."""
-    spool = recording(*arguments, **options)
-    spool.close()
-    return spool.path
-
-
 def recording(
     directory: Path, server: str | None, samples: dict[str, Any] | None = None, run: str = "dead",
     group: str | None = None, host: str = "",
 ) -> SpoolFile:  # fmt: skip
-    """Of one that is still there."""
+    """The spool of a process that has recorded five snapshots, and is still there."""
     process = ProcessIdentity(f"instance-{run}", pid=1, host=host or socket.gethostname())
     header = RunHeader(run, "default", f"name-{run}", "generation", None, 100.0)
     path = directory / run / f"{process.instance}.spool"
@@ -55,11 +55,16 @@ def recording(
     return spool
 
 
+def left(*arguments: Any, **options: Any) -> Path:
+    """The spool of one that was killed."""
+    spool = recording(*arguments, **options)
+    spool.close()
+    return spool.path
+
+
 def taken(sequence: int, samples: dict[str, Any] | None = None) -> Snapshot:
-    return Snapshot(
-        sequence, 1000.0 + sequence, float(sequence), 0, None, "sample", "sample",
-        {"process.rss_bytes": GIB, **(samples or {})},
-    )  # fmt: skip
+    made = snapshot(sequence, "sample", {"process.rss_bytes": GIB, **(samples or {})})
+    return replace(made, time=1000.0 + sequence)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +98,6 @@ def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path:
         path = left(tmp_path, None, {"cgroup.kills": before}, run=name, group=group)
         leftovers.settle(path)
         assert (read_end(path) or {})["state"] == state, name
-
-
-def test_a_process_that_still_writes_is_left_alone(offline: leakline.Run) -> None:
-    offline.generation(0)
-    path = offline._chain.spool_path
-    assert path is not None
-    leftovers.settle(path)
-    assert read_end(path) is None
 
 
 def test_two_that_come_next_do_not_both_send(
@@ -261,19 +258,10 @@ def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path:
             os.close(fd)
 
 
-def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
-    tmp_path: Path, server: Any
-) -> None:
-    path = left(tmp_path, server.address, NEAR)
-    os.utime(path, (1000, 1000))
-    ranks = [
-        recording(tmp_path, server.address, run=f"rank-{n}")
-        for n in range(leftovers.SPOOLS_LIMIT + 1)
-    ]
-    bring_all(leftovers.Leftovers(tmp_path, None, Delivery(server.address), print))
-    for rank in ranks:
-        rank.close()
-    assert [end["instance"] for end in server.ends] == ["instance-dead"]
+def found_by(
+    folder: Path, server: Any, clock: Callable[[], float] = time.monotonic
+) -> leftovers.Leftovers:
+    return leftovers.Leftovers(folder, None, Delivery(server.address), print, clock=clock)
 
 
 def bring_all(found: leftovers.Leftovers) -> None:
@@ -283,11 +271,26 @@ def bring_all(found: leftovers.Leftovers) -> None:
         pass
 
 
+def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
+    tmp_path: Path, server: Any
+) -> None:
+    path = left(tmp_path, server.address, NEAR)
+    os.utime(path, (1000, 1000))
+    ranks = [
+        recording(tmp_path, server.address, run=f"rank-{n}")
+        for n in range(leftovers.SPOOLS_LIMIT + 1)
+    ]
+    bring_all(found_by(tmp_path, server))
+    for rank in ranks:
+        rank.close()
+    assert [end["instance"] for end in server.ends] == ["instance-dead"]
+
+
 def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server: Any) -> None:
     left(tmp_path, server.address, NEAR, run="one")
     left(tmp_path, server.address, NEAR, run="two")
     now = 0.0
-    found = leftovers.Leftovers(tmp_path, None, Delivery(server.address), print, clock=lambda: now)
+    found = found_by(tmp_path, server, lambda: now)
     server.answer(503, {"error": {"message": "restarting"}})
     server.answer(503, {"error": {"message": "restarting"}}, Retry_After="100")
     for pause in (30, 100):
@@ -303,7 +306,7 @@ def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server
 
 def test_a_piece_of_what_was_left_is_followed_by_a_rest(tmp_path: Path, server: Any) -> None:
     left(tmp_path, server.address, NEAR)
-    found = leftovers.Leftovers(tmp_path, None, Delivery(server.address), print, clock=lambda: 0.0)
+    found = found_by(tmp_path, server, lambda: 0.0)
     assert found.send()
     asked = len(server.requests)
     assert found.send()
@@ -330,7 +333,7 @@ def test_what_has_arrived_is_not_read_again(
         return data
 
     monkeypatch.setattr(spool_module.os, "pread", counted)
-    bring_all(leftovers.Leftovers(tmp_path, None, Delivery(server.address), print))
+    bring_all(found_by(tmp_path, server))
     assert server.requests == []
     assert 0 < read < 256 * 1024
 
@@ -370,3 +373,12 @@ def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
     sent = [s for b in back.batches if b.process.instance == killed for s in b.snapshots]
     assert [s.sequence for s in sent] == list(range(1, len(sent) + 1))
     assert "phase_end" in [s.kind for s in sent]
+
+
+@pytest.mark.flow
+@pytest.mark.alone
+def test_ten_kills_lose_less_than_a_second_and_corrupt_nothing(tmp_path: Path) -> None:
+    figures = kill_and_sync(tmp_path, 10)
+    assert figures.wrong == [], figures
+    assert figures.stored > 100
+    assert max(figures.lost_seconds) <= 1.0, figures

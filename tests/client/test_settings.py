@@ -1,4 +1,4 @@
-"""Arguments win over the environment, and a wrong value is told with its name and source."""
+"""Arguments win over the environment, secrets may stand in files, and what is wrong is told with its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 import leakline
 from leakline.errors import BadArgument
 from leakline.names import readable_name
-from leakline.settings import resolve
+from leakline.settings import SECRET_FILE_LIMIT_BYTES, read_secret, resolve
+
+AUTHORITY = Path(__file__).parent / "tls" / "authority.pem"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +98,8 @@ def test_an_argument_wins_over_its_variable() -> None:
         "LEAKLINE_RUN_NAME": "theirs", "LEAKLINE_DIR": "/theirs", "LEAKLINE_QUIET": "1",
     }  # fmt: skip
     theirs = resolve(environ)
-    assert (theirs.project, theirs.mode, theirs.name, theirs.quiet) == (
-        "theirs",
-        "disabled",
-        "theirs",
-        True,
-    )
+    assert (theirs.project, theirs.mode, theirs.name) == ("theirs", "disabled", "theirs")
+    assert theirs.quiet
     ours = resolve(
         environ, project="ours", server="http://ours/", mode="offline", name="ours", quiet=False, directory="/ours"
     )  # fmt: skip
@@ -109,8 +107,9 @@ def test_an_argument_wins_over_its_variable() -> None:
     assert (ours.server, ours.directory) == ("http://ours", Path("/ours"))
 
 
-def test_an_empty_variable_counts_as_not_set() -> None:
+def test_an_empty_variable_counts_as_not_set_and_a_run_may_be_resumed() -> None:
     assert resolve({"LEAKLINE_PROJECT": "", "LEAKLINE_QUIET": " "}).project == ""
+    assert resolve({"LEAKLINE_RUN_ID": "my-run.1"}).run_id == "my-run.1"
 
 
 def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:
@@ -130,42 +129,28 @@ def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:
 def test_all_ranks_of_a_launch_join_one_run_and_the_next_launch_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ranks = [
-        resolve({"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
-        for rank in range(4)
-    ]
+    launch = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    ranks = [resolve({"RANK": str(rank), **launch}) for rank in range(4)]
     assert len({settings.run_id for settings in ranks}) == 1
     assert [settings.rank for settings in ranks] == [0, 1, 2, 3]
     monkeypatch.setattr("os.getppid", lambda: 1)
-    other = resolve({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"})
-    assert other.run_id != ranks[0].run_id
+    assert resolve({"RANK": "0", **launch}).run_id != ranks[0].run_id
 
 
-def test_ranks_on_several_machines_join_by_their_rendezvous() -> None:
-    def rank(number: int, launch: str) -> str:
-        return resolve(
-            {"RANK": str(number), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": launch}
-        ).run_id  # fmt: skip
-
-    assert rank(0, "one") == rank(7, "one")
-    assert rank(0, "one") != rank(0, "two")
-
-
-@pytest.mark.parametrize("parent", [0, 1, 2**22 + 1])
-def test_ranks_whose_launcher_is_gone_join_nobody(
-    monkeypatch: pytest.MonkeyPatch, parent: int
-) -> None:
+def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Init adopts orphans of every launch, and a process without a start time may be any."""
-    monkeypatch.setattr("os.getppid", lambda: parent)
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    assert resolve(ranks).run_id != resolve(ranks).run_id
-    assert not resolve(ranks).run_id.startswith("ranks-")
+    for parent in (0, 1, 2**22 + 1):
+        monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
+        assert resolve(ranks).run_id != resolve(ranks).run_id
+        assert not resolve(ranks).run_id.startswith("ranks-")
 
 
 @pytest.mark.parametrize(
     "launch",
     [
         {"TORCHELASTIC_RUN_ID": "one"},
+        {"TORCHELASTIC_RUN_ID": "one", "LOCAL_WORLD_SIZE": "1"},
         {"SLURM_JOB_ID": "7"},
         {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"},
     ],
@@ -173,12 +158,14 @@ def test_ranks_whose_launcher_is_gone_join_nobody(
 def test_the_id_of_a_launch_joins_ranks_of_different_parents(
     monkeypatch: pytest.MonkeyPatch, launch: dict[str, str]
 ) -> None:
-    """A wrapper script for each rank, or no word of how many ranks are here."""
+    """On several machines, from a wrapper script for each rank, or without a word of how many ranks are here."""
     ids = set()
     for parent in (1, os.getpid()):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
         ids.add(resolve({"WORLD_SIZE": "2", **launch}).run_id)
     assert len(ids) == 1
+    name, value = next(iter(launch.items()))
+    assert resolve({"WORLD_SIZE": "2", **launch, name: f"{value}0"}).run_id not in ids
 
 
 def test_two_launches_on_one_machine_differ_though_the_default_port_is_the_same(
@@ -194,12 +181,99 @@ def test_two_launches_on_one_machine_differ_though_the_default_port_is_the_same(
     assert resolve(torchrun).run_id != first
 
 
-def test_a_given_run_id_is_resumed() -> None:
-    assert resolve({"LEAKLINE_RUN_ID": "my-run.1"}).run_id == "my-run.1"
-
-
 def test_two_runs_never_share_an_id_and_a_name_follows_from_the_id() -> None:
     ids = [resolve({}).run_id for _ in range(200)]
     assert len(set(ids)) == 200
     assert ids == sorted(ids, key=lambda run_id: run_id[:11])
     assert readable_name(ids[0]) == readable_name(ids[0])
+
+
+def test_certificates_that_cannot_be_read_stop_the_start_with_their_name(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    for content in (None, "no certificate", ""):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(BadArgument, match=r"LEAKLINE_CA_FILE=.*ca\.pem"):
+            resolve({"LEAKLINE_CA_FILE": str(path)})
+    assert resolve({"LEAKLINE_CA_FILE": str(AUTHORITY)}).ca_file == AUTHORITY
+
+
+@pytest.mark.parametrize("token", ["a\nb", "geheim\u00fc", "a\x00b"])
+def test_a_token_that_no_header_can_carry_stops_the_start_and_stays_secret(token: str) -> None:
+    with pytest.raises(BadArgument, match="LEAKLINE_TOKEN") as caught:
+        resolve({"LEAKLINE_TOKEN": token})
+    assert token not in str(caught.value)
+    assert resolve({"LEAKLINE_TOKEN": "llk_abc-123"}).token == "llk_abc-123"
+
+
+def test_the_token_comes_from_a_file_without_the_line_end(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(" leakline_ingest_abc\r\n")
+    assert resolve({"LEAKLINE_TOKEN_FILE": str(file)}).token == "leakline_ingest_abc"
+    # As Kubernetes mounts it.
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    assert resolve({"LEAKLINE_TOKEN_FILE": f" {link} "}).token == "leakline_ingest_abc"
+    assert resolve({"LEAKLINE_TOKEN_FILE": "", "LEAKLINE_TOKEN": "x"}).token == "x"
+    assert resolve({"LEAKLINE_TOKEN": " "}).token is None
+
+
+def test_a_variable_and_its_file_together_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("SECRET-1")
+    with pytest.raises(BadArgument) as caught:
+        resolve({"LEAKLINE_TOKEN": "SECRET-2", "LEAKLINE_TOKEN_FILE": str(file)})
+    said = str(caught.value)
+    assert said.endswith("LEAKLINE_TOKEN is set too; set one of the two")
+    assert str(file) in said and "SECRET" not in said
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"), (b" \n\t\n", "is empty"),
+        (b"SECRET\nSECRET", "one line"), (b"SECRET\x00", "one line"), (b"SECRET\x1b[2J", "one line"),
+        ("SECRET\u202e".encode(), "one line"), (b"SECRET\xff\xfe", "UTF-8"),
+        (b"S" * (SECRET_FILE_LIMIT_BYTES + 1), "64 KiB"), ("SECRET\u00e9".encode(), "ASCII"),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_no_token_is_named_and_its_content_is_not(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(BadArgument, match="environment LEAKLINE_TOKEN_FILE=") as caught:
+        resolve({"LEAKLINE_TOKEN_FILE": str(file)})
+    said = str(caught.value)
+    assert why in said and "\n" not in said and "SECRET" not in said and len(said) < 400
+
+
+def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, why in (
+        (pipe, "is not a regular file"),
+        (tmp_path, "is not a regular file"),
+        (Path("/dev/zero"), "is not a regular file"),
+        (tmp_path / "missing", "No such file or directory"),
+        (tmp_path / ("n" * 300), "File name too long"),
+        (pipe / "below", "Not a directory"),
+    ):
+        with pytest.raises(BadArgument) as caught:
+            read_secret({"LEAKLINE_TOKEN_FILE": str(path)}, "LEAKLINE_TOKEN")
+        assert why in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("SECRET")
+
+    def refuse(self: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    # Root may read everything, and tests may be root.
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(BadArgument, match=r"cannot be read \(Permission denied\)"):
+        resolve({"LEAKLINE_TOKEN_FILE": str(file)})

@@ -14,17 +14,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.client.spools import (
+    KIB,
+    append_until,
+    batch,
+    numbers,
+    sequences,
+    spool,
+)
 
 from leakline import spool_file
 from leakline.connection import Connection, Meter
 from leakline.leftovers import claimed
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from leakline.spool import is_live, read_batches, read_end
+from leakline.spool import is_live, read_end
 from leakline.spool_file import SpoolFile
 
-HEADER = RunHeader("run-1", "project", "name", "generation", 25, 100.0)
-PROCESS = ProcessIdentity("instance-1", rank=0, pid=1, host="here")
-
+Taken = Callable[[int], Path]
 # As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
 TRAINING = """
 import json, os, sys, leakline
@@ -58,8 +63,7 @@ print(json.dumps({
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("how", ["", "fork"])
-@pytest.mark.parametrize("mode", ["offline", "online"])
+@pytest.mark.parametrize(("mode", "how"), [("offline", "fork"), ("online", "")])
 def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded(
     tmp_path: Path, spool_directory: Path, server: Any, mode: str, how: str
 ) -> None:
@@ -80,17 +84,6 @@ def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded
         assert sorted(set(server.sequences)) == list(range(1, told["taken"] + 1))
 
 
-def sequences(path: Path) -> list[int]:
-    return [s.sequence for b in read_batches(path) for s in b.snapshots]
-
-
-def batch(sequence: int, bytes_of_it: int = 100) -> Batch:
-    samples = {f"gauge.{'x' * bytes_of_it}": float(sequence)}
-    return Batch(
-        PROCESS, (Snapshot(sequence, 1.0, 2.0, 0, "train", "", "phase_end", samples, (), ()),)
-    )
-
-
 @pytest.fixture
 def taken(tmp_path: Path) -> Callable[[int], Path]:
     """Give a number to a file of the program's, closed behind our back."""
@@ -107,14 +100,10 @@ def taken(tmp_path: Path) -> Callable[[int], Path]:
     return take
 
 
-def spool(tmp_path: Path, limit: int = 2**20) -> SpoolFile:
-    return SpoolFile(tmp_path / "run-1" / "instance-1.spool", HEADER, PROCESS, limit)
-
-
 ACTS: dict[str, Callable[[SpoolFile], Any]] = {
     "append": lambda file: file.append(batch(2)),
     "end": lambda file: file.append_end({"state": "finished"}),
-    "read": lambda file: file.unsent(),
+    "read": lambda file: numbers(file.unsent()[0]) == [1] or pytest.fail("it is not given out"),
     "close": lambda file: file.close(),
     "let go": lambda file: file.let_go(),
 }
@@ -122,13 +111,15 @@ ACTS: dict[str, Callable[[SpoolFile], Any]] = {
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_number_that_is_the_programs_is_not_written_read_cut_or_closed(
-    tmp_path: Path, taken: Callable[[int], Path], act: str
+    tmp_path: Path, taken: Taken, act: str
 ) -> None:
     file = spool(tmp_path)
     file.append(batch(1))
     number = int(file._fd)
     own = taken(number)
+    assert is_live(file.path) is False
     ACTS[act](file)
+    assert is_live(file.path) is (act in ("append", "end", "read"))
     assert own.read_bytes() == b"mine"
     assert os.path.samestat(os.fstat(number), own.stat()), "it is still open"
     file.close()
@@ -136,23 +127,8 @@ def test_a_number_that_is_the_programs_is_not_written_read_cut_or_closed(
     os.close(number)
 
 
-def test_a_spool_that_is_opened_anew_has_its_lock_and_gives_out_what_is_unsent(
-    tmp_path: Path, taken: Callable[[int], Path]
-) -> None:
-    file = spool(tmp_path)
-    file.append(batch(1))
-    number = int(file._fd)
-    taken(number)
-    assert is_live(file.path) is False
-    batches, _ = file.unsent()
-    assert [s.sequence for b in batches for s in b.snapshots] == [1]
-    assert is_live(file.path) is True
-    file.close()
-    os.close(number)
-
-
 def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
-    tmp_path: Path, taken: Callable[[int], Path]
+    tmp_path: Path, taken: Taken
 ) -> None:
     file = spool(tmp_path)
     number = int(file._fd)
@@ -169,7 +145,7 @@ def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing_off(
-    tmp_path: Path, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch, full: bool
+    tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """Closed in the middle of the write: it fails, and what it had written would be taken back."""
     file = spool(tmp_path)
@@ -196,7 +172,7 @@ def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing
 @pytest.mark.parametrize("reads", [b"mine", None], ids=["the program's file", "no file"])
 def test_what_is_read_while_its_number_is_taken_is_read_again(
     tmp_path: Path,
-    taken: Callable[[int], Path],
+    taken: Taken,
     monkeypatch: pytest.MonkeyPatch,
     reads: bytes | None,
 ) -> None:
@@ -213,7 +189,7 @@ def test_what_is_read_while_its_number_is_taken_is_read_again(
 
     monkeypatch.setattr(spool_file, "read_open", read)
     batches, _ = file.unsent()
-    assert [s.sequence for b in batches for s in b.snapshots] == [1]
+    assert numbers(batches) == [1]
     assert len(read_from) == 2
     file.close()
     if reads is not None:
@@ -223,11 +199,11 @@ def test_what_is_read_while_its_number_is_taken_is_read_again(
 
 @pytest.mark.parametrize("when", ["opened", "connected"])
 def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed(
-    server: Any, taken: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch, when: str
+    server: Any, taken: Taken, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     own: dict[int, Path] = {}
 
-    class Taken(socket.socket):
+    class Stolen(socket.socket):
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
             if when == "opened" and not own and not named:
@@ -238,9 +214,8 @@ def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed
             if not own:
                 own[self.fileno()] = taken(self.fileno())
 
-    monkeypatch.setattr("leakline.connection.socket.socket", Taken)
-    host, _, port = server.address.removeprefix("http://").partition(":")
-    connection = Connection(urlsplit(f"http://{host}:{port}"), None, None, meter := Meter())
+    monkeypatch.setattr("leakline.connection.socket.socket", Stolen)
+    connection = Connection(urlsplit(server.address), None, None, meter := Meter())
     meter.start(10.0)
     with pytest.raises(OSError, match=r"closed the connection|non-socket"):
         connection.request("GET", "/api/v1/runs")
@@ -252,17 +227,15 @@ def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed
 
 
 def test_a_copy_under_way_stops_where_its_number_is_the_programs(
-    tmp_path: Path, taken: Callable[[int], Path]
+    tmp_path: Path, taken: Taken
 ) -> None:
-    file, last = spool(tmp_path, 64 * 1024), 0
-    while file._fresh_fd < 0:
-        last += 1
-        file.append(batch(last, 400))
+    file = spool(tmp_path, 64 * KIB)
+    last = append_until(file, lambda: file._fresh_fd >= 0)
     number = int(file._fresh_fd)
     own = taken(number)
-    for _ in range(300):
-        last += 1
-        file.append(batch(last, 400))
+    last += 300
+    for number_of in range(last - 299, last + 1):
+        file.append(batch(number_of))
     assert own.read_bytes() == b"mine"
     assert os.path.samestat(os.fstat(number), own.stat())
     assert len(sequences(file.path)) + sum(file.lost().values()) == last
@@ -271,7 +244,7 @@ def test_a_copy_under_way_stops_where_its_number_is_the_programs(
 
 
 def test_who_claims_what_was_left_closes_no_file_of_the_programs(
-    tmp_path: Path, taken: Callable[[int], Path]
+    tmp_path: Path, taken: Taken
 ) -> None:
     file = spool(tmp_path)
     file.append(batch(1))

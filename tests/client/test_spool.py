@@ -1,4 +1,4 @@
-"""The spool: what was written whole is read back, what was torn or damaged is not, and it is bounded."""
+"""The spool: what was written whole is read back, what was torn or damaged is not, and who has it is known."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import errno
 import fcntl
 import os
 import struct
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.client.spools import (
+    END,
+    HEADER,
+    PROCESS,
+    SERVER,
+    batch,
+    given_out,
+    numbers,
+    sequences,
+    snapshot,
+    spool,
+)
 
 from leakline.batches import SNAPSHOTS_PER_BATCH, consecutive, merge
 from leakline.descriptor import opened
@@ -22,9 +33,6 @@ from leakline.snapshot import (
     Batch,
     Census,
     Event,
-    ProcessIdentity,
-    RunHeader,
-    Snapshot,
     header_to_wire,
 )
 from leakline.spool import (
@@ -44,50 +52,12 @@ from leakline.spool import (
 from leakline.spool import HEADER as HEADER_RECORD
 from leakline.spool_file import SpoolFile
 
-HEADER = RunHeader("run-1", "project", "name", "generation", 25, 100.0, ("evaluate",), ("tag",))
-PROCESS = ProcessIdentity("instance-1", rank=0, pid=1, host="here")
-SERVER = "http://127.0.0.1:8765"
 
-
-def snapshot(sequence: int, kind: str = "phase_end", padding: int = 0) -> Snapshot:
-    phase = "evaluate" if kind == "phase_end" else None
-    samples = {
-        "process.rss_bytes": 1000 + sequence,
-        **{f"type.T{i}.count": i for i in range(padding)},
-    }
-    return Snapshot(sequence, 1.0, 2.0, 0, phase, f"label {sequence}", kind, samples)
-
-
-def batch(*sequences: int, kind: str = "phase_end", padding: int = 0) -> Batch:
-    return Batch(PROCESS, tuple(snapshot(n, kind, padding) for n in sequences))
-
-
-def spool(tmp_path: Path, limit: int = 2**20) -> SpoolFile:
-    return SpoolFile(tmp_path / "run-1" / "instance-1.spool", HEADER, PROCESS, limit)
-
-
-def given_out(outbox: SafeOutbox | SpoolFile) -> list[int]:
-    """What a server that accepts everything gets."""
-    given: list[int] = []
-    while outbox.pending():
-        batches, mark = outbox.unsent()
-        given += [s.sequence for b in batches for s in b.snapshots]
-        outbox.accept(mark, SERVER)
-    return given
-
-
-def sequences(path: Path) -> list[int]:
-    return [s.sequence for b in read_batches(path) for s in b.snapshots]
-
-
-def test_a_file_that_is_no_spool_is_told_so(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_no_spool_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "other.spool"
     path.write_bytes(b"hello, I am a text")
     with pytest.raises(SpoolError, match="is not a Leakline spool"):
         list(read_records(path))
-
-
-def test_a_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(SpoolError, match=r"gone\.spool"):
         read_header(tmp_path / "gone.spool")
 
@@ -145,39 +115,26 @@ def test_everything_of_a_snapshot_comes_back(tmp_path: Path) -> None:
     )
     file = spool(tmp_path)
     file.append(Batch(PROCESS, (full,), {"thinned": 2}))
+    assert read_end(file.path) is None
+    file.append_end(END)
+    assert read_end(file.path) == END
     (read,) = read_batches(file.path)
     assert read == Batch(PROCESS, (full,), {"thinned": 2})
     assert read_header(file.path) == (HEADER, PROCESS)
 
 
-def test_a_killed_process_has_no_end(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    assert read_end(file.path) is None
-    file.append_end({"state": "failed", "reason": "ValueError"})
-    assert read_end(file.path) == {"state": "failed", "reason": "ValueError"}
-
-
-def test_sent_snapshots_are_not_given_again(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    file.append(batch(1, 2))
-    batches, mark = file.unsent()
-    assert file.pending()
-    file.accept(mark, SERVER)
-    assert not file.pending()
-    file.append(batch(3))
-    again, _ = file.unsent()
-    assert [b.first_sequence for b in (*batches, *again)] == [1, 3]
-
-
-def test_many_small_records_travel_as_one_batch(tmp_path: Path) -> None:
+def test_many_small_records_travel_as_one_batch_and_once(tmp_path: Path) -> None:
     file = spool(tmp_path)
     for n in range(1, SNAPSHOTS_PER_BATCH + 51):
         file.append(batch(n))
     (first,), mark = file.unsent()
     assert len(first.snapshots) == SNAPSHOTS_PER_BATCH
     file.accept(mark, SERVER)
-    (second,), _ = file.unsent()
-    assert second.first_sequence == SNAPSHOTS_PER_BATCH + 1
+    assert file.pending()
+    assert given_out(file) == list(range(SNAPSHOTS_PER_BATCH + 1, SNAPSHOTS_PER_BATCH + 51))
+    assert not file.pending()
+    file.append(batch(1000))
+    assert given_out(file) == [1000]
 
 
 def test_a_batch_never_jumps_over_a_missing_sequence_number() -> None:
@@ -186,57 +143,14 @@ def test_a_batch_never_jumps_over_a_missing_sequence_number() -> None:
     assert [len(run) for run in consecutive([snapshot(1), snapshot(3), snapshot(4)])] == [1, 2]
 
 
-@pytest.mark.parametrize("damage", [b"", b"12", b"0000000000000000", b"garbage\xff"])
-def test_a_torn_mark_means_that_everything_is_sent_again(tmp_path: Path, damage: bytes) -> None:
+def test_a_mark_counts_where_it_is_whole_and_for_its_own_server(tmp_path: Path) -> None:
     file = spool(tmp_path)
     write_ack(file.path, 500, SERVER)
     assert read_ack(file.path, SERVER) == 500
-    ack_path(file.path).write_bytes(damage)
-    assert read_ack(file.path, SERVER) == 0
-
-
-def test_a_mark_counts_for_its_own_server_only(tmp_path: Path) -> None:
-    file = spool(tmp_path)
-    write_ack(file.path, 500, SERVER)
     assert read_ack(file.path, "http://elsewhere:1") == 0
-
-
-def test_a_full_spool_is_thinned_before_anything_is_dropped(tmp_path: Path) -> None:
-    file = spool(tmp_path, limit=60_000)
-    last = 0
-    while not file.lost():
-        last += 1
-        file.append(
-            batch(last, kind="generation_end" if last % 10 == 0 else "phase_end", padding=20)
-        )
-    kept = sequences(file.path)
-    assert file.path.stat().st_size <= 60_000
-    assert file.lost() == {"spool_thinned": last - len(kept)}
-    assert [n for n in range(1, last + 1) if n % 10 == 0 and n not in kept] == []
-
-
-def test_a_spool_stays_within_its_bound_and_every_loss_is_counted(tmp_path: Path) -> None:
-    file = spool(tmp_path, limit=30_000)
-    for n in range(1, 1001):
-        file.append(batch(n, kind="generation_end", padding=20))
-        assert file.path.stat().st_size <= 30_000
-    kept = sequences(file.path)
-    assert kept[-1] == 1000
-    assert sum(file.lost().values()) == 1000 - len(kept)
-    assert read_header(file.path)[0] == HEADER
-
-
-def test_what_was_sent_stays_sent_when_the_spool_is_rewritten(tmp_path: Path) -> None:
-    file = spool(tmp_path, limit=30_000)
-    given: list[int] = []
-    for n in range(1, 301):
-        file.append(batch(n, padding=20))
-        batches, mark = file.unsent()
-        given.extend(s.sequence for b in batches for s in b.snapshots)
-        file.accept(mark, SERVER)
-    assert given == list(range(1, 301))
-    assert file.lost() == {}
-    assert read_ack(file.path, SERVER) in (0, file.path.stat().st_size)
+    for damage in (b"", b"12", b"0000000000000000", b"garbage\xff"):
+        ack_path(file.path).write_bytes(damage)
+        assert read_ack(file.path, SERVER) == 0
 
 
 def test_without_a_file_the_newest_snapshots_wait_in_memory() -> None:
@@ -244,36 +158,32 @@ def test_without_a_file_the_newest_snapshots_wait_in_memory() -> None:
     for n in range(1, 31):
         memory.append(batch(n))
     (waiting,), mark = memory.unsent()
-    assert [s.sequence for s in waiting.snapshots] == list(range(21, 31))
+    assert numbers([waiting]) == list(range(21, 31))
     assert memory.lost() == {"memory_full": 20}
     memory.accept(mark, SERVER)
     assert not memory.pending()
 
 
-def test_a_deleted_spool_is_noticed_once_and_recording_goes_on_in_memory(tmp_path: Path) -> None:
-    told: list[str] = []
-    outbox = SafeOutbox(spool(tmp_path), told.append)
-    outbox.append(batch(1))
-    (tmp_path / "run-1" / "instance-1.spool").unlink()
-    outbox.append(batch(2))
-    outbox.append(batch(3))
-    assert len(told) == 1
-    assert "deleted" in told[0]
-    assert given_out(outbox) == [1, 2, 3]
-    assert not outbox.pending()
-    assert outbox.waiting() == 0
-
-
-def test_a_full_disk_is_noticed_once_and_recording_goes_on_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["deleted", "No space left"])
+def test_a_disk_that_fails_is_noticed_once_and_recording_goes_on_in_memory(
+    tmp_path: Path, why: str
+) -> None:
     told: list[str] = []
     file = spool(tmp_path)
     outbox = SafeOutbox(file, told.append)
-    file._fd.close()
-    file._fd = opened(Path("/dev/full"), os.O_WRONLY)
     outbox.append(batch(1))
+    if why == "deleted":
+        file.path.unlink()
+    else:
+        file._fd.close()
+        file._fd = opened(Path("/dev/full"), os.O_WRONLY)
     outbox.append(batch(2))
+    outbox.append(batch(3))
     assert len(told) == 1
-    assert outbox.pending()
+    assert why in told[0]
+    given = given_out(outbox)
+    assert given[-2:] == [2, 3]
+    assert why != "deleted" or (given, outbox.waiting()) == ([1, 2, 3], 0)
 
 
 def test_the_header_tells_where_a_run_reported_to(tmp_path: Path) -> None:
@@ -332,13 +242,11 @@ print(time.monotonic() - started)
 """
 
 
-def test_a_program_ends_in_time_though_its_spool_can_not_be_written(tmp_path: Path) -> None:
-    environment = {**os.environ, "LEAKLINE_DIR": str(tmp_path), "LEAKLINE_MODE": "offline"}
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING], env=environment, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
-    assert float(done.stdout) < 2.6, "1.8, and what a machine shared with others takes"
+def test_a_program_ends_in_time_though_its_spool_can_not_be_written(start: Any) -> None:
+    process = start(HANGING, LEAKLINE_MODE="offline")
+    assert float(process.communicate(timeout=60)[0]) < 2.6, (
+        "1.8, and what a machine shared with others takes"
+    )
 
 
 def test_a_child_that_outlives_the_process_does_not_keep_its_spool_alive(tmp_path: Path) -> None:

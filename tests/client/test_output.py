@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from leakline.output import (
     OutputTail,
 )
 from leakline.snapshot import Snapshot
+from leakline.spool import read_end
 
 Recorded = Callable[[], list[Snapshot]]
 
@@ -43,93 +43,69 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def out() -> io.StringIO:
-    return io.StringIO()
+class Heard(OutputTail):
+    """Of two streams."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock())
+        self.out, self.err = io.StringIO(), io.StringIO()
 
 
 @pytest.fixture
-def err() -> io.StringIO:
-    return io.StringIO()
-
-
-@pytest.fixture
-def tail(out: io.StringIO, err: io.StringIO) -> Iterator[OutputTail]:
-    tail = OutputTail(Clock())
-    tail.start(out, err)
+def tail() -> Iterator[Heard]:
+    tail = Heard()
+    tail.start(tail.out, tail.err)
     yield tail
     tail.stop()
 
 
-def test_lines_of_both_streams_come_in_order_and_once(
-    tail: OutputTail, out: io.StringIO, err: io.StringIO
-) -> None:
-    print("first", 1, file=out)
-    print("to stderr", file=err)
-    out.writelines(["third\n", "and fourth\n"])
+def test_lines_of_both_streams_come_in_order_and_once_they_have_ended(tail: Heard) -> None:
+    print("first", 1, file=tail.out)
+    print("to stderr", file=tail.err)
+    tail.out.writelines(["third\n", "and fourth\n", "half"])
     assert tail.take() == ["first 1", "to stderr", "third", "and fourth"]
     assert tail.take() == []
-
-
-def test_a_line_counts_when_it_has_ended(tail: OutputTail, out: io.StringIO) -> None:
-    print("half", end="", file=out)
-    assert tail.take() == []
-    print(" and half", file=out)
-    print("left open", end="", file=out)
+    print(" and half", file=tail.out)
+    print("left open", end="", file=tail.out)
     assert tail.take() == ["half and half"]
     assert tail.take(last=True) == ["left open"]
 
 
-def test_a_progress_bar_is_one_line(tail: OutputTail, out: io.StringIO, err: io.StringIO) -> None:
+def test_a_progress_bar_is_one_line(tail: Heard) -> None:
     for percent in range(0, 101, 5):
-        print(f"\r{percent:3d}%|{'#' * (percent // 5):20}|\x1b[A", end="", file=err)
-    print(file=err)
-    print("after\r", file=out)
+        print(f"\r{percent:3d}%|{'#' * (percent // 5):20}|\x1b[A", end="", file=tail.err)
+    print(file=tail.err)
+    print("after\r", file=tail.out)
     assert tail.take() == [f"100%|{'#' * 20}|", "after"]
 
 
-def test_only_the_newest_lines_are_kept(tail: OutputTail, out: io.StringIO) -> None:
-    for i in range(1000):
-        print("line", i, file=out)
-    assert tail.take() == [f"line {i}" for i in range(1000 - LINES_KEPT, 1000)]
-
-
-def test_a_long_line_is_cut_and_a_long_text_leaves_its_last_lines(
-    tail: OutputTail, out: io.StringIO
-) -> None:
-    print("x" * 10_000_000, file=out)
+def test_a_long_line_is_cut_and_a_long_text_leaves_its_last_lines(tail: Heard) -> None:
+    print("x" * 10_000_000, file=tail.out)
     assert tail.take() == ["x" * LINE_LIMIT]
-    print("\n".join(f"row {i}" for i in range(100_000)), file=out)
+    print("\n".join(f"row {i}" for i in range(100_000)), file=tail.out)
     assert tail.take() == [f"row {i}" for i in range(100_000 - LINES_KEPT, 100_000)]
 
 
-def test_one_event_has_a_bound_whatever_is_written(tail: OutputTail, out: io.StringIO) -> None:
+def test_one_event_has_a_bound_whatever_is_written(tail: Heard) -> None:
     for _ in range(LINES_KEPT):
-        print("\u4e16" * LINE_LIMIT, file=out)
+        print("\u4e16" * LINE_LIMIT, file=tail.out)
     lines = tail.take()
     assert lines
     assert len(json.dumps(lines)) <= EVENT_BYTES + 100
 
 
-def test_what_is_no_line_of_the_program_takes_the_room_of_none(
-    tail: OutputTail, out: io.StringIO, err: io.StringIO
-) -> None:
+def test_what_is_no_line_of_the_program_takes_the_room_of_none(tail: Heard) -> None:
     """Of a burst the newest are the program's own, however many lines of ours and empty ones are among them."""
     for i in range(2 * LINES_KEPT):
-        print(f"step {i}\n", file=out)
-        print(f"leakline: generation {i}: end: RSS 1.00 GiB", file=err)
+        print(f"step {i}\n", file=tail.out)
+        print(f"leakline: generation {i}: end: RSS 1.00 GiB", file=tail.err)
     assert tail.take() == [f"step {i}" for i in range(LINES_KEPT, 2 * LINES_KEPT)]
 
 
-def test_what_waits_has_a_bound(tail: OutputTail, out: io.StringIO) -> None:
+def test_what_waits_has_a_bound(tail: Heard) -> None:
     for _ in range(20 * PIECES_KEPT):
-        out.write(".")
+        tail.out.write(".")
     assert len(tail._pieces) == PIECES_KEPT
-
-
-def test_control_characters_are_gone(tail: OutputTail, out: io.StringIO) -> None:
-    print("\x1b[1;31mred\x1b[0m\ttab\x00 bell\x07 \u2028line\ud800", file=out)
-    assert tail.take() == ["red    tab bell line"]
 
 
 @pytest.mark.parametrize(
@@ -144,22 +120,23 @@ def test_control_characters_are_gone(tail: OutputTail, out: io.StringIO) -> None
         ("tokens: 1048576, loss 0.3", "tokens: 1048576, loss 0.3"),
         ("tokens_per_second=12345.67", "tokens_per_second=12345.67"),
         ("the secret of it", "the secret of it"),
+        ("\x1b[1;31mred\x1b[0m\ttab\x00 bell\x07 \u2028line\ud800", "red    tab bell line"),
     ],
 )
-def test_values_that_are_called_secret_are_masked(
-    tail: OutputTail, said: str, kept: str, out: io.StringIO
+def test_what_is_called_secret_is_masked_and_control_characters_are_gone(
+    tail: Heard, said: str, kept: str
 ) -> None:
-    print(said, file=out)
+    print(said, file=tail.out)
     assert tail.take() == [kept]
 
 
-def test_lines_of_threads_are_all_there(tail: OutputTail, out: io.StringIO) -> None:
+def test_lines_of_threads_are_all_there(tail: Heard) -> None:
     gate = threading.Barrier(4)
 
     def write(name: str) -> None:
         gate.wait()
         for i in range(10):
-            out.write(f"{name} {i}\n")
+            tail.out.write(f"{name} {i}\n")
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
     for thread in threads:
@@ -184,14 +161,6 @@ def test_a_write_of_the_programs_own_kind_takes_what_it_takes() -> None:
     assert stream.getvalue() == "plain\nred colored\nby name\n"
 
 
-def test_our_own_lines_are_not_the_programs(
-    tail: OutputTail, out: io.StringIO, err: io.StringIO
-) -> None:
-    print("leakline: run x -> http://127.0.0.1:8765", file=err)
-    print("its own", file=out)
-    assert tail.take() == ["its own"]
-
-
 @contextlib.contextmanager
 def bare_root() -> Iterator[logging.Logger]:
     """The root logger as a program finds it. Not a fixture: pytest adds its handlers when a test begins."""
@@ -203,12 +172,10 @@ def bare_root() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
-def test_a_record_is_one_line_wherever_it_is_written(
-    tail: OutputTail, tmp_path: Path, err: io.StringIO
-) -> None:
+def test_a_record_is_one_line_wherever_it_is_written(tail: Heard, tmp_path: Path) -> None:
     log = logging.getLogger("train")
     with bare_root() as root:
-        logging.basicConfig(level=logging.INFO, stream=err)
+        logging.basicConfig(level=logging.INFO, stream=tail.err)
         log.info("loss %.2f", 0.5)
         assert tail.take() == ["INFO:train:loss 0.50"]
         to_file = logging.FileHandler(tmp_path / "train.log")
@@ -220,43 +187,40 @@ def test_a_record_is_one_line_wherever_it_is_written(
 
 
 def test_a_record_that_cannot_be_formatted_is_the_programs_matter(
-    tail: OutputTail, err: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    tail: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
     with bare_root():
-        logging.basicConfig(level=logging.INFO, stream=err)
+        logging.basicConfig(level=logging.INFO, stream=tail.err)
         logging.getLogger("train").info("loss %d", "text")
     assert tail.take() == []
 
 
-def test_logging_is_what_it_was_without_us(
-    tail: OutputTail, err: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler of ours at the root would switch ``basicConfig`` off, and the last resort."""
-    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(sys, "stderr", tail.err)
     with bare_root() as root:
         logging.getLogger("train").warning("last resort")
-        assert err.getvalue() == "last resort\n"
+        assert tail.err.getvalue() == "last resort\n"
         assert tail.take() == ["last resort"]
         logging.basicConfig(format="mine %(message)s")
         assert len(root.handlers) == 1
 
 
-def test_everything_is_put_back(out: io.StringIO, err: io.StringIO) -> None:
-    before = (out.write, err.write, logging.Logger.callHandlers)
-    tail = OutputTail(Clock())
+def test_everything_is_put_back() -> None:
+    tail, real = Heard(), logging.Logger.callHandlers
+    out, err = tail.out, tail.err
+    before = (out.write, err.write)
     tail.start(out, err)
     assert out.write != before[0]
     tail.stop()
-    assert (out.write, err.write, logging.Logger.callHandlers) == before
+    assert (out.write, err.write, logging.Logger.callHandlers) == (*before, real)
     assert "write" not in vars(out)
 
 
-def test_what_wrapped_us_meanwhile_stays_and_we_only_pass_on(out: io.StringIO) -> None:
-    tail = OutputTail(Clock())
+def test_what_wrapped_us_meanwhile_stays_and_we_only_pass_on(tail: Heard) -> None:
     heard: list[str] = []
-    tail.start(out)
-    ours = out.write
+    out, ours = tail.out, tail.out.write
 
     def theirs(text: str) -> int:
         heard.append(text)
@@ -287,9 +251,7 @@ def test_a_stream_that_cannot_be_wrapped_is_left_alone() -> None:
     assert stream.got == ["as before", "\n"]
 
 
-def test_a_text_of_the_programs_own_class_raises_nothing(
-    tail: OutputTail, out: io.StringIO
-) -> None:
+def test_a_text_of_the_programs_own_class_raises_nothing(tail: Heard) -> None:
     class Text(str):
         __slots__ = ()
 
@@ -301,39 +263,32 @@ def test_a_text_of_the_programs_own_class_raises_nothing(
 
         __add__ = __radd__ = split = find = __getitem__  # type: ignore[assignment]
 
-    out.write(Text("own\n"))
-    out.write(Text("x" * 100_000 + "\n"))
+    tail.out.write(Text("own\n"))
+    tail.out.write(Text("x" * 100_000 + "\n"))
     assert tail.take() == ["own", "x" * LINE_LIMIT]
 
 
-def test_errors_of_the_stream_are_the_programs(tail: OutputTail, out: io.StringIO) -> None:
+def test_errors_of_the_stream_are_the_programs(tail: Heard) -> None:
     with pytest.raises(TypeError):
-        out.write(1)  # type: ignore[arg-type]
-    out.close()
+        tail.out.write(1)  # type: ignore[arg-type]
+    tail.out.close()
     with pytest.raises(ValueError, match="closed"):
-        print("gone", file=out)
+        print("gone", file=tail.out)
 
 
-def test_the_traceback_is_told_once_whoever_prints_it(tail: OutputTail, err: io.StringIO) -> None:
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_traceback_is_told_once_whoever_prints_it(tail: Heard, printed: bool) -> None:
+    print("the last word", file=tail.out)
     try:
         raise ValueError("planned")
     except ValueError as error:
         tail.ends_with(error)
-        traceback.print_exception(error, file=err)
-    lines = tail.take(last=True)
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines.count("ValueError: planned") == 1
-
-
-def test_a_traceback_that_nobody_prints_is_told(tail: OutputTail, out: io.StringIO) -> None:
-    try:
-        raise ValueError("planned")
-    except ValueError as error:
-        tail.ends_with(error)
-    print("the last word", file=out)
+        if printed:
+            traceback.print_exception(error, file=tail.err)
     lines = tail.take(last=True)
     assert lines[:2] == ["the last word", "Traceback (most recent call last):"]
     assert lines[-1] == "ValueError: planned"
+    assert lines.count("ValueError: planned") == 1
 
 
 def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
@@ -348,21 +303,6 @@ def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
     assert kept == ["mark"]
     assert lines_of(recorded) == ["told"]
 
-
-def test_lines_reach_the_server_while_the_training_goes_on(
-    server: Any, until: Callable[..., None]
-) -> None:
-    run = leakline.init(server=server.address, quiet=True, log_lines=True)
-    sys.stdout.write("told\n")
-
-    def sent() -> list[Any]:
-        return [e for b in list(server.batches) for s in b.snapshots for e in s.events]
-
-    until(lambda: [event for event in sent() if event.kind == "log"], 30)
-    run.finish()
-
-
-# -- in real processes -----------------------------------------------------------------------------
 
 START = """
 import logging, os, signal, sys, threading, time
@@ -389,15 +329,6 @@ def lines_of(recorded: Recorded) -> list[str]:
     events = [e for s in recorded() for e in s.events if e.kind == "log"]
     assert all(len(e.data["lines"]) <= LINES_KEPT for e in events)
     return [line for e in events for line in e.data["lines"]]
-
-
-def test_an_exception_leaves_its_traceback_and_the_lines_before(
-    train: Any, recorded: Recorded
-) -> None:
-    train("print('almost done')\nraise ValueError('planned')").communicate(timeout=60)
-    lines = lines_of(recorded)
-    assert lines[:2] == ["almost done", "Traceback (most recent call last):"]
-    assert lines[-1] == "ValueError: planned"
 
 
 def test_nothing_is_kept_unless_it_is_allowed(train: Any, recorded: Recorded) -> None:
@@ -442,7 +373,7 @@ def test_stdout_and_stderr_are_the_same_to_the_byte(train: Any) -> None:
 
 
 def test_kill_9_leaves_the_lines_until_about_a_second_before(
-    train: Any, recorded: Recorded, until: Callable[..., None]
+    train: Any, recorded: Recorded, until: Any
 ) -> None:
     process = train("""
         number = 0
@@ -474,14 +405,6 @@ def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> No
     assert lines_of(recorded) == ["parent True"]
 
 
-def test_sigterm_leaves_the_last_lines(train: Any, recorded: Recorded) -> None:
-    process = train("print('ready', flush=True)\ntime.sleep(60)")
-    process.stdout.readline()
-    process.terminate()
-    process.communicate(timeout=60)
-    assert lines_of(recorded) == ["ready"]
-
-
 def test_at_most_two_events_a_second(train: Any, recorded: Recorded) -> None:
     process = train("""
         end = time.monotonic() + 2
@@ -494,29 +417,34 @@ def test_at_most_two_events_a_second(train: Any, recorded: Recorded) -> None:
     assert 2 <= len(told) <= 2 / EVENT_SECONDS + 2
 
 
-@pytest.mark.parametrize("error", ["MemoryError", "OutOfMemoryError"])
-def test_memory_that_ran_out_is_told_by_its_type(
-    train: Any, recorded: Recorded, spool_directory: Path, error: str
-) -> None:
-    from leakline.spool import read_end
-
-    train(f"""
-        class OutOfMemoryError(RuntimeError):
-            "As torch.cuda names its own."
-        raise {error}("no more")
-    """).communicate(timeout=60)
+@pytest.mark.parametrize(
+    ("code", "state", "reason", "last"),
+    [
+        ("raise ValueError('planned')", "failed", "ValueError", "ValueError: planned"),
+        ("raise MemoryError('no more')", "failed", "MemoryError", "MemoryError: no more"),
+        # As torch.cuda names its own.
+        (
+            "class OutOfMemoryError(RuntimeError): pass\nraise OutOfMemoryError('no more')",
+            "failed", "OutOfMemoryError", "OutOfMemoryError: no more",
+        ),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "terminated", "SIGTERM", "almost done"),
+    ],
+)  # fmt: skip
+def test_the_last_lines_and_the_type_of_what_ended_a_process_are_told(
+    train: Any, recorded: Recorded, spool_directory: Path, code: str, state: str, reason: str, last: str
+) -> None:  # fmt: skip
+    train(f"print('almost done')\n{code}").communicate(timeout=60)
     (path,) = spool_directory.rglob("*.spool")
-    end = read_end(path)
-    assert end is not None
-    assert (end["state"], end["reason"]) == ("failed", error)
-    assert re.search(rf"\b{error}: no more", lines_of(recorded)[-1])
+    end = read_end(path) or {}
+    assert (end["state"], end["reason"]) == (state, reason)
+    lines = lines_of(recorded)
+    assert (lines[0], lines[-1]) == ("almost done", last)
+    assert lines[1:2] == (["Traceback (most recent call last):"] if state == "failed" else [])
 
 
 def test_with_no_memory_left_the_programs_own_error_is_what_people_see(
     train: Any, spool_directory: Path
 ) -> None:
-    from leakline.spool import read_end
-
     process = train("""
         import resource
         room = 64 * 2**20 + int(open("/proc/self/statm").read().split()[0]) * 4096

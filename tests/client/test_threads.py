@@ -16,10 +16,7 @@ from leakline import threads
 from leakline.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThread, end_all
 
 CLIENT = Path(leakline.__file__).parent
-# Beside tests that take the machine to themselves for a moment.
-SECONDS = 60.0
 MANY = 50
-
 # The collector runs on the thread that happens to allocate, and frees the program's tensors there, for which torch lets
 # go of the interpreter in the middle of a destructor.
 TENSORS = """
@@ -94,7 +91,7 @@ def ended(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     script.write_text(textwrap.dedent(program))
     return subprocess.run(
         [sys.executable, str(script)],
-        cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
@@ -105,29 +102,30 @@ def test_a_closing_verdict_that_takes_long_aborts_no_program(tmp_path: Path) -> 
     assert "the verdict is not ready yet" in done.stderr
 
 
-def test_a_thread_that_computes_is_left_at_its_work_and_nothing_is_collected_on_it(
-    tmp_path: Path,
+NONE_AT_WORK = "import leakline\nleakline.init(mode='offline', quiet=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (AT_WORK.format(work="compute", waits=False), "['leakline-test']\nFalse\n"),
+        (AT_WORK.format(work="wait", waits=True), "['leakline-test']\nFalse\n"),
+        (NONE_AT_WORK, "True\n"),
+    ],
+    ids=["computes", "stands still", "none at work"],
+)
+def test_a_thread_is_left_at_its_work_and_nothing_is_collected_on_it(
+    tmp_path: Path, program: str, told: str
 ) -> None:
     at_exit = "import atexit, gc\natexit.register(lambda: print(gc.isenabled()))\n"
-    done = ended(tmp_path, at_exit + AT_WORK.format(work="compute", waits=False))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "['leakline-test']\nFalse\n", "")
-
-
-def test_a_program_without_one_at_work_ends_as_it_would(tmp_path: Path) -> None:
-    program = "import atexit, gc\natexit.register(lambda: print(gc.isenabled()))\nimport leakline\n"
-    done = ended(tmp_path, program + "leakline.init(mode='offline', quiet=True)\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    done = ended(tmp_path, at_exit + program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
 
 
 def test_a_thread_in_the_middle_of_an_import_keeps_no_program_from_ending(tmp_path: Path) -> None:
     for _ in range(5):
         done = ended(tmp_path, AT_WORK.format(work="load", waits=False))
         assert (done.returncode, done.stdout, done.stderr) == (0, "['leakline-test']\n", "")
-
-
-def test_a_thread_that_stands_still_is_left_where_it_is(tmp_path: Path) -> None:
-    done = ended(tmp_path, AT_WORK.format(work="wait", waits=True))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "['leakline-test']\n", "")
 
 
 def test_nobody_waits_long_for_threads_that_stand_still(tmp_path: Path) -> None:

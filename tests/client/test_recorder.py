@@ -1,42 +1,148 @@
-"""taken = sent + thinned + dropped + pending, and what was lost is told to the server with its reason."""
+"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are told."""
 
 from __future__ import annotations
 
 import math
 import random
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.spools import (
+    END,
+    PROCESS,
+    SERVER,
+    batch,
+    numbers,
+    sequences,
+    snapshot,
+    spool,
+)
 
 import leakline
+from leakline import breathing
 from leakline.accounts import Account
+from leakline.batches import VALUES_AT_ONCE
 from leakline.cli import main
 from leakline.outbox import SafeOutbox, SpoolMemory
-from leakline.recorder import Losses, Recorder
-from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
+from leakline.recorder import LATE_SECONDS, LINGER_SECONDS, Losses, Recorder
+from leakline.snapshot import Batch, Snapshot
 from leakline.spool import read_batches
-from leakline.spool_file import SpoolFile
-
-HEADER = RunHeader("run-1", "p", "n", "generation", None, 1.0)
-PROCESS = ProcessIdentity("instance-1")
-SERVER = "http://127.0.0.1:8765"
-END = {"state": "finished", "ended_at": 2.0, "reason": ""}
 
 
-def snapshot(sequence: int, value: float = 1.0) -> Snapshot:
-    return Snapshot(sequence, 1.0, 2.0, 0, None, "", "manual", {"gauge.x": value})
+class Slow:
+    """An outbox whose first record takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = threading.Event(), threading.Event()
+        self.written: list[tuple[float, list[int]]] = []
+
+    def append(self, batch: Batch) -> None:
+        self.written.append((time.monotonic(), [s.sequence for s in batch.snapshots]))
+        self.begun.set()
+        self.let_go.wait(10)
+
+    def append_end(self, end: Mapping[str, Any]) -> None:
+        return
+
+    def lost(self) -> dict[str, int]:
+        return {}
+
+
+def taken(sequence: int, series: int = 1) -> Snapshot:
+    samples = {f"gauge.g{i}": i for i in range(series)}
+    now = time.monotonic()
+    return replace(snapshot(sequence, "sample", samples), time=time.time(), monotonic=now)
+
+
+def recording(outbox: Slow) -> Recorder:
+    recorder = Recorder(outbox, PROCESS, Losses())  # type: ignore[arg-type]
+    recorder.start()
+    return recorder
+
+
+@pytest.mark.alone
+def test_what_waited_for_the_record_before_is_recorded_at_once() -> None:
+    outbox = Slow()
+    recorder = recording(outbox)
+    recorder.put(taken(1))
+    assert outbox.begun.wait(10)
+    recorder.put(taken(2))
+    time.sleep(LINGER_SECONDS)
+    recorder.put(taken(3))
+    released = time.monotonic()
+    outbox.let_go.set()
+    assert recorder.close(END, 10)
+    assert [together for _, together in outbox.written] == [[1], [2, 3]]
+    assert outbox.written[1][0] - released < LINGER_SECONDS / 2
+
+
+class Working(Slow):
+    """An outbox that works in pieces: CPU time as a share of wall time, for each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[float] = []
+
+    def append(self, batch: Batch) -> None:
+        begun, cpu = time.perf_counter(), time.thread_time()
+        while time.thread_time() - cpu < 0.03:
+            breathing.breathe()
+        self.shares.append((time.thread_time() - cpu) / (time.perf_counter() - begun))
+
+
+@pytest.mark.alone
+def test_what_is_late_is_written_with_short_rests_and_the_next_with_long_ones_again() -> None:
+    outbox = Working()
+    recorder = recording(outbox)
+    late = taken(1)
+    recorder.put(replace(late, monotonic=late.monotonic - LATE_SECONDS))
+    assert recorder.flush(10)
+    recorder.put(taken(2))
+    assert recorder.flush(10)
+    assert recorder.close(END, 10)
+    assert outbox.shares[0] > 0.3
+    assert outbox.shares[1] < 0.2
+
+
+@pytest.mark.alone
+def test_what_is_fresh_is_recorded_together() -> None:
+    outbox = Slow()
+    outbox.let_go.set()
+    recorder = recording(outbox)
+    for sequence in range(1, 6):
+        recorder.put(taken(sequence))
+    assert recorder.flush(10)
+    assert recorder.close(END, 10)
+    assert [together for _, together in outbox.written] == [[1, 2, 3, 4, 5]]
+
+
+def test_no_record_has_more_values_than_are_encoded_at_once() -> None:
+    outbox = Slow()
+    outbox.let_go.set()
+    recorder = recording(outbox)
+    series = VALUES_AT_ONCE // 4
+    for sequence in range(1, 11):
+        recorder.put(taken(sequence, series))
+    assert recorder.close(END, 10)
+    assert [n for _, together in outbox.written for n in together] == list(range(1, 11))
+    assert max(len(together) for _, together in outbox.written) <= 4
+
+
+def valued(sequence: int, value: float = 1.0) -> Snapshot:
+    return snapshot(sequence, "manual", {"gauge.x": value})
 
 
 class Chain:
     """A recorder and where it records to."""
 
     def __init__(self, tmp_path: Path, queue_limit: int = 1000) -> None:
-        self.path = tmp_path / "run-1" / "instance-1.spool"
-        self.losses = Losses()
-        file = SpoolFile(self.path, HEADER, PROCESS)
+        file = spool(tmp_path)
+        self.path, self.losses = file.path, Losses()
         self.outbox = SafeOutbox(file, lambda why: None, counted=self.losses.totals)
         self.recorder = Recorder(self.outbox, PROCESS, self.losses, queue_limit=queue_limit)
 
@@ -57,12 +163,12 @@ def test_a_snapshot_that_cannot_be_written_is_counted_and_takes_no_other_with_it
 ) -> None:
     chain = Chain(tmp_path)
     for sequence in (1, 2, 3):
-        chain.recorder.put(snapshot(sequence, math.nan if sequence == 2 else 1.0))
+        chain.recorder.put(valued(sequence, math.nan if sequence == 2 else 1.0))
     assert chain.account() == Account(3, 0, 3, {})
     chain.recorder.start()
     assert chain.recorder.flush(5.0)
     assert chain.account() == Account(3, 0, 2, {"recording_failed": 1})
-    assert [s.sequence for b in read_batches(chain.path) for s in b.snapshots] == [1, 3]
+    assert sequences(chain.path) == [1, 3]
     assert chain.recorder.close(END, 5.0)
     assert {type(error) for error in internal_exceptions} == {ValueError}
     internal_exceptions.clear()
@@ -73,9 +179,9 @@ def test_what_is_lost_after_the_last_snapshot_is_in_the_spool_and_reaches_the_se
 ) -> None:
     chain = Chain(tmp_path)
     chain.recorder.start()
-    chain.recorder.put(snapshot(1))
+    chain.recorder.put(valued(1))
     assert chain.recorder.flush(5.0)
-    chain.recorder.put(snapshot(2, math.nan))
+    chain.recorder.put(valued(2, math.nan))
     assert chain.recorder.close(END, 5.0)
     chain.outbox.close()
     internal_exceptions.clear()
@@ -91,7 +197,7 @@ def test_what_is_lost_after_the_last_snapshot_is_in_the_spool_and_reaches_the_se
 def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
     chain = Chain(tmp_path, queue_limit=5)
     for sequence in range(1, 9):
-        chain.recorder.put(snapshot(sequence))
+        chain.recorder.put(valued(sequence))
     assert chain.account() == Account(8, 0, 5, {"queue_full": 3})
     chain.recorder.start()
     assert chain.recorder.close(END, 5.0)
@@ -102,18 +208,18 @@ def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
 def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None:
     memory = SpoolMemory(limit=10)
     for n in range(1, 11):
-        memory.append(Batch(PROCESS, (snapshot(n),)))
+        memory.append(batch(n))
     _, mark = memory.unsent(limit=4)
     for n in range(11, 21):
-        memory.append(Batch(PROCESS, (snapshot(n),)))
+        memory.append(batch(n))
     memory.accept(mark, SERVER)
     assert memory.waiting() + sum(memory.lost().values()) == 20 - 4
     batches, _ = memory.unsent()
-    assert [s.sequence for b in batches for s in b.snapshots] == list(range(15, 21))
+    assert numbers(batches) == list(range(15, 21))
 
 
 def test_an_account_closes_at_any_moment_of_a_run(
-    server: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    server: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline.settings.SMALLEST_SPOOL_LIMIT_BYTES", 0)
     monkeypatch.setenv("LEAKLINE_SPOOL_LIMIT", "48 KiB")

@@ -1,0 +1,180 @@
+"""The line at the end: the server's verdict where it has it in time, else worked out here; and how a run died."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import leakline
+from leakline import goodbye, starting
+from leakline.delivery import Delivery
+from leakline.kills import UNWATCHED, death_of, ended_as, said_at_end
+
+Caplog = pytest.LogCaptureFixture
+
+
+def train(**named: Any) -> None:
+    run = leakline.init(**named)
+    for generation in range(6):
+        run.generation(generation)
+    run.finish()
+
+
+def said_of(generations: int, summary: str = "it leaks") -> dict[str, Any]:
+    return {"generations": generations, "status": "confirmed", "summary": summary}
+
+
+def test_the_server_says_it_when_it_has_seen_all_generations(
+    server: Any, caplog: Caplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "GOODBYE_SECONDS", 10.0)
+    server.verdicts = [said_of(0, "early"), said_of(5, "nearly"), said_of(6)]
+    train(server=server.address)
+    assert caplog.messages[-1] == "leakline: confirmed: it leaks"
+    assert server.requests[-1][1].endswith("/verdict")
+    assert server.ends, "it is asked after the end was told"
+
+
+def test_a_server_that_is_behind_is_not_waited_for(server: Any, caplog: Caplog) -> None:
+    server.verdicts = [said_of(2)]
+    train(server=server.address)
+    assert "it leaks" not in caplog.messages[-1]
+    assert server.address in caplog.messages[-1] or "generations" in caplog.messages[-1]
+
+
+def test_a_server_that_is_slow_to_say_it_is_not_waited_for(server: Any, caplog: Caplog) -> None:
+    handle, slow = server.handle, threading.Event()
+
+    def wait_for_verdicts(request: Any) -> Any:
+        # Sets it when it has waited for so long.
+        if request.path.endswith("/verdict") and not slow.wait(5):
+            slow.set()
+        return handle(request)
+
+    server.handle = wait_for_verdicts
+    train(server=server.address)
+    assert not slow.is_set()
+    slow.set()
+    assert len(server.sequences) == 8
+    assert "not everything was sent" not in caplog.text
+
+
+def test_a_server_that_refuses_for_now_is_not_called_absent(server: Any, caplog: Caplog) -> None:
+    full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
+    server.answer(503, full)
+    train(server=server.address)
+    (said,) = [line for line in caplog.messages if "disk of the server" in line]
+    assert said.startswith(
+        f"leakline: {server.address} refuses for now (the disk of the server is full); "
+        "the snapshots are kept and sent later; recording goes on to "
+    )
+    assert "no Leakline server answers" not in caplog.text
+
+
+def test_a_server_that_is_absent_is_called_so(caplog: Caplog) -> None:
+    train(server="http://127.0.0.1:9")
+    (said,) = [line for line in caplog.messages if "recording goes on" in line]
+    assert said.startswith("leakline: no Leakline server answers at http://127.0.0.1:9 (")
+
+
+def test_a_quiet_run_asks_nothing(server: Any) -> None:
+    train(server=server.address, quiet=True)
+    assert not [path for _, path in server.requests if path.endswith("/verdict")]
+
+
+def test_without_a_server_it_is_worked_out_here(caplog: Caplog) -> None:
+    train(mode="offline")
+    assert "6 generations" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"generations": "6", "summary": "x"}, {"generations": 6, "summary": None}]
+)
+def test_an_answer_that_is_no_verdict_is_none(server: Any, said: dict[str, Any]) -> None:
+    server.verdicts = [said]
+    delivery = Delivery(server.address)
+    assert goodbye.verdict_of_server(delivery, "r1", 6, 0.05) is None
+
+
+def test_what_a_server_says_is_one_printable_line(server: Any) -> None:
+    server.verdicts = [said_of(6, "a\x1b[31m\nb" + 1000 * "c")]
+    said = goodbye.verdict_of_server(Delivery(server.address), "r1", 6, 5.0)
+    assert said is not None
+    assert said.isprintable()
+    assert len(said) <= goodbye.LINE_LIMIT
+
+
+READING = "1.90 GiB of its limit of 2.00 GiB at the last reading"
+KILL = f"memory: {READING}"
+KILLED = f"Killed for memory after 4 generations ({READING})"
+UNKNOWN = "before growth per generation could be measured"
+MIB = 2**20
+
+
+def verdict(status: str, summary: str, growth: float | None = None, **more: Any) -> dict[str, Any]:
+    interval = None if growth is None else {"estimate": growth, "low": growth, "high": growth}
+    return {
+        "status": status, "summary": summary, "unit": "generation", "generations": 4,
+        "growth_bytes_per_generation": interval, "findings": [], **more,
+    }  # fmt: skip
+
+
+LEARNING = verdict("learning", "Learning: 4 generations seen, too few to judge")
+WATCH = verdict(
+    "watch", "Memory grows by +8 MiB per generation, too short or too unsteady", 8 * MIB
+)
+LEAK = verdict("confirmed", "train keeps 1 Env per generation", 8 * MIB)
+OK = verdict("ok", "No leak: memory changes by +1.00 KiB per generation", 1024.0)
+NOTHING = verdict("learning", "Nothing to say yet: no generation has ended", generations=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "reason", "said"),
+    [
+        (LEARNING, "killed", "SIGKILL", f"Killed by SIGKILL after 4 generations, {UNKNOWN}"),
+        (LEARNING, "failed", "ValueError", f"Failed (ValueError) after 4 generations, {UNKNOWN}"),
+        (LEARNING, "interrupted", "KeyboardInterrupt", f"Interrupted by Ctrl-C after 4 generations, {UNKNOWN}"),
+        (NOTHING, "failed", "exit status 7", "Failed (exit status 7) before the first generation ended"),
+        (WATCH, "killed", KILL, f"{KILLED}; until then memory changed by +8.00 MiB per generation"),
+        (LEAK, "killed", KILL, f"{KILLED}. train keeps 1 Env per generation"),
+        (LEAK, "killed", "SIGTERM", LEAK["summary"]),
+        (OK, "killed", KILL, f"{KILLED}. From one generation to the next memory changed by +1.00 KiB per generation: "
+         "look for what fills it within a generation, or for another process"),
+        (OK, "failed", "exit status 7", OK["summary"]),
+        (LEARNING, "finished", "", LEARNING["summary"]),
+        (LEARNING, "running", "", LEARNING["summary"]),
+    ],
+)  # fmt: skip
+def test_how_a_run_died_comes_first(
+    found: dict[str, Any], state: str, reason: str, said: str
+) -> None:
+    assert said_at_end(found, state, reason) == said
+
+
+def test_what_ctrl_c_ends_was_interrupted_in_every_form() -> None:
+    for state in ("interrupted", "killed", "terminated"):
+        death = death_of(state, "KeyboardInterrupt")
+        assert death is not None and death.how == "Interrupted by Ctrl-C"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        ("running", "", "running"),
+        ("finished", "", "finished"),
+        ("finished", UNWATCHED, "watched no longer; the program was still running"),
+        ("silent", "", "silent"),
+        ("failed", "", "failed"),
+        ("failed", "ValueError", "failed: ValueError"),
+        ("killed", "", "killed"),
+        ("killed", "memory: 9.7 GiB of 10 GiB", "killed for memory"),
+        ("killed", "memory", "killed for memory"),
+        ("killed", "SIGTERM", "killed by SIGTERM"),
+        ("killed", "KeyboardInterrupt", "interrupted by Ctrl-C"),
+        ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
+    ],
+)
+def test_an_end_is_told_in_words(state: str, reason: str, text: str) -> None:
+    assert ended_as(state, reason) == text

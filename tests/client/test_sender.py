@@ -1,0 +1,264 @@
+"""Recorded first, sent in order, retried, split, counted: against a real server that misbehaves."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.spools import END, HEADER, PROCESS, snapshot, spool
+
+import leakline
+from leakline.delivery import Delivery
+from leakline.notices import Notices
+from leakline.outbox import SafeOutbox
+from leakline.recorder import Losses, Recorder
+from leakline.sender import Sender
+from leakline.snapshot import Event, Snapshot
+from leakline.uploading import upload
+
+
+def manual(sequence: int, samples: dict[str, Any] | None = None, **more: Any) -> Snapshot:
+    return snapshot(sequence, "manual", samples or {"process.rss_bytes": sequence}, **more)
+
+
+class Chain:
+    """Recorder, outbox and sender, wired as `Run` does it, against one address.
+
+    It tells of its run at once: a server that is to be held, or has answers, is so before.
+    """
+
+    def __init__(self, tmp_path: Path, address: str) -> None:
+        file = spool(tmp_path, 2**28)
+        self.path, self.losses = file.path, Losses()
+        self.outbox = SafeOutbox(file, lambda why: None)
+        # No pause between tries: a test shall not wait for the jitter of an outage.
+        self.sender = Sender(
+            self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(True), jitter=lambda: -0.9
+        )  # fmt: skip
+        self.recorder = Recorder(self.outbox, PROCESS, self.losses, news=self.sender.wake)
+        self.recorder.start()
+        self.sender.start()
+
+    def put(self, *sequences: int) -> None:
+        for sequence in sequences:
+            self.recorder.put(manual(sequence))
+
+    def close(self, seconds: float = 5.0) -> bool:
+        assert self.recorder.close(END, 5.0)
+        return self.sender.close(END, seconds)
+
+
+def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
+    """All of them are recorded before the server answers anything."""
+    server.hold = threading.Event()
+    chain = Chain(tmp_path, server.address)
+    for each in snapshots:
+        chain.recorder.put(each)
+        assert each.sequence % 250 or chain.recorder.flush(5.0)
+    assert chain.recorder.flush(5.0)
+    server.hold.set()
+    return chain
+
+
+def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Sender:
+    """With a clock of its own: its thread is not started."""
+    return Sender(
+        SafeOutbox(None, lambda why: None), delivery, HEADER, PROCESS, Losses(), Notices(True),
+        clock=clock, jitter=lambda: jitter,
+    )  # fmt: skip
+
+
+BATCHES = ("POST", "/api/v1/runs/run-1/batches")
+
+
+def test_everything_arrives_once_in_order_and_the_end_is_told(tmp_path: Path, server: Any) -> None:
+    chain = Chain(tmp_path, server.address)
+    chain.put(*range(1, 501))
+    assert chain.close()
+    assert server.sequences == list(range(1, 501))
+    assert server.headers[0]["id"] == "run-1"
+    assert server.headers[0]["process"]["instance"] == "instance-1"
+    assert server.ends == [{**END, "instance": "instance-1"}]
+    assert max(len(batch.snapshots) for batch in server.batches) <= 200
+
+
+def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
+    tmp_path: Path, make_server: Any, until: Any
+) -> None:
+    port = make_server()
+    address = port.address
+    port.stop()
+    chain = Chain(tmp_path, address)
+    chain.put(1, 2, 3)
+    until(lambda: chain.sender.failures > 0)
+    back = make_server(int(address.rpartition(":")[2]))
+    until(lambda: len(back.sequences) == 3)
+    assert chain.close()
+    assert back.sequences == [1, 2, 3]
+
+
+def test_a_server_that_forgot_the_run_is_told_of_it_again(tmp_path: Path, server: Any) -> None:
+    server.answer(200, {})
+    server.answer(404, {"error": {"code": "no_such_run", "message": "no such run"}})
+    chain = Chain(tmp_path, server.address)
+    chain.put(1)
+    assert chain.close()
+    assert [path for _, path in server.requests].count("/api/v1/runs") == 2
+    assert server.sequences == [1]
+
+
+def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) -> None:
+    server.refuse_batches_over = 100
+    chain = held(tmp_path, server, *map(manual, range(1, 201)))
+    assert chain.close()
+    assert sorted(server.sequences) == list(range(1, 201))
+    assert chain.losses.totals() == {}
+
+
+def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
+    tmp_path: Path, server: Any
+) -> None:
+    server.refuse_batches_over = 0
+    chain = held(tmp_path, server, *map(manual, range(1, 41)))
+    assert chain.close()
+    assert server.sequences == []
+    assert chain.losses.totals() == {"too_large": 40}
+    # Whole and in two halves; then that they are lost.
+    assert server.requests.count(BATCHES) == 4
+    assert [batch.lost for batch in server.batches] == [{"too_large": 40}]
+
+
+def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, server: Any) -> None:
+    server.refuse_sequence = 7
+    chain = held(tmp_path, server, *map(manual, range(1, 51)))
+    assert chain.close()
+    assert server.sequences == []
+    assert chain.losses.totals() == {"refused": 50}
+    # Once; then that they are lost.
+    assert server.requests.count(BATCHES) == 2
+    assert [batch.lost for batch in server.batches] == [{"refused": 50}]
+    server.refuse_sequence = 0
+    assert upload(chain.path, Delivery(server.address)).sent == 0
+    assert upload(chain.path, Delivery(server.address), again=True).sent == 50
+    assert server.sequences == list(range(1, 51))
+
+
+def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
+    tmp_path: Path, server: Any, until: Any
+) -> None:
+    """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
+    wide = [{f"type.C{n}_{i}.count": i for i in range(3000)} for n in (1, 2, 3)]
+    server.answer(200, {})
+    server.answer(422, {"error": {"code": "wrong", "message": "wrong"}})
+    server.answer(503, {})
+    chain = held(tmp_path, server, *map(manual, (1, 2, 3), wide))
+    until(lambda: server.sequences == [2, 3])
+    assert chain.close()
+    assert server.sequences == [2, 3]
+    assert chain.losses.totals() == {"refused": 1}
+    assert chain.sender.sent == 2
+
+
+def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arrive(
+    tmp_path: Path, server: Any
+) -> None:
+    huge = Event(2, 1.0, "note", "n", data={"text": random.Random(1).randbytes(600_000).hex()})
+    chain = held(tmp_path, server, manual(1), manual(2, events=(huge,)), manual(3))
+    assert chain.close()
+    assert server.sequences == [1, 3]
+    assert chain.losses.totals() == {"too_large": 1}
+
+
+def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
+    """Every snapshot has names of its own: together they would be more series than a batch may have."""
+    own = [{f"gauge.loss_{n}_{i}": i for i in range(100)} for n in range(1, 101)]
+    chain = held(tmp_path, server, *map(manual, range(1, 101), own))
+    assert chain.close(20.0)
+    assert server.sequences == list(range(1, 101))
+    for batch in server.batches:
+        assert len({name for s in batch.snapshots for name in s.samples}) <= 4000
+
+
+def test_no_server_silences_the_sender_for_longer_than_five_minutes(
+    tmp_path: Path, server: Any, until: Any
+) -> None:
+    server.answer(503, {}, Retry_After="999999999")
+    chain = Chain(tmp_path, server.address)
+    until(lambda: chain.sender.failures > 0)
+    until(lambda: chain.sender._not_before > time.monotonic() + 100)
+    assert chain.sender._not_before <= time.monotonic() + 300
+    chain.put(1)
+    # At the end it is asked once more: this is the last chance.
+    assert chain.close()
+    assert server.sequences == [1]
+
+
+def test_ranks_come_back_at_different_moments_or_when_the_server_says(server: Any) -> None:
+    pauses = []
+    server.answer(429, {"error": {"message": "slow down"}}, Retry_After="7")
+    for jitter in (0.0, 0.0, 0.5, 0.999):
+        sender = resting(Delivery(server.address), lambda: 100.0, jitter)
+        assert not sender._announce()
+        pauses.append(sender._not_before - 100.0)
+        server.answer(503, {})
+    assert pauses == [7.0, 0.25, 0.375, pytest.approx(0.5, abs=0.001)]
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404, 409, 413])
+def test_a_refused_run_stops_sending_and_stays_in_the_spool(
+    tmp_path: Path, server: Any, status: int
+) -> None:
+    server.answer(status, {"error": {"code": "no", "message": "no"}})
+    chain = Chain(tmp_path, server.address)
+    chain.put(1, 2)
+    assert not chain.close()
+    assert len(server.requests) == 1
+    first, second = (upload(chain.path, Delivery(server.address)) for _ in range(2))
+    assert (first.sent, first.state, second.sent, second.state) == (2, "finished", 0, "finished")
+    assert server.ends == [{**END, "instance": "instance-1"}]
+
+
+def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> None:
+    now = 0.0
+    sender = resting(Delivery("http://127.0.0.1:9"), lambda: now, 0.999)
+    tries = 0
+    while now < 3600:
+        sender._send_all()
+        tries += 1
+        assert now < sender._not_before <= now + 30
+        now = sender._not_before
+    # Not a try a second, and not one in ten minutes.
+    assert 100 < tries < 150
+
+
+def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
+    tmp_path: Path, server: Any, until: Any
+) -> None:
+    chain = held(tmp_path, server, *(replace(manual(n), time=float(n)) for n in range(1, 1001)))
+    until(lambda: len(server.sequences) >= 200)
+    # Some two hundred times as long a rest as it took to send them.
+    until(lambda: chain.sender._not_before > time.monotonic() + 0.2)
+    assert chain.close()
+    assert server.sequences == list(range(1, 1001))
+
+
+def test_a_run_arrives_whole_through_the_public_calls(server: Any, spool_directory: Path) -> None:
+    run = leakline.init(project="p", server=server.address, total=3, quiet=True)
+    for generation in range(3):
+        run.generation(generation)
+        with run.phase("train"):
+            pass
+    run.finish()
+    kinds = [s.kind for b in server.batches for s in b.snapshots]
+    assert kinds == ["baseline", *["phase_end", "generation_end"] * 3, "finish"]
+    assert server.sequences == list(range(1, 9))
+    assert server.headers[0]["total"] == 3
+    assert server.ends[0]["state"] == "finished"
+    assert run.url == f"{server.address}/runs/{run.id}"
+    assert sum(server.batches[-1].lost.values()) == 0
