@@ -17,15 +17,7 @@ from typing import Any
 import pytest
 from tests.client.faults import ANSWERS, FaultServer
 
-from leakline.delivery import (
-    Accepted,
-    Delivery,
-    Outcome,
-    Refused,
-    RetryLater,
-    encode,
-    request_json,
-)
+from leakline.delivery import Accepted, Delivery, Outcome, Refused, RetryLater, encode, request_json
 from leakline.errors import ServerRefused, ServerUnreachable
 
 SECONDS = 0.5

@@ -14,14 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.client.spools import (
-    KIB,
-    append_until,
-    batch,
-    numbers,
-    sequences,
-    spool,
-)
+from tests.client.spools import KIB, append_until, batch, numbers, sequences, spool
 
 from leakline import spool_file
 from leakline.connection import Connection, Meter

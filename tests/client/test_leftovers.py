@@ -13,9 +13,7 @@ from typing import Any, Final
 
 import pytest
 from tests.client.killing import kill_and_sync
-from tests.client.spools import (
-    snapshot,
-)
+from tests.client.spools import snapshot
 
 import leakline
 from leakline import leftovers

@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.spools import (
-    END,
-    numbers,
-    sequences,
-    snapshot,
-)
+from tests.client.spools import END, numbers, sequences, snapshot
 
 import leakline
 from leakline.cli import main
