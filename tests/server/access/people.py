@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import anyio
@@ -30,9 +30,19 @@ def asking(url: str, **settings: Any) -> Config:
     return Config(database_url=url, **settings)
 
 
+def services_of(client: TestClient) -> Any:
+    return client.app.state.services  # type: ignore[attr-defined]
+
+
 def engine_of(client: TestClient) -> Engine:
-    engine: Engine = client.app.state.services.engine  # type: ignore[attr-defined]
+    engine: Engine = services_of(client).engine
     return engine
+
+
+def call(client: TestClient, function: Callable[..., Any], *arguments: Any) -> Any:
+    """On the event loop of the application."""
+    assert client.portal is not None
+    return client.portal.call(function, *arguments)
 
 
 def token(
@@ -71,14 +81,19 @@ def error_of(answer: Any) -> Mapping[str, Any]:
     return found
 
 
+def scope_of(
+    method: str, path: str, headers: Mapping[str, str], query: str = "", host: str = HOST
+) -> dict[str, Any]:
+    return {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        "client": (host, 4711), "server": ("leakline.example", 80),
+    }  # fmt: skip
+
+
 async def answer_of(
-    app: Any,
-    method: str,
-    path: str,
-    query: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    host: str = HOST,
+    app: Any, scope: dict[str, Any], body: bytes
 ) -> tuple[int, dict[str, str], bytes]:
     """Past the test client, which waits for the end of a stream: here, whoever reads leaves once it has begun."""
     begun, said, parts = anyio.Event(), [(body, False)], []
@@ -97,12 +112,6 @@ async def answer_of(
         else:
             parts.append(message.get("body", b""))
 
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
-        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
-        "client": (host, 4711), "server": ("leakline.example", 80),
-    }  # fmt: skip
     with anyio.fail_after(30):
         await app(scope, receive, send)
     told = {k.decode(): v.decode() for k, v in found["headers"]}

@@ -20,8 +20,11 @@ from tests.server.access.people import (
     answer_of,
     asking,
     bearer,
+    call,
     engine_of,
     error_of,
+    scope_of,
+    services_of,
     session,
     sign_in,
     token,
@@ -31,7 +34,7 @@ from tests.server.access.people import (
 from leakline_server.credentials import make_session, make_token
 from leakline_server.errors import RequestRefused, TooBusy, Unauthorized
 from leakline_server.limits import MAX_SECRET_LENGTH, MAX_SIGN_IN_BYTES
-from leakline_server.store import tokens
+from leakline_server.store import logins, tokens
 from leakline_server.store.engine import Engine
 from leakline_server.web import bodies, callers, sign_in_pages
 from leakline_server.web.callers import Callers
@@ -54,9 +57,6 @@ def fail(here: Callers, many: int, host: str = HOST) -> None:
     for i in range(many):
         with pytest.raises(Unauthorized):
             who(here, bearer(f"guess {i}"), host)
-
-
-# Tokens and sessions.
 
 
 def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
@@ -97,18 +97,11 @@ def test_unknown_sessions_are_failures_too(engine: Engine) -> None:
 def test_what_was_never_made_here_is_not_looked_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(*_: Any) -> None:
-        raise AssertionError("it cannot be there")
-
-    monkeypatch.setattr("leakline_server.store.tokens.find", look)
-    monkeypatch.setattr("leakline_server.store.logins.find", look)
+    for table in (tokens, logins):
+        monkeypatch.setattr(table, "find", lambda *_: pytest.fail("it cannot be there"))
     here = Callers(engine, asking(""))
-    for shown in (
-        bearer("hunter2"),
-        bearer(make_token("read")[:-1]),
-        cookie("a"),
-        cookie("-" * 44),
-    ):
+    too_short = make_token("read")[:-1]
+    for shown in (bearer("hunter2"), bearer(too_short), cookie("a"), cookie("-" * 44)):
         with pytest.raises(Unauthorized):
             who(here, shown)
 
@@ -198,9 +191,6 @@ def test_failures_are_forgotten_taken_back_and_have_a_bound() -> None:
     assert len(failures._found) == MAX_ADDRESSES
 
 
-# Passwords.
-
-
 def tries(
     client: TestClient,
     secrets: Iterable[str],
@@ -211,19 +201,40 @@ def tries(
 
     async def one(secret: str, host: str) -> tuple[int, Mapping[str, str]]:
         body = f"secret={secret.replace(' ', '+')}".encode()
-        answer = await answer_of(client.app, "POST", "/sign-in", "", FORM, body, host)
+        scope = scope_of("POST", "/sign-in", FORM, host=host)
+        answer = await answer_of(client.app, scope, body)
         answered(answer[0])
         return answer[:2]
 
     async def all_of_them() -> list[tuple[int, Mapping[str, str]]]:
         return await asyncio.gather(*map(one, secrets, hosts))
 
-    assert client.portal is not None
-    return client.portal.call(all_of_them)
+    found: list[tuple[int, Mapping[str, str]]] = call(client, all_of_them)
+    return found
 
 
-@pytest.fixture
-def slow_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClient) -> None:
+    there = session(asked)
+    _, reads = token(engine_of(asked), "read")
+    _, admin = token(engine_of(asked), "admin")
+    for i in range(callers.MAX_WRONG_PASSWORDS):
+        answer = sign_in(asked, f"guess number {i}")
+        assert answer.status_code == 401
+        assert "neither the password nor a token" in answer.text
+        assert "set-cookie" not in answer.headers
+    # It is not read, so that nobody knows what would be good in it.
+    for secret in (PASSWORD, reads, admin):
+        answer = sign_in(asked, secret)
+        assert answer.status_code == 429
+        assert 0 < int(answer.headers["retry-after"]) <= callers.WRONG_PASSWORDS_SECONDS
+        assert "try again in" in answer.text
+    for headers in (bearer(reads), bearer(admin), there):
+        assert asked.get("/api/v1/runs", headers=headers).status_code == 200
+
+
+def test_passwords_are_not_guessed_faster_in_parallel(
+    asked: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_password = sign_in_pages.is_password
 
     def slowly(hashed: str, secret: str) -> bool:
@@ -231,34 +242,6 @@ def slow_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
         return is_password(hashed, secret)
 
     monkeypatch.setattr(sign_in_pages, "is_password", slowly)
-
-
-def test_passwords_are_not_guessed(asked: TestClient) -> None:
-    for i in range(callers.MAX_WRONG_PASSWORDS):
-        answer = sign_in(asked, f"guess number {i}")
-        assert answer.status_code == 401
-        assert "neither the password nor a token" in answer.text
-        assert "set-cookie" not in answer.headers
-    answer = sign_in(asked)
-    assert answer.status_code == 429
-    assert 0 < int(answer.headers["retry-after"]) <= callers.WRONG_PASSWORDS_SECONDS
-    assert "try again in" in answer.text
-
-
-def test_a_form_that_is_closed_for_failures_closes_no_other_way_in(asked: TestClient) -> None:
-    there = session(asked)
-    asked.cookies.clear()
-    _, reads = token(engine_of(asked), "read")
-    _, admin = token(engine_of(asked), "admin")
-    for i in range(callers.MAX_WRONG_PASSWORDS):
-        sign_in(asked, f"guess number {i}")
-    # It is not read, so that nobody knows what would be good in it.
-    assert {sign_in(asked, secret).status_code for secret in (PASSWORD, reads, admin)} == {429}
-    for headers in (bearer(reads), bearer(admin), there):
-        assert asked.get("/api/v1/runs", headers=headers).status_code == 200
-
-
-def test_passwords_are_not_guessed_faster_in_parallel(asked: TestClient, slow_hashes: None) -> None:
     found = tries(asked, (f"guess number {i}" for i in range(40)), [HOST] * 40)
     said = Counter(status for status, _ in found)
     assert said == {401: callers.MAX_WRONG_PASSWORDS, 429: 40 - callers.MAX_WRONG_PASSWORDS}
@@ -290,8 +273,7 @@ def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
     found = tries(asked, [PASSWORD] * 40, hosts, answered)
     assert Counter(status for status, _ in found) == {303: room, 429: 40 - room}
     assert {headers["retry-after"] for status, headers in found if status == 429} == {"1"}
-    failures = asked.app.state.services.callers.sign_ins  # type: ignore[attr-defined]
-    assert not failures._found
+    assert not services_of(asked).callers.sign_ins._found
 
 
 def test_signing_in_again_and_again_is_no_failure(asked: TestClient) -> None:
@@ -301,23 +283,12 @@ def test_signing_in_again_and_again_is_no_failure(asked: TestClient) -> None:
 
 def test_a_token_that_reads_nothing_is_no_failure_and_an_unknown_one_is(asked: TestClient) -> None:
     _, adds = token(engine_of(asked), "ingest", "erl")
-    failures = asked.app.state.services.callers.sign_ins  # type: ignore[attr-defined]
-    assert sign_in(asked, adds).status_code == 401
+    failures = services_of(asked).callers.sign_ins
+    answer = sign_in(asked, adds)
+    assert answer.status_code == 401 and "reads nothing" in answer.text
     assert not failures._found
     assert sign_in(asked, make_token("admin")).status_code == 401
     assert failures._found
-
-
-# What is not known yet takes nothing from what is.
-
-
-def form_scope(host: str) -> dict[str, Any]:
-    return {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": "/sign-in", "raw_path": b"/sign-in", "query_string": b"", "root_path": "",
-        "headers": [(k.encode(), v.encode()) for k, v in FORM.items()],
-        "client": (host, 4711), "server": ("leakline.example", 80),
-    }  # fmt: skip
 
 
 async def hanging(client: TestClient, size: int, host: str, tasks: Any) -> dict[str, Any]:
@@ -334,7 +305,7 @@ async def hanging(client: TestClient, size: int, host: str, tasks: Any) -> dict[
     async def send(message: Any) -> None:
         found.update(message)
 
-    tasks.start_soon(client.app, form_scope(host), receive, send)
+    tasks.start_soon(client.app, scope_of("POST", "/sign-in", FORM, host=host), receive, send)
     return found
 
 
@@ -345,7 +316,7 @@ def test_forms_that_never_come_keep_no_batch_out(
     assert asked.post("/api/v1/runs", json=run.header, headers=admin).status_code == 201
     body = run.wire(0, 3)
     monkeypatch.setattr(bodies, "MAX_BODIES_BYTES", 4 * MAX_SIGN_IN_BYTES)
-    services = asked.app.state.services  # type: ignore[attr-defined]
+    services = services_of(asked)
 
     async def flood() -> tuple[list[int | None], int, int]:
         async with anyio.create_task_group() as tasks:
@@ -362,8 +333,7 @@ def test_forms_that_never_come_keep_no_batch_out(
             tasks.cancel_scope.cancel()
         return said, held, answer.status_code
 
-    assert asked.portal is not None
-    said, held, status = asked.portal.call(flood)
+    said, held, status = call(asked, flood)
     assert Counter(said) == {None: 4, 429: 2, 413: 1}
     assert held == 4 * MAX_SIGN_IN_BYTES
     assert status == 200
@@ -373,18 +343,15 @@ def test_forms_that_never_come_keep_no_batch_out(
 def test_signing_out_of_nothing_writes_and_forgets_nothing(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def costs(*_: Any, **__: Any) -> None:
-        raise AssertionError("anybody may do this as often as they like")
-
-    monkeypatch.setattr("leakline_server.store.logins.writing", costs)
-    monkeypatch.setattr(asked.app.state.services.callers, "forget", costs)  # type: ignore[attr-defined]
+    for owner, name in ((logins, "writing"), (services_of(asked).callers, "forget")):
+        monkeypatch.setattr(owner, name, lambda *_: pytest.fail("anybody may do this often"))
     headers = cookie(make_session()) | {"origin": ADDRESS}
     assert asked.post("/sign-out", headers=headers, follow_redirects=False).status_code == 303
 
 
 def test_the_form_of_who_has_failed_too_often_is_not_even_read(asked: TestClient) -> None:
     for _ in range(callers.MAX_WRONG_PASSWORDS):
-        asked.app.state.services.callers.sign_ins.add(HOST)  # type: ignore[attr-defined]
+        services_of(asked).callers.sign_ins.add(HOST)
 
     async def ask() -> dict[str, Any]:
         async with anyio.create_task_group() as tasks:
@@ -393,8 +360,7 @@ def test_the_form_of_who_has_failed_too_often_is_not_even_read(asked: TestClient
             tasks.cancel_scope.cancel()
         return found
 
-    assert asked.portal is not None
-    assert asked.portal.call(ask).get("status") == 429
+    assert call(asked, ask).get("status") == 429
 
 
 def test_who_leaves_while_the_form_is_read_leaves_nothing_behind(asked: TestClient) -> None:
@@ -410,25 +376,18 @@ def test_who_leaves_while_the_form_is_read_leaves_nothing_behind(asked: TestClie
         async def send(message: Any) -> None:
             said.append(message.get("status"))
 
-        await asked.app(form_scope(HOST), receive, send)
+        scope = scope_of("POST", "/sign-in", FORM)
+        await asked.app(scope, receive, send)  # type: ignore[arg-type]
         return said
 
-    assert asked.portal is not None
-    assert asked.portal.call(leave)[0] == 400
-    assert asked.app.state.services.signing_in.size == 0  # type: ignore[attr-defined]
-
-
-def test_the_longest_password_fits_the_form(asked: TestClient) -> None:
-    answer = asked.post(
-        "/sign-in", data={"secret": "\U0001f511" * 1_000, "next": "/compare?before=a&after=b"},
-        headers={"origin": ADDRESS}, follow_redirects=False,
-    )  # fmt: skip
-    assert answer.status_code == 401
+    assert call(asked, leave)[0] == 400
+    assert services_of(asked).signing_in.size == 0
 
 
 def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
     assert f'maxlength="{MAX_SECRET_LENGTH}"' in asked.get("/sign-in").text
-    assert sign_in(asked, "s" * MAX_SECRET_LENGTH).status_code == 401
+    for longest in ("s" * MAX_SECRET_LENGTH, "\U0001f511" * 1_000):
+        assert sign_in(asked, longest, "/compare?before=a&after=b").status_code == 401
     too_long = "s" * (MAX_SECRET_LENGTH + 1)
     for secret, asked_for in [(too_long, "/"), (PASSWORD, f"/{too_long}")] * 10:
         answer = sign_in(asked, secret, asked_for)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from fastapi import FastAPI
+from google.protobuf.json_format import MessageToJson
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from tests.server.access.people import (
@@ -18,126 +19,59 @@ from tests.server.access.people import (
     answer_of,
     asking,
     bearer,
+    call,
     engine_of,
+    scope_of,
     session,
     token,
 )
 from tests.server.conftest import DATABASES, copies_of
+from tests.server.otlp_requests import WHO, memory
 
 from leakline_server.app import create_app
 from leakline_server.store import tokens
 
 MINE, FOREIGN = "mine", "foreign"
 # What each route needs: nothing, add (to one project), read, change. What is there for GET is there for HEAD.
+ROUTES: Final = """
+nothing GET /healthz /readyz /static/{path} /sign-in
+nothing POST /sign-in /sign-out
+add POST /api/v1/runs /api/v1/runs/{run}/batches /v1/metrics
+add PATCH /api/v1/runs/{run}
+read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs /api/v1/runs/{run}
+read GET /api/v1/runs/{run}/verdict /api/v1/runs/{run}/incidents /api/v1/runs/{run}/books
+read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/stores /api/v1/runs/{run}/events
+read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
+read GET /api/v1/runs/{run}/holders /api/v1/runs/{run}/snapshots /api/v1/runs/{run}/series
+read GET /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form} /api/v1/series /api/v1/compare
+read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1/rules/presets
+read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries
+read GET / /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
+read GET /runs/{run}/report.txt /compare /compare/lines /compare/report.html /compare/report.csv
+read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings /patterns
+read GET /docs /docs/{name:path}
+change GET /api/v1/tokens
+change POST /api/v1/tokens /api/v1/runs/{run}/requests /api/v1/runs/{run}/expectations /runs/{run}/expectations
+change POST /runs/{run}/expectations/take-back /api/v1/incidents/{fingerprint}/acknowledge
+change POST /api/v1/incidents/{fingerprint}/ignore /api/v1/incidents/{fingerprint}/close /api/v1/rules
+change POST /api/v1/webhooks /api/v1/webhooks/{webhook}/test /api/v1/webhooks/{webhook}/rotate
+change POST /api/v1/webhooks/{webhook}/enable /api/v1/deliveries/{delivery}/redeliver /deletions /deletions/undo
+change POST /incidents/{fingerprint}/acknowledge /incidents/{fingerprint}/ignore /incidents/{fingerprint}/close
+change POST /incidents/{fingerprint}/take-back /alerts/rules /alerts/rules/{rule} /alerts/rules/{rule}/pause
+change POST /alerts/rules/{rule}/resume /alerts/rules/{rule}/delete /alerts/webhooks
+change POST /alerts/webhooks/{webhook}/rotate /alerts/webhooks/{webhook}/test /alerts/webhooks/{webhook}/enable
+change POST /alerts/webhooks/{webhook}/disable /alerts/webhooks/{webhook}/delete
+change POST /alerts/deliveries/{delivery}/redeliver /settings/tokens /settings/tokens/{token}/revoke
+change DELETE /api/v1/tokens/{token} /api/v1/runs/{run} /api/v1/runs/{run}/expectations
+change DELETE /api/v1/incidents/{fingerprint}/acknowledge /api/v1/incidents/{fingerprint}/ignore
+change DELETE /api/v1/incidents/{fingerprint}/close /api/v1/rules/{rule} /api/v1/rules/presets
+change DELETE /api/v1/webhooks/{webhook}
+change PATCH /api/v1/rules/{rule} /api/v1/rules/presets /api/v1/webhooks/{webhook}
+"""
 NEEDS: Final[Mapping[str, str]] = {
-    "GET /healthz": "nothing",
-    "GET /readyz": "nothing",
-    "GET /static/{path}": "nothing",
-    "GET /sign-in": "nothing",
-    "POST /sign-in": "nothing",
-    "POST /sign-out": "nothing",
-    "POST /api/v1/runs": "add",
-    "POST /api/v1/runs/{run}/batches": "add",
-    "PATCH /api/v1/runs/{run}": "add",
-    "POST /v1/metrics": "add",
-    "GET /metrics": "read",
-    "GET /api/v1/openapi.json": "read",
-    "GET /api/v1/projects": "read",
-    "GET /api/v1/runs": "read",
-    "GET /api/v1/runs/{run}": "read",
-    "GET /api/v1/runs/{run}/verdict": "read",
-    "GET /api/v1/runs/{run}/incidents": "read",
-    "GET /api/v1/runs/{run}/books": "read",
-    "GET /api/v1/runs/{run}/types": "read",
-    "GET /api/v1/runs/{run}/stores": "read",
-    "GET /api/v1/runs/{run}/events": "read",
-    "GET /api/v1/runs/{run}/expectations": "read",
-    "GET /api/v1/runs/{run}/census": "read",
-    "GET /api/v1/runs/{run}/large-objects": "read",
-    "GET /api/v1/runs/{run}/holders": "read",
-    "GET /api/v1/runs/{run}/snapshots": "read",
-    "GET /api/v1/runs/{run}/series": "read",
-    "GET /api/v1/runs/{run}/live": "read",
-    "GET /api/v1/runs/{run}/export.{form}": "read",
-    "GET /api/v1/series": "read",
-    "GET /api/v1/compare": "read",
-    "GET /api/v1/incidents": "read",
-    "GET /api/v1/incidents/{fingerprint}": "read",
-    "GET /api/v1/rules": "read",
-    "GET /api/v1/rules/presets": "read",
-    "GET /api/v1/rules/{rule}": "read",
-    "GET /api/v1/webhooks": "read",
-    "GET /api/v1/webhooks/{webhook}": "read",
-    "GET /api/v1/webhooks/{webhook}/deliveries": "read",
-    "GET /": "read",
-    "GET /runs/{run}": "read",
-    "GET /runs/{run}/fragments": "read",
-    "GET /runs/{run}/lines": "read",
-    "GET /runs/{run}/report.html": "read",
-    "GET /runs/{run}/report.md": "read",
-    "GET /runs/{run}/report.txt": "read",
-    "GET /compare": "read",
-    "GET /compare/lines": "read",
-    "GET /compare/report.html": "read",
-    "GET /compare/report.csv": "read",
-    "GET /compare/report.md": "read",
-    "GET /compare/report.txt": "read",
-    "GET /overlay": "read",
-    "GET /overlay/lines": "read",
-    "GET /incidents": "read",
-    "GET /alerts": "read",
-    "GET /settings": "read",
-    "GET /patterns": "read",
-    "GET /docs": "read",
-    "GET /docs/{name:path}": "read",
-    "GET /api/v1/tokens": "change",
-    "POST /api/v1/tokens": "change",
-    "DELETE /api/v1/tokens/{token}": "change",
-    "DELETE /api/v1/runs/{run}": "change",
-    "POST /api/v1/runs/{run}/requests": "change",
-    "POST /api/v1/runs/{run}/expectations": "change",
-    "DELETE /api/v1/runs/{run}/expectations": "change",
-    "POST /runs/{run}/expectations": "change",
-    "POST /runs/{run}/expectations/take-back": "change",
-    "POST /api/v1/incidents/{fingerprint}/acknowledge": "change",
-    "POST /api/v1/incidents/{fingerprint}/ignore": "change",
-    "POST /api/v1/incidents/{fingerprint}/close": "change",
-    "DELETE /api/v1/incidents/{fingerprint}/acknowledge": "change",
-    "DELETE /api/v1/incidents/{fingerprint}/ignore": "change",
-    "DELETE /api/v1/incidents/{fingerprint}/close": "change",
-    "POST /api/v1/rules": "change",
-    "PATCH /api/v1/rules/{rule}": "change",
-    "DELETE /api/v1/rules/{rule}": "change",
-    # Which says what it takes instead.
-    "PATCH /api/v1/rules/presets": "change",
-    "DELETE /api/v1/rules/presets": "change",
-    "POST /api/v1/webhooks": "change",
-    "PATCH /api/v1/webhooks/{webhook}": "change",
-    "DELETE /api/v1/webhooks/{webhook}": "change",
-    "POST /api/v1/webhooks/{webhook}/test": "change",
-    "POST /api/v1/webhooks/{webhook}/rotate": "change",
-    "POST /api/v1/webhooks/{webhook}/enable": "change",
-    "POST /api/v1/deliveries/{delivery}/redeliver": "change",
-    "POST /deletions": "change",
-    "POST /deletions/undo": "change",
-    "POST /incidents/{fingerprint}/acknowledge": "change",
-    "POST /incidents/{fingerprint}/ignore": "change",
-    "POST /incidents/{fingerprint}/close": "change",
-    "POST /incidents/{fingerprint}/take-back": "change",
-    "POST /alerts/rules": "change",
-    "POST /alerts/rules/{rule}": "change",
-    "POST /alerts/rules/{rule}/pause": "change",
-    "POST /alerts/rules/{rule}/resume": "change",
-    "POST /alerts/rules/{rule}/delete": "change",
-    "POST /alerts/webhooks": "change",
-    "POST /alerts/webhooks/{webhook}/rotate": "change",
-    "POST /alerts/webhooks/{webhook}/test": "change",
-    "POST /alerts/webhooks/{webhook}/enable": "change",
-    "POST /alerts/webhooks/{webhook}/disable": "change",
-    "POST /alerts/webhooks/{webhook}/delete": "change",
-    "POST /alerts/deliveries/{delivery}/redeliver": "change",
-    "POST /settings/tokens": "change",
-    "POST /settings/tokens/{token}/revoke": "change",
+    f"{method} {path}": need
+    for need, method, *paths in map(str.split, ROUTES.split("\n")[1:-1])
+    for path in paths
 }
 # Who is let in for what; the others are asked who they are.
 MAY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -183,40 +117,36 @@ class Everybody:
     def __init__(self, client: TestClient, make_run: Any) -> None:
         self.client = client
         engine = engine_of(client)
-        _, admin = token(engine, "admin")
-        _, read = token(engine, "read")
-        _, ingest = token(engine, "ingest", "mine")
-        _, other = token(engine, "ingest", "other")
-        _, browser = token(engine, "ingest", "mine", browser=True)
-        _, expired = token(engine, "admin", issued=2 * 86_400.0)
-        revoked_id, revoked = token(engine, "admin")
-        tokens.revoke(engine, revoked_id, time.time())
+
+        def made(*of: Any, **more: Any) -> dict[str, str]:
+            return bearer(token(engine, *of, **more)[1])
+
+        revoked, secret = token(engine, "admin")
+        tokens.revoke(engine, revoked, time.time())
         self.headers: dict[str, dict[str, str]] = {
-            "none": {}, "ingest": bearer(ingest), "read": bearer(read), "admin": bearer(admin),
-            "other": bearer(other), "expired": bearer(expired), "revoked": bearer(revoked),
-            "browser": bearer(browser) | {"origin": ELSEWHERE},
-            "session": session(client), "reading session": session(client, read),
+            "none": {}, "expired": made("admin", issued=2 * 86_400.0), "revoked": bearer(secret),
+            "ingest": made("ingest", "mine"), "other": made("ingest", "other"), "admin": made("admin"),
+            "browser": made("ingest", "mine", browser=True) | {"origin": ELSEWHERE}, "read": made("read"),
+            "session": session(client), "reading session": session(client, token(engine, "read")[1]),
         }  # fmt: skip
         self.batch = json.dumps(make_run().wire(0, 3)).encode()
         for project, run in (("mine", MINE), ("other", FOREIGN)):
-            made = client.post(
-                "/api/v1/runs", json={"id": run, "project": project}, headers=self.headers["admin"]
-            )
-            assert made.status_code == 201
+            body = {"id": run, "project": project}
+            answer = client.post("/api/v1/runs", json=body, headers=self.headers["admin"])
+            assert answer.status_code == 201
 
     def body(self, route: str) -> tuple[bytes, str]:
         if route == "POST /v1/metrics":
-            return json.dumps(_otlp("mine")).encode(), "application/json"
+            made = memory([1], who=WHO | {"leakline.project": "mine"})
+            return MessageToJson(made).encode(), "application/json"
         if route.endswith("/batches"):
             return self.batch, "application/json"
         if route == "POST /api/v1/runs":
             return b'{"project": "mine"}', "application/json"
-        if route == "POST /sign-in":
-            return f"secret={PASSWORD}".replace(
-                " ", "+"
-            ).encode(), "application/x-www-form-urlencoded"
-        is_api = route.partition(" ")[2].startswith("/api")
-        return (b"{}", "application/json") if is_api else (b"", "application/x-www-form-urlencoded")
+        if " /api" in route:
+            return b"{}", "application/json"
+        secret = f"secret={PASSWORD.replace(' ', '+')}" if route == "POST /sign-in" else ""
+        return secret.encode(), "application/x-www-form-urlencoded"
 
     def ask(
         self, route: str, who: str, run: str = MINE, after: str = ""
@@ -231,25 +161,11 @@ class Everybody:
         if route == "POST /sign-out":
             # The session is needed by the routes that follow.
             headers.pop("cookie", None)
-        portal = self.client.portal
-        assert portal is not None
-        return portal.call(answer_of, self.client.app, method, path + after, query, headers, body)
-
-
-def _otlp(project: str) -> dict[str, Any]:
-    def attribute(key: str, value: str) -> dict[str, Any]:
-        return {"key": key, "value": {"stringValue": value}}
-
-    who = {
-        "service.name": "trainer", "service.instance.id": f"worker of {project}", "leakline.project": project,
-    }  # fmt: skip
-    point = {"timeUnixNano": "1760000000000000000", "asInt": "1048576"}
-    metric = {"name": "process.memory.usage", "unit": "By", "gauge": {"dataPoints": [point]}}
-    resource = {
-        "resource": {"attributes": [attribute(*pair) for pair in who.items()]},
-        "scopeMetrics": [{"metrics": [metric]}],
-    }
-    return {"resourceMetrics": [resource]}
+        scope = scope_of(method, path + after, headers, query)
+        answer: tuple[int, dict[str, str], bytes] = call(
+            self.client, answer_of, self.client.app, scope, body
+        )
+        return answer
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -296,10 +212,8 @@ def test_everybody_gets_what_is_theirs_and_nothing_else(
     for route in routes_of(app):
         found = everybody.ask(route, who)
         wanted = expected(route, who)
-        good = (
-            found[0] < 500 and found[0] not in (401, 403) if wanted is None else found[0] == wanted
-        )
-        if not good:
+        is_let_in = found[0] < 500 and found[0] not in (401, 403)
+        if not (is_let_in if wanted is None else found[0] == wanted):
             wrong.append(f"{route}: {found[0]} instead of {wanted or 'in'} {found[2][:200]!r}")
     assert wrong == []
 
@@ -354,15 +268,12 @@ def test_a_foreign_run_is_as_unknown_as_one_that_is_nowhere(everybody: Everybody
 
 
 def test_no_other_token_comes_from_a_page_of_another_origin(
-    everybody: Everybody, app: FastAPI
+    everybody: Everybody, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {"origin": ELSEWHERE}
-    before = everybody.headers
-    everybody.headers = {who: headers | elsewhere for who, headers in before.items()}
-    try:
-        for who in ("ingest", "read", "admin", "session", "reading session"):
-            for route in routes_of(app):
-                if NEEDS.get(route, "nothing") != "nothing" or route.startswith("POST /sign"):
-                    assert everybody.ask(route, who)[0] == 403, (who, route)
-    finally:
-        everybody.headers = before
+    sent = {who: headers | elsewhere for who, headers in everybody.headers.items()}
+    monkeypatch.setattr(everybody, "headers", sent)
+    for who in ("ingest", "read", "admin", "session", "reading session"):
+        for route in routes_of(app):
+            if NEEDS.get(route, "nothing") != "nothing" or route.startswith("POST /sign"):
+                assert everybody.ask(route, who)[0] == 403, (who, route)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 from tests.server.access.people import (
@@ -20,13 +26,17 @@ from tests.server.access.people import (
     Clock,
     asking,
     bearer,
+    call,
     engine_of,
     error_of,
+    scope_of,
+    services_of,
     session,
     sign_in,
     token,
     who,
 )
+from tests.server.databases import Copies
 
 from leakline_server import credentials
 from leakline_server.app import create_app
@@ -37,7 +47,7 @@ from leakline_server.store import logins, tokens
 from leakline_server.store.engine import Engine
 from leakline_server.store.tables import sessions, settings
 from leakline_server.store.tables import tokens as tokens_table
-from leakline_server.web import callers
+from leakline_server.web import callers, sign_in_pages
 from leakline_server.web.callers import Callers
 
 pytestmark = pytest.mark.usefixtures("cheap_hashes")
@@ -47,9 +57,6 @@ def everything_stored(engine: Engine) -> str:
     with engine.connect() as connection:
         tables = (tokens_table, sessions, settings)
         return repr([connection.execute(table.select()).all() for table in tables])
-
-
-# What is kept.
 
 
 def test_no_token_no_password_and_no_session_is_kept(
@@ -134,9 +141,6 @@ def test_what_ended_long_ago_is_forgotten(engine: Engine) -> None:
     assert [each.id for each in tokens.list_tokens(engine)] == [newest.id, kept.id]
 
 
-# Remembered for seconds.
-
-
 def test_a_token_is_looked_up_once_for_many_batches(
     asked: TestClient, admin: dict[str, str], make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,17 +207,6 @@ def test_when_a_token_was_used_last_is_written_rarely(engine: Engine) -> None:
     assert used() == clock.now
 
 
-def test_a_full_disk_keeps_nobody_from_reading(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OperationalError("UPDATE", {}, Exception("database or disk is full"))
-
-    _, secret = token(engine, "read")
-    monkeypatch.setattr(tokens, "note_use", full)
-    assert who(Callers(engine, asking("")), bearer(secret)).scope == "read"
-
-
 def full_disk_of_sqlite() -> OperationalError:
     reason = sqlite3.OperationalError("database or disk is full")
     reason.sqlite_errorcode = 13
@@ -267,9 +260,6 @@ def test_a_database_that_does_not_answer_is_told_apart_from_a_wrong_token(
     with pytest.raises(Unavailable) as caught:
         who(Callers(engine, asking("")), bearer(secret))
     assert caught.value.retry_after_seconds
-
-
-# Sessions.
 
 
 def test_a_person_signs_in_where_they_wanted_to_go_and_out(asked: TestClient) -> None:
@@ -335,12 +325,8 @@ def test_cookies_of_other_programs_cost_nobody_the_session(others: str, asked: T
 def test_a_session_changes_things_from_our_pages_alone(asked: TestClient) -> None:
     signed_in = session(asked)
     cookie = {"cookie": signed_in["cookie"]}
-    for headers in (
-        {},
-        {"origin": ELSEWHERE},
-        {"origin": "null"},
-        {"sec-fetch-site": "cross-site"},
-    ):
+    others = ({}, {"origin": ELSEWHERE}, {"origin": "null"}, {"sec-fetch-site": "cross-site"})
+    for headers in others:
         answer = asked.post("/api/v1/rules", json={}, headers=cookie | headers)
         assert (answer.status_code, error_of(answer)["code"]) == (403, "origin_refused"), headers
     for headers in ({"origin": ADDRESS}, {"sec-fetch-site": "same-origin"}):
@@ -363,12 +349,6 @@ def test_a_token_that_reads_signs_in_until_it_is_revoked(asked: TestClient) -> N
     )
     assert said.status_code == 303
     assert asked.get("/settings", headers=reader, follow_redirects=False).status_code == 401
-
-
-def test_a_token_that_only_adds_does_not_sign_in(asked: TestClient) -> None:
-    answer = sign_in(asked, token(engine_of(asked), "ingest", "erl")[1])
-    assert answer.status_code == 401
-    assert "reads nothing" in answer.text
 
 
 def test_tokens_are_made_on_the_page_and_shown_there_once(asked: TestClient) -> None:
@@ -411,86 +391,12 @@ def test_a_password_of_the_command_outlives_a_start(engine: Engine) -> None:
     assert logins.set_password(engine, None) is False
 
 
-# Tokens that only add.
-
-
-def test_a_foreign_project_is_not_there(asked: TestClient, adding: dict[str, str]) -> None:
-    for body in ({"project": "other"}, {"project": "nowhere"}, {"id": "o1", "project": "mine"}):
-        answer = asked.post("/api/v1/runs", json=body, headers=adding)
-        assert answer.status_code == 404
-        assert "other" not in answer.text.replace("knows no 'other'", "").replace(
-            '"project":"other"', ""
-        )
-    answer = asked.patch("/api/v1/runs/o1", json={"state": "finished"}, headers=adding)
-    assert (answer.status_code, error_of(answer)["code"]) == (404, "run_not_found")
-
-
-def test_batches_of_a_foreign_run_are_not_taken(
-    asked: TestClient, adding: dict[str, str], admin: dict[str, str], make_run: Any
-) -> None:
-    for run, status in (("m1", 200), ("o1", 404), ("nowhere", 404)):
-        wire = make_run(id=run).wire(0, 3)
-        path = f"/api/v1/runs/{run}/batches"
-        assert asked.post(path, json=wire, headers=adding).status_code == status
-        # Past the short way as well.
-        more = adding | {"origin": ADDRESS}
-        assert asked.post(path, json=wire, headers=more).status_code == status
-    assert asked.get("/api/v1/runs/o1/snapshots", headers=admin).json()["items"] == []
-
-
-def test_who_names_no_project_adds_to_the_only_one(
-    asked: TestClient, adding: dict[str, str], admin: dict[str, str]
-) -> None:
-    made = asked.post("/api/v1/runs", json={}, headers=adding).json()["id"]
-    assert asked.get(f"/api/v1/runs/{made}", headers=admin).json()["project"] == "mine"
-
-
-def test_a_token_that_adds_ends_its_run_and_replaces_nothing(
-    asked: TestClient, adding: dict[str, str]
-) -> None:
-    for changes in ({"name": "mine now"}, {"tags": ["baseline"]}):
-        answer = asked.patch("/api/v1/runs/m1", json=changes, headers=adding)
-        assert (answer.status_code, error_of(answer)["code"]) == (403, "scope_too_small")
-    told = {"state": "finished", "notes": [{"text": "done"}]}
-    answer = asked.patch("/api/v1/runs/m1", json=told, headers=adding)
-    assert answer.json() == {"id": "m1", "state": "finished", "url": "/runs/m1"}
-
-
-def test_a_page_of_an_allowed_origin_adds_with_a_browser_token(database_url: str) -> None:
-    config = asking(database_url, allowed_origins=(ELSEWHERE,))
-    with TestClient(create_app(config), base_url=ADDRESS) as client:
-        engine = engine_of(client)
-        page = {"origin": ELSEWHERE}
-        _, plain = token(engine, "ingest", "mine")
-        _, browser = token(engine, "ingest", "mine", browser=True)
-        answer = client.post("/api/v1/runs", json={"project": "mine"}, headers=page | bearer(plain))
-        assert answer.status_code == 403
-        assert "--browser" in error_of(answer)["message"]
-        # The page may read why.
-        assert answer.headers["access-control-allow-origin"] == ELSEWHERE
-        answer = client.post(
-            "/api/v1/runs", json={"project": "mine"}, headers=page | bearer(browser)
-        )
-        assert answer.status_code == 201
-        ask = page | {
-            "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization,content-type",
-        }
-        assert client.options("/api/v1/runs", headers=ask).status_code == 200
-        assert client.get("/api/v1/runs", headers=page | bearer(browser)).status_code == 403
-
-
-# Streams.
-
-
 def test_a_stream_ends_when_its_reader_may_read_no_more(
     asked: TestClient, admin: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.web.door.REMEMBERED_SECONDS", 0.05)
     assert asked.post("/api/v1/runs", json={"id": "r1"}, headers=admin).status_code == 201
     made, secret = token(engine_of(asked), "read")
-    portal = asked.portal
-    assert portal is not None
 
     async def watch() -> tuple[int, bool]:
         begun, messages = asyncio.Event(), []
@@ -505,37 +411,27 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
             messages.append(message)
             begun.set()
 
-        headers = [(b"authorization", f"Bearer {secret}".encode()), (b"host", b"leakline.example")]
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-            "path": "/api/v1/runs/r1/live", "raw_path": b"", "query_string": b"", "root_path": "",
-            "headers": headers, "client": ("192.0.2.1", 1), "server": ("leakline.example", 80),
-        }  # fmt: skip
+        headers = bearer(secret) | {"host": "leakline.example"}
+        scope = scope_of("GET", "/api/v1/runs/r1/live", headers)
         stream = asyncio.create_task(asked.app(scope, receive, send))  # type: ignore[arg-type]
         await begun.wait()
         still = asyncio.wait_for(asyncio.shield(stream), 0.3)
         with pytest.raises(TimeoutError):
             await still
         tokens.revoke(engine_of(asked), made, time.time())
-        asked.app.state.services.callers.forget()  # type: ignore[attr-defined]
+        services_of(asked).callers.forget()
         await asyncio.wait_for(stream, 10)
         return messages[0]["status"], messages[-1].get("more_body", False)
 
-    assert portal.call(watch) == (200, False)
-
-
-# Nobody is asked.
+    assert call(asked, watch) == (200, False)
 
 
 @pytest.mark.parametrize("settings", [{}, {"host": "0.0.0.0", "insecure": True}])
 def test_where_nobody_is_asked_nothing_is_looked_up(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(*_: Any) -> None:
-        raise AssertionError("nobody is asked")
-
-    monkeypatch.setattr(tokens, "find", look)
-    monkeypatch.setattr(logins, "find", look)
+    for table in (tokens, logins):
+        monkeypatch.setattr(table, "find", lambda *_: pytest.fail("nobody is asked"))
     config = Config(database_url=f"sqlite:///{tmp_path}/x.db", **settings)
     with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
         client.headers.update(bearer("of another server"))
@@ -556,3 +452,189 @@ def test_the_description_says_what_each_operation_needs(api: TestClient) -> None
             assert ("security" in operation) == asks, (method, path)
             assert ("401" in operation["responses"]) == asks
             assert "403" in operation["responses"]
+
+
+def count(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return len(connection.execute(select(sessions.c.digest)).all())
+
+
+def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Callers(engine, asking(""))
+    made, secret = token(engine, "read")
+    note_use = tokens.note_use
+
+    def revoked_meanwhile(engine: Engine, found: tokens.Token, now: float) -> None:
+        # The look has found it active, and waits to write when it was used.
+        tokens.revoke(engine, made, time.time())
+        here.forget()
+        note_use(engine, found, now)
+
+    monkeypatch.setattr(tokens, "note_use", revoked_meanwhile)
+    # The request came before it was revoked.
+    assert who(here, bearer(secret)).scope == "read"
+    with pytest.raises(Unauthorized, match="is revoked"):
+        who(here, bearer(secret))
+
+
+def test_who_signs_in_while_the_password_changes_is_not_in(
+    asked: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(asked)
+    is_password = sign_in_pages.is_password
+
+    def changed_meanwhile(hashed: str, secret: str) -> bool:
+        found = is_password(hashed, secret)
+        logins.set_password(engine, credentials.hash_password("another password"))
+        return found
+
+    monkeypatch.setattr(sign_in_pages, "is_password", changed_meanwhile)
+    assert sign_in(asked).status_code == 401
+    assert count(engine) == 0
+
+
+def test_a_password_that_is_taken_away_meanwhile_lets_nobody_in(engine: Engine) -> None:
+    hashed = credentials.hash_password(PASSWORD)
+    logins.set_password(engine, hashed)
+    assert logins.begin(engine, "before", hashed, 0.0, 60.0)
+    logins.set_password(engine, None)
+    assert not logins.begin(engine, "after", hashed, 0.0, 60.0)
+    assert count(engine) == 0
+
+
+def test_a_password_that_changes_beside_a_sign_in_ends_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one transaction has read the password, and the other changes it before the session is written."""
+    before, after = (credentials.hash_password(each) for each in (PASSWORD, "another password"))
+    logins.set_password(engine, before)
+    hash_of, changing = logins._hash_of, threading.Event()
+    changes = threading.Thread(target=logins.set_password, args=(engine, after))
+
+    def slowly(found: Any) -> str | None:
+        if not changing.is_set():
+            changing.set()
+            changes.start()
+            # It ends at once, or waits for this transaction: long enough to have come to where it would wait.
+            changes.join(0.5)
+        return hash_of(found)
+
+    monkeypatch.setattr(logins, "_hash_of", slowly)
+    assert logins.begin(engine, "beside it", before, 0.0, 60.0)
+    changes.join(30)
+    assert logins.password_hash(engine) == after
+    assert count(engine) == 0
+
+
+@pytest.fixture
+def open_to_all(sqlite_copies: Copies, tmp_path: Path) -> Iterator[TestClient]:
+    with sqlite_copies.new(tmp_path) as url:
+        config = Config(database_url=url, allowed_origins=("*",))
+        with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
+            yield client
+
+
+@pytest.mark.parametrize("headers", [{}, {"origin": ELSEWHERE}, {"origin": "http://127.0.0.1"}])
+def test_nobody_makes_or_revokes_a_token_over_http(
+    headers: dict[str, str], open_to_all: TestClient
+) -> None:
+    engine = engine_of(open_to_all)
+    made, _ = token(engine, "read")
+    form = {"scope": "admin", "expires": "never"}
+    for answer in (
+        open_to_all.post("/api/v1/tokens", json={"scope": "admin"}, headers=headers),
+        open_to_all.delete(f"/api/v1/tokens/{made}", headers=headers),
+        open_to_all.post("/settings/tokens", data=form, headers=headers),
+        open_to_all.post(f"/settings/tokens/{made}/revoke", headers=headers),
+    ):
+        assert answer.status_code == 409
+        assert "leakline token create" in answer.text
+        if answer.request.url.path.startswith("/api"):
+            assert error_of(answer)["code"] == "nobody_is_asked"
+    (kept,) = tokens.list_tokens(engine)
+    assert (kept.id, kept.revoked_at) == (made, None)
+
+
+def test_the_page_shows_what_there_is_and_says_where_they_are_made(open_to_all: TestClient) -> None:
+    made, secret = token(engine_of(open_to_all), "read")
+    page = open_to_all.get("/settings", headers=bearer(secret))
+    assert page.status_code == 200
+    assert "leakline token create" in page.text and f'id="token-{made}"' in page.text
+    assert 'action="/settings/tokens' not in page.text
+    assert len(open_to_all.get("/api/v1/tokens").json()["items"]) == 1
+
+
+# As docs/access.md begins: the token says which project it is.
+PROGRAM = """
+import sys, leakline
+run = leakline.init(name=sys.argv[1])
+for generation in range(3):
+    run.generation(generation)
+run.finish()
+"""
+
+
+def run_python(
+    folder: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def leakline(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_python(folder, "-m", "leakline", *arguments, **environment)
+
+
+@pytest.mark.flow
+def test_a_training_reports_to_a_server_that_asks(serve: Any, tmp_path: Path) -> None:
+    on_a_network = ("--host", "0.0.0.0")
+    refused = leakline(tmp_path, "serve", *on_a_network, "--port", "0")
+    assert refused.returncode == 2
+    for word in ("0.0.0.0", "leakline password", "leakline token create", "LEAKLINE_INSECURE"):
+        assert word in refused.stderr
+    assert not (tmp_path / ".leakline-server").exists()
+
+    made = leakline(tmp_path, "token", "create", "--project", "erl")
+    assert made.returncode == 0, made.stderr
+    adds = made.stdout.strip()
+    # With a token that only adds, nobody could sign in yet.
+    assert leakline(tmp_path, "serve", *on_a_network, "--port", "0").returncode == 2
+    reader = leakline(tmp_path, "token", "create", "--scope", "read").stdout.strip()
+    admin = leakline(tmp_path, "token", "create", "--scope", "admin").stdout.strip()
+    server = serve(arguments=on_a_network)
+
+    for number, shown in enumerate(("", "leakline_ingest_wrong", adds)):
+        # What one was not rid of, the next in the same folder would send.
+        spool = str(tmp_path / f"spool{number}")
+        ended = run_python(
+            tmp_path, "-c", PROGRAM, "asked",
+            LEAKLINE_SERVER=server.url, LEAKLINE_DIR=spool, LEAKLINE_TOKEN=shown,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        assert ("token" in ended.stderr) == (shown != adds), ended.stderr
+    # What was recorded without a server finds its way as well.
+    offline = {"LEAKLINE_MODE": "offline", "LEAKLINE_DIR": str(tmp_path / "later")}
+    assert run_python(tmp_path, "-c", PROGRAM, "later", **offline).returncode == 0
+    sent = leakline(tmp_path, "sync", "later", "--server", server.url, LEAKLINE_TOKEN=adds)
+    assert sent.returncode == 0, sent.stderr
+    listed = leakline(tmp_path, "runs", "--server", server.url, "--json", LEAKLINE_TOKEN=reader)
+    assert listed.returncode == 0, listed.stderr
+    runs = json.loads(listed.stdout)["items"]
+    assert {(run["name"], run["project"], run["state"]) for run in runs} == {
+        (name, "erl", "finished") for name in ("asked", "later")
+    }
+    said = leakline(tmp_path, "runs", "--server", server.url)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "LEAKLINE_TOKEN" in said.stderr
+
+    def status(path: str, shown: str = "") -> int:
+        found: int = server.request("GET", path, headers=bearer(shown) if shown else {})[0]
+        return found
+
+    assert [status(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
+    assert status("/metrics", reader) == status("/api/v1/tokens", admin) == 200
+    assert status("/api/v1/tokens", reader) == 403
