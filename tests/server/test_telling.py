@@ -7,16 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import select, update
+from tests.server.access.people import Clock
 
-from leakline.analysis.results import (
-    Finding,
-    Interval,
-    Moment,
-    OomForecast,
-    Suspect,
-    Verdict,
-)
+from leakline.analysis.results import Finding, Interval, Moment, OomForecast, Suspect, Verdict
 from leakline.snapshot import RunHeader
 from leakline_server.store import acknowledgements, incident_groups, joining, runs
 from leakline_server.store.acknowledgements import Acknowledgement
@@ -35,17 +29,9 @@ BEGAN = NOW - 600
 TO_BELIEVE = 1_800.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 def finding(status: Any = "suspected", **more: Any) -> Finding:
@@ -64,12 +50,9 @@ def see(engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> See:
     examiner = Examiner(engine, 60.0, Wakes(lambda _: None, lambda: woken.append(1)), clock, clock)
 
     def look(
-        *found: Finding,
-        run: str = "r1",
-        after: float = 60.0,
-        each: float = 60.0,
+        *found: Finding, run: str = "r1", after: float = 60.0, each: float = 60.0,
         oom: OomForecast | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         clock.now += after
         done = round((clock.now - BEGAN) / each)
         oom = oom or OomForecast()
@@ -99,10 +82,6 @@ def rows(engine: Engine) -> list[Any]:
     with engine.connect() as connection:
         query = select(alerts).order_by(alerts.c.run_id, alerts.c.number)
         return list(connection.execute(query))
-
-
-def _is(run: str) -> ColumnElement[bool]:
-    return runs_table.c.id == run
 
 
 def say(engine: Engine, kind: Any, at: float, status: str = "suspected", **more: Any) -> None:
@@ -171,7 +150,8 @@ def test_an_acknowledged_leak_is_measured_against_the_runs_that_go_on(
         see(worst, run=run)
         see(worst, run=run)
         with writing(engine) as connection:
-            connection.execute(update(runs_table).where(_is(run)).values(state=end))
+            of = runs_table.c.id == run
+            connection.execute(update(runs_table).where(of).values(state=end))
     see(finding())
     with writing(engine) as connection:
         status, priority = incident_groups.worst_of(connection, "erl", "f1") or ("", "")
@@ -300,6 +280,8 @@ def test_a_leak_that_flaps_is_told_as_a_digest_and_once_more_when_it_stands(
     before = told(engine)
     assert before == [SUSPECTED, RESOLVED, SUSPECTED, RESOLVED, SUSPECTED]
     assert [row.subject for row in rows(engine)] == ["", "", "", "", "digest"]
+    digest = rows(engine)[-1].payload
+    assert "Flapping: opened 3 times and closed 2 times in" in digest and "Env" in digest
     see(after=2_900, each=1)
     assert told(engine) == before
     # No status has moved: it is over, and has been for an hour.
@@ -394,9 +376,8 @@ def test_a_run_that_is_silent_again_and_again_is_told_as_a_digest_and_then_no_mo
     fall_silent(engine, examiner, clock, 100)
     assert told(engine) == ["run.silent"] * 4
     digest = rows(engine)[-1]
-    assert (
-        "Fell silent 4 times in 4 minutes; told again when it has not for an hour" in digest.payload
-    )
+    said = "Fell silent 4 times in 4 minutes; told again when it has not for an hour"
+    assert said in digest.payload
     assert digest.urgent
     for _ in range(3_600 // 45):
         hear(engine, clock)
@@ -453,11 +434,8 @@ def test_silence_is_told_exactly_when_it_is_marked(
 def test_each_alert_has_a_delivery_for_each_webhook(engine: Engine, see: See) -> None:
     with writing(engine) as connection:
         for url in ("https://a.example", "https://b.example"):
-            connection.execute(
-                webhooks.insert().values(
-                    url=url, format="standard", secret="s", source="api", created_at=NOW
-                )
-            )
+            values = {"url": url, "format": "standard", "secret": "s", "source": "api"}
+            connection.execute(webhooks.insert().values(**values, created_at=NOW))
     see(finding(), oom=risk("high"))
     with engine.connect() as connection:
         assert len(connection.execute(select(deliveries)).all()) == 4

@@ -1,15 +1,18 @@
-"""Rules and what they said are rows: a restart, a second server and a repeated batch tell nothing twice."""
+"""Rules and what they said are rows, told once over restarts and servers; changed in the API and on the page."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select
+from starlette.testclient import TestClient
 
 from leakline.analysis.history import ProcessHistory, RunHistory
 from leakline.analysis.results import Interval, Moment, OomForecast, Verdict
@@ -18,12 +21,15 @@ from leakline_server.alerts import readings
 from leakline_server.alerts.payload import ExaminedRun
 from leakline_server.alerts.presets import PRESETS, SETS
 from leakline_server.alerts.rule_alerts import Looks, SaidMeanwhile, alerts_of_rules, looks_at
+from leakline_server.app import create_app
+from leakline_server.config import Config
 from leakline_server.store import alerts, rules
 from leakline_server.store.alerts import Alert
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.rules import SameRule, Terms, TooManyRules
 from leakline_server.store.tables import alerts as alert_rows
 from leakline_server.store.tables import rule_states, runs
+from leakline_server.web import rule_schemas
 from leakline_server.workers import looking
 from leakline_server.workers.examine import Examiner, Wakes
 
@@ -31,7 +37,7 @@ NOW = 1_760_000_000.0
 QUEUE = Terms("Queue", "gauge.queue", above=50.0)
 
 
-def make_run(engine: Engine, run_id: str = "r1", project: str = "erl", name: str = "fix") -> None:
+def plant(engine: Engine, run_id: str = "r1", project: str = "erl", name: str = "fix") -> None:
     with writing(engine) as connection:
         connection.execute(
             insert(runs).values(
@@ -74,9 +80,8 @@ def looked(engine: Engine, *values: float) -> Looks:
     return looks_at(engine, history_of(values), OomForecast(), "erl", "fix", NOW)
 
 
-EXAMINED = ExaminedRun(
-    "r1", "erl", "fix", Verdict("r1", "generation", 2, "ok", "…", None, None), NOW
-)
+VERDICT = Verdict("r1", "generation", 2, "ok", "…", None, None)
+EXAMINED = ExaminedRun("r1", "erl", "fix", VERDICT, NOW)
 
 
 def titles(found: Sequence[Alert]) -> list[str]:
@@ -87,13 +92,22 @@ def add(engine: Engine, *terms: Terms, source: Any = "api") -> list[int]:
     return [rule.id for rule in rules.add_rules(engine, terms, source, NOW)]
 
 
+def each_told(engine: Engine, values: Sequence[float], seconds_each: float = 30) -> list[Alert]:
+    """What is told when somebody looks after each of them."""
+    return [
+        alert
+        for turn in range(len(values))
+        for alert in look(engine, values[: turn + 1], at=NOW + seconds_each * turn)
+    ]
+
+
 def count_states(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(rule_states)) or 0
 
 
 def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     values = [1.0, 60, 70, 60, 1, 1, 1, 1, 1, 60]
     told = [a for upto in range(1, 11) for _ in range(2) for a in look(engine, values[:upto])]
@@ -105,7 +119,7 @@ def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None
 
 
 def test_what_came_and_went_between_two_looks_is_one_message(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, QUEUE)
     assert look(engine, [1.0]) == []
     (alert,) = look(engine, [1.0, 60, 1, 1, 1])
@@ -119,7 +133,7 @@ def test_what_came_and_went_between_two_looks_is_one_message(engine: Engine) -> 
 
 
 def test_a_forecast_that_was_told_is_of_no_use_after_its_time(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, Terms("Soon", "", "forecast", below=5.0))
     oom = OomForecast(
         "high", 2**30, "cgroup", Interval(3.0, 2.0, 4.0),
@@ -134,13 +148,10 @@ def test_a_forecast_that_was_told_is_of_no_use_after_its_time(engine: Engine) ->
 def test_a_rule_that_fires_and_ends_again_and_again_is_told_five_times_an_hour(
     engine: Engine,
 ) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, Terms("Queue", "gauge.queue", above=50.0, grace=1))
-    values: list[float | None] = [1.0]
-    told: list[Alert] = []
-    for minute in range(1, 30):
-        values.append(60.0 if minute % 2 else 1.0)
-        told += look(engine, values, at=NOW + 60 * minute)
+    values = [1.0, 60.0] * 15
+    told = each_told(engine, values, 60)
     fires, ends = "Rule fired: Queue", "Rule over: Queue"
     assert titles(told) == [fires, ends, fires, ends, fires]
     often = "Told at least 5 times within the hour"
@@ -151,21 +162,8 @@ def test_a_rule_that_fires_and_ends_again_and_again_is_told_five_times_an_hour(
     assert titles([over]) == [ends]
 
 
-def test_two_servers_that_look_at_once_give_the_same_alert(engine: Engine) -> None:
-    """The one that was examined first is written; the other finds it there."""
-    make_run(engine)
-    add(engine, QUEUE)
-    assert look(engine, [1.0]) == []
-    looks = looked(engine, 1.0, 60.0)
-    with engine.connect() as connection:
-        of_other = alerts_of_rules(connection, looks, EXAMINED)
-        connection.rollback()
-    (mine,) = look(engine, [1.0, 60.0], at=NOW + 5)
-    assert [alert.id for alert in of_other] == [mine.id]
-
-
 def test_servers_that_look_at_the_same_moment_tell_it_once(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, QUEUE)
     look(engine, [1.0])
     ready = threading.Barrier(4)
@@ -187,7 +185,7 @@ def test_others_write_while_a_rule_is_held_against_a_run(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rule for many series takes seconds: ingest and deliveries cannot wait for it."""
-    make_run(engine)
+    plant(engine)
     add(engine, QUEUE)
     wrote: list[bool] = []
 
@@ -211,7 +209,7 @@ def test_others_write_while_a_rule_is_held_against_a_run(
 
 
 def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     looks = looked(engine, 1.0, 60.0)
     rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
@@ -223,7 +221,7 @@ def test_a_rule_that_changed_since_the_look_waits_for_the_next(engine: Engine) -
 
 
 def test_what_another_server_told_since_the_look_is_not_told_again(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, QUEUE)
     look(engine, [1.0])
     looks = looked(engine, 1.0, 60.0, 60.0)
@@ -237,27 +235,27 @@ def test_what_another_server_told_since_the_look_is_not_told_again(engine: Engin
 @pytest.mark.parametrize(
     ("project", "run", "fires"),
     [
-        (None, None, True),
         ("erl", None, True),
         ("other", None, False),
         (None, "r1", True),
         (None, "fix", True),
         (None, "r2", False),
-        ("erl", "fix", True),
         ("other", "fix", False),
     ],
 )
 def test_a_rule_concerns_the_runs_that_it_names(
     engine: Engine, project: str | None, run: str | None, fires: bool
 ) -> None:
-    make_run(engine)
+    """Else it is not even locked."""
+    plant(engine)
     add(engine, Terms("Queue", "gauge.queue", above=50.0, project=project, run=run))
     assert bool(look(engine, [60.0])) is fires
+    assert count_states(engine) == fires
 
 
 def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
-    make_run(engine)
-    make_run(engine, "r2", name="other")
+    plant(engine)
+    plant(engine, "r2", name="other")
     add(engine, QUEUE)
     assert titles(look(engine, [60.0])) == ["Rule fired: Queue"]
     assert titles(look(engine, [60.0], "r2", name="other")) == ["Rule fired: Queue"]
@@ -265,7 +263,7 @@ def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
 
 
 def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
 
     def tensors(*values: float) -> list[Alert]:
@@ -285,7 +283,7 @@ def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> 
 
 
 def test_steps_that_are_passed_one_by_one_are_told_one_by_one(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
     values = [99.0, 100, 200, 201, 500, 501]
     told = [look(engine, values[:upto], series="tensors.count") for upto in range(1, 7)]
@@ -302,13 +300,10 @@ def ladder(engine: Engine, *limits: float, **given: Any) -> None:
 def test_a_ladder_that_fires_and_ends_again_and_again_is_told_five_times_an_hour(
     engine: Engine,
 ) -> None:
-    make_run(engine)
+    plant(engine)
     ladder(engine, 99.0, 100.0, 200.0, 500.0, 501.0, grace=1)
-    values: list[float | None] = [1.0]
-    told: list[Alert] = []
-    for turn in range(1, 80):
-        values.append(600.0 if turn % 2 else 1.0)
-        told += look(engine, values, at=NOW + 30 * turn)
+    values = [1.0, 600.0] * 40
+    told = each_told(engine, values)
     fires, ends = "Rule fired: > 501", "Rule over: > 501"
     assert titles(told) == [fires, ends, fires, ends, fires]
     # All of its steps go on firing, and end together when it was quiet for an hour.
@@ -318,13 +313,9 @@ def test_a_ladder_that_fires_and_ends_again_and_again_is_told_five_times_an_hour
 
 
 def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     ladder(engine, 100.0, 200.0, 300.0, grace=1)
-    values: list[float | None] = [1.0]
-    told: list[Alert] = []
-    for turn, value in enumerate([400.0, 250, 150, 50, 400, 250, 150, 50, 400, 50]):
-        values.append(value)
-        told += look(engine, values, at=NOW + 30 * turn)
+    told = each_told(engine, [1.0, 400, 250, 150, 50, 400, 250, 150, 50, 400, 50])
     assert titles(told) == [
         "Rule fired: > 300", "Rule over: > 300", "Rule over: > 200", "Rule over: > 100", "Rule fired: > 300",
     ]  # fmt: skip
@@ -332,20 +323,16 @@ def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
 
 
 def test_a_stricter_step_is_told_however_often_the_others_were(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     ladder(engine, 100.0, 500.0, grace=1)
-    values: list[float | None] = [1.0]
-    told: list[Alert] = []
-    for turn in range(1, 12):
-        values.append(150.0 if turn % 2 else 1.0)
-        told += look(engine, values, at=NOW + 30 * turn)
-    assert len(told) == 5
+    values = [1.0, 150.0] * 6
+    assert len(each_told(engine, values)) == 5
     (worse,) = look(engine, [*values, 600.0], at=NOW + 400)
     assert titles([worse]) == ["Rule fired: > 500"]
 
 
 def test_no_step_is_over_while_a_stricter_one_fires(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     ladder(engine, 100.0, grace=1)
     ladder(engine, 500.0, grace=4)
     assert titles(look(engine, [600.0])) == ["Rule fired: > 500"]
@@ -356,7 +343,7 @@ def test_no_step_is_over_while_a_stricter_one_fires(engine: Engine) -> None:
 
 
 def test_a_paused_rule_says_nothing_and_a_resumed_one_starts_anew(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
     rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=50.0, enabled=False))
@@ -368,7 +355,7 @@ def test_a_paused_rule_says_nothing_and_a_resumed_one_starts_anew(engine: Engine
 
 
 def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
     rules.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
@@ -379,7 +366,7 @@ def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
 
 
 def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     look(engine, [60.0])
     assert rules.remove_rule(engine, number)
@@ -390,7 +377,7 @@ def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
 
 
 def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (number,) = add(engine, QUEUE)
     assert rules.firing(engine, [number]) == {}
     look(engine, [1.0, 60.0])
@@ -424,7 +411,7 @@ def test_there_is_a_bound_to_rules(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_rules_of_the_file_keep_their_numbers_by_name(engine: Engine) -> None:
-    make_run(engine)
+    plant(engine)
     (own,) = add(engine, Terms("Mine", "gauge.queue", above=1e9))
     rules.take_file(engine, [QUEUE, Terms("Gone", "s", above=1.0)], NOW)
     by_name = {rule.name: rule for rule in rules.list_rules(engine)}
@@ -442,8 +429,202 @@ def test_rules_of_the_file_keep_their_numbers_by_name(engine: Engine) -> None:
     assert [rule.name for rule in rules.list_rules(engine)] == ["Mine"]
 
 
-def test_a_run_that_no_rule_concerns_is_not_even_locked(engine: Engine) -> None:
-    make_run(engine)
-    add(engine, Terms("Queue", "gauge.queue", above=50.0, project="other"))
-    assert look(engine, [60.0]) == []
-    assert count_states(engine) == 0
+WANTED = {"name": "Queue", "series": "gauge.queue", "above": 50}
+RULES = "/api/v1/rules"
+
+
+def post_rule(api: TestClient, **given: Any) -> dict[str, Any]:
+    answer = api.post(RULES, json={**WANTED, **given})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def error(answer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = answer.json()["error"]
+    assert set(found) == {"code", "message", "details"} and "\n" not in found["message"]
+    return found
+
+
+def test_a_rule_is_made_read_changed_and_deleted(api: TestClient) -> None:
+    made = post_rule(api, project="erl", above="20 GB", advice="bound it")
+    assert made["above"] == 20e9 and made["source"] == "api" and made["firing"] == []
+    rule_schemas.Rule.model_validate(made)
+    one = f"{RULES}/{made['id']}"
+    assert api.get(one).json() == made
+    changed = api.patch(one, json={"above": 60, "project": None, "hold": 2}).json()
+    assert changed == {**made, "above": 60.0, "project": None, "hold": 2}
+    assert api.patch(one, json={}).json() == changed
+    assert api.delete(one).status_code == 204
+    assert error(api.get(one))["code"] == "rule_not_found"
+    assert api.patch(one, json={}).status_code == api.delete(one).status_code == 404
+
+
+def test_the_list_is_read_in_pages(api: TestClient) -> None:
+    numbers = [post_rule(api, name=f"r{n}")["id"] for n in range(5)]
+    first = api.get(RULES, params={"limit": 2}).json()
+    rest = api.get(RULES, params={"limit": 50, "cursor": first["next"]}).json()
+    assert [r["id"] for r in first["items"] + rest["items"]] == numbers
+    assert rest["next"] is None
+    rule_schemas.Rules.model_validate(first)
+    assert error(api.get(RULES, params={"cursor": "x"}))["details"]["field"] == "cursor"
+    assert api.get(RULES, params={"cursor": "9" * 19}).status_code == 422
+
+
+def test_a_preset_makes_its_rules(api: TestClient) -> None:
+    bands = api.post(RULES, json={"preset": "tensors", "project": "erl"})
+    assert bands.status_code == 201
+    assert [r["above"] for r in bands.json()["items"]] == [99.0, 200.0, 500.0]
+    rule_schemas.Rules.model_validate(bands.json())
+    high = api.post(RULES, json={"preset": "tensors.high", "series": "tfjs.tensors"}).json()
+    assert (high["series"], high["above"]) == ("tfjs.tensors", 200.0)
+    offered = api.get(f"{RULES}/presets").json()
+    rule_schemas.Presets.model_validate(offered)
+    for each in offered["items"]:
+        assert api.post(RULES, json={"preset": each["preset"], "run": "r1"}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"above": "lots"}, "above"),
+        ({"above": 1, "below": 2}, "above"),
+        ({"series": 5}, "series"),
+        ({"series": "x\x00"}, "series"),
+        ({"hold": "2"}, "hold"),
+        ({"grace": 1.5}, "grace"),
+        ({"measure": "mean"}, "measure"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"preset": "nothing"}, "preset"),
+        ({"threshold": 5}, "threshold"),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_made(
+    api: TestClient, wrong: dict[str, Any], field: str
+) -> None:
+    answer = api.post(RULES, json={**WANTED, **wrong})
+    assert answer.status_code == 422
+    assert error(answer)["details"]["field"].split(".")[0] == field
+    assert api.get(RULES).json()["items"] == []
+
+
+def test_a_wrong_change_leaves_the_rule_as_it_was(api: TestClient) -> None:
+    made = post_rule(api)
+    one = f"{RULES}/{made['id']}"
+    for wrong in ({"above": None}, {"below": 60}, {"preset": "gpu"}, {"id": 5}, {"measure": "forecast"}):  # fmt: skip
+        assert api.patch(one, json=wrong).status_code == 422, wrong
+    assert api.get(one).json() == made
+    for number in ("0", "x", "9" * 30):
+        assert api.get(f"{RULES}/{number}").status_code == 422
+    assert api.post(RULES, content=b"{").status_code == 400
+
+
+def test_a_rule_that_is_there_is_named_instead_of_made_twice(api: TestClient) -> None:
+    made = post_rule(api)
+    again = api.post(RULES, json=WANTED)
+    assert again.status_code == 409
+    assert error(again)["details"] == {"rule": made["id"]}
+    other = post_rule(api, name="Other")
+    assert api.patch(f"{RULES}/{other['id']}", json={"name": "Queue"}).status_code == 409
+
+
+@pytest.fixture
+def with_file(tmp_path: Path) -> Any:
+    filed = Terms("Filed", "gauge.queue", above=5.0)
+    config = Config(database_url=f"sqlite:///{tmp_path}/x.db", rules=(filed,))
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_rules_of_the_file_are_changed_in_the_file(with_file: TestClient) -> None:
+    (rule,) = with_file.get(RULES).json()["items"]
+    assert rule["source"] == "file"
+    one = f"{RULES}/{rule['id']}"
+    for answer in (with_file.patch(one, json={"above": 6}), with_file.delete(one)):
+        assert answer.status_code == 409
+        assert "LEAKLINE_RULES" in error(answer)["message"]
+    page = with_file.get("/alerts").text
+    assert "Filed" in page and "from the file" in page
+    assert f"/alerts/rules/{rule['id']}/delete" not in page
+    refused = with_file.post(f"/alerts/rules/{rule['id']}/delete", follow_redirects=False)
+    assert refused.status_code == 409 and "LEAKLINE_RULES" in refused.text
+
+
+def form(api: TestClient, path: str, **fields: str) -> Any:
+    return api.post(path, data=fields, follow_redirects=False)
+
+
+def items(api: TestClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(RULES).json()["items"]
+    return found
+
+
+def test_the_page_makes_changes_pauses_and_deletes_a_rule(api: TestClient) -> None:
+    made = form(api, "/alerts/rules", series="gauge.queue", above="500 MiB", hold="2", name="Queue")
+    assert made.status_code == 303
+    (rule,) = items(api)
+    assert made.headers["location"] == f"/alerts#rule-{rule['id']}"
+    told = (rule["above"], rule["hold"], rule["grace"], rule["source"])
+    assert told == (500 * 2**20, 2, 3, "page")
+    here = f"/alerts/rules/{rule['id']}"
+    changed = form(api, here, series="gauge.queue", below="7.5", grace="1", project="erl")
+    assert changed.status_code == 303
+    (rule,) = items(api)
+    # What was left blank is taken away.
+    assert (rule["above"], rule["below"], rule["hold"], rule["project"]) == (None, 7.5, 1, "erl")
+    assert rule["name"] == "gauge.queue below 7.5"
+    assert form(api, f"{here}/pause").status_code == 303
+    assert not items(api)[0]["enabled"] and "paused" in api.get("/alerts").text
+    assert form(api, f"{here}/resume").status_code == 303
+    assert items(api)[0]["enabled"]
+    assert form(api, f"{here}/delete").headers["location"] == "/alerts#rules"
+    assert items(api) == []
+    assert form(api, f"{here}/delete").status_code == 404
+
+
+def test_the_page_offers_every_preset(api: TestClient) -> None:
+    offered = re.findall(r'name="preset" value="([^"]+)"', api.get("/alerts").text)
+    assert len(offered) == len(set(offered)) == 7
+    for preset in offered:
+        assert form(api, "/alerts/rules", preset=preset, project="erl").status_code == 303
+    assert {rule["project"] for rule in items(api)} == {"erl"}
+    again = form(api, "/alerts/rules", preset=offered[0], project="erl")
+    assert again.status_code == 409 and "says the same" in again.text
+
+
+def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestClient) -> None:
+    answer = form(api, "/alerts/rules", series="gauge.queue", above="lots", advice="call me")
+    assert answer.status_code == 422
+    assert "must be a number, or a size" in answer.text.replace("&#34;", '"')
+    assert 'value="lots"' in answer.text and 'value="call me"' in answer.text
+    assert items(api) == []
+    number = post_rule(api)["id"]
+    answer = form(api, f"/alerts/rules/{number}", series="gauge.queue", above="1", hold="none")
+    assert answer.status_code == 422
+    assert 'value="none"' in answer.text and "whole number from 1" in answer.text
+    assert items(api)[0]["above"] == 50.0
+
+
+def test_what_people_write_is_text_on_the_page(api: TestClient) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    post_rule(api, name=evil, advice=evil, project=evil, run=evil, series=evil)
+    assert "<img" not in api.get("/alerts").text
+    assert "<img" not in form(api, "/alerts/rules", name=evil, series=evil).text
+
+
+def test_the_page_says_where_a_rule_fires(api: TestClient, make_run: Any, eventually: Any) -> None:
+    post_rule(api, name="Classes", series="type.app.Env.count", above=100)
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 36)
+    (firing,) = eventually(lambda: items(api)[0]["firing"])
+    assert (firing["run"], firing["project"]) == ("r1", "erl")
+    text = api.get("/alerts").text
+    assert 'href="/runs/r1"' in text and "erl/before-fix" in text.replace("<wbr>", "")
+
+
+def test_a_form_of_another_site_changes_nothing(api: TestClient) -> None:
+    headers = {"origin": "http://evil.example"}
+    answer = api.post("/alerts/rules", data={"preset": "gpu"}, headers=headers)
+    assert answer.status_code == 403
+    assert items(api) == []
