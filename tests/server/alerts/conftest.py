@@ -96,12 +96,10 @@ class RawServer:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         self.sent_bytes = 0
 
-    def send(self, *pieces: bytes, every_seconds: float = 0.0, then_wait: float = 0.0) -> None:
-        threading.Thread(
-            target=self._serve, args=(pieces, every_seconds, then_wait), daemon=True
-        ).start()
+    def send(self, *pieces: bytes, every_seconds: float = 0.0) -> None:
+        threading.Thread(target=self._serve, args=(pieces, every_seconds), daemon=True).start()
 
-    def _serve(self, pieces: tuple[bytes, ...], every_seconds: float, then_wait: float) -> None:
+    def _serve(self, pieces: tuple[bytes, ...], every_seconds: float) -> None:
         pause = threading.Event()
         connection, _ = self._listener.accept()
         with connection:
@@ -111,7 +109,6 @@ class RawServer:
                     connection.sendall(piece)
                     self.sent_bytes += len(piece)
                     pause.wait(every_seconds)
-                pause.wait(then_wait)
             except OSError:
                 # The other side has had enough: what the test is about.
                 return

@@ -1,19 +1,24 @@
-"""Alerts go out by way of apprise when it is installed: with a row, a schedule and a line on the page as webhooks."""
+"""Alerts go out by way of apprise when it is installed, as to webhooks; a hostile service does no harm."""
 
 from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+import psutil
 import pytest
 from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 from tests.browser.hostile_labels import LABELS
 
+from leakline_server import logs
 from leakline_server.alerts import apprise_process, by_apprise
 from leakline_server.alerts.formats.message import Message
 from leakline_server.alerts.post import Delivered, GiveUp, TryAgain
@@ -90,30 +95,6 @@ def test_no_label_is_markup_in_a_mail(receiver: Any) -> None:
         assert Tags(sent["message"]).seen <= {"br"}, label
 
 
-def test_what_the_service_refuses_is_tried_again(receiver: Any) -> None:
-    receiver.answers = [500]
-    outcome = by_apprise.notify(address(receiver), MESSAGE)
-    assert isinstance(outcome, TryAgain)
-    assert outcome.reason == "apprise: the service refused it"
-
-
-def test_an_address_apprise_does_not_know_is_given_up() -> None:
-    outcome = by_apprise.notify("pigeon://token-of-mine", MESSAGE)
-    assert isinstance(outcome, GiveUp)
-    assert "token-of-mine" not in outcome.reason
-
-
-@pytest.mark.alone
-def test_a_service_that_hangs_is_left_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        url = f"json://127.0.0.1:{hanging.getsockname()[1]}/"
-        started = time.monotonic()
-        outcome = by_apprise.notify(url, MESSAGE, total_seconds=0.3)
-        assert time.monotonic() - started < 2
-    assert isinstance(outcome, TryAgain)
-    assert outcome.reason == "no answer within 0.3 s"
-
-
 def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
     engine: Engine, alert: Alert, receiver: Any
 ) -> None:
@@ -127,7 +108,9 @@ def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
         assert add(connection, [replace(alert, created_at=now)]) == 2
     assert sending.run_once(now)
     first, second = rows(engine)
-    assert {first.state, second.state} == {"pending", "delivered"}
+    assert {(row.state, row.last_error) for row in (first, second)} == {
+        ("pending", "apprise: the service refused it"), ("delivered", None),
+    }  # fmt: skip
     # The first attempt took as long as a process of its own takes to start.
     assert sending.run_once(now + 60)
     assert [row.state for row in rows(engine)] == ["delivered", "delivered"]
@@ -191,3 +174,151 @@ def test_a_wrong_setting_is_named_and_its_value_is_not(text: str) -> None:
         from_environment({"LEAKLINE_APPRISE_URLS": text})
     assert "LEAKLINE_APPRISE_URLS" in str(refused.value)
     assert "me@mail" not in str(refused.value)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@contextmanager
+def service(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The address of a service that reads a request and then does as ``answer`` says, to each who comes."""
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"json://127.0.0.1:{listener.getsockname()[1]}/SECRET"
+
+
+def endless(connection: socket.socket) -> None:
+    connection.sendall(HEAD + b"\r\n")
+    while True:
+        connection.sendall(b"x" * 2**20)
+
+
+def trickle(connection: socket.socket) -> None:
+    connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.02)
+
+
+def says(*pieces: bytes) -> Callable[[socket.socket], object]:
+    return lambda connection: [connection.sendall(piece) for piece in pieces]
+
+
+def assert_nothing_is_left() -> None:
+    """Neither a process of ours nor a thread."""
+    children = psutil.Process().children(recursive=True)
+    assert not [child for child in children if "apprise_process.py" in " ".join(child.cmdline())]
+    assert not [each for each in threading.enumerate() if "apprise" in each.name]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tgram://SECRET", "slack://SECRET/x", "mailto://me:SECRET@", "json://[::SECRET", "pigeon://SECRET",
+        "json://me:SECRET@127.0.0.1:1/SECRET",
+    ],
+)  # fmt: skip
+def test_an_address_that_leads_nowhere_is_not_shown(
+    url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """apprise itself logs some of them with all they hold."""
+    outcome = by_apprise.notify(url, MESSAGE)
+    assert isinstance(outcome, GiveUp if url.startswith("pigeon") else (GiveUp, TryAgain)), outcome
+    assert "SECRET" not in outcome.reason
+    assert caplog.text == ""
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_redirect_is_not_followed(receiver: Any) -> None:
+    """Else a service could have us post inside our own network."""
+    for status in (302, 307, 308):
+        moved = f"HTTP/1.1 {status} Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
+        with service(says(moved.encode())) as url:
+            outcome = by_apprise.notify(url, MESSAGE)
+        assert isinstance(outcome, TryAgain)
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize("answer", [endless, trickle])
+def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
+    answer: Callable[[socket.socket], object],
+) -> None:
+    with service(answer) as url:
+        outcome = by_apprise.notify(url, MESSAGE, total_seconds=60.0 if answer is endless else 3.0)
+    assert isinstance(outcome, TryAgain)
+    # The one ends at its memory, which apprise may take for a refusal, the other at its time.
+    is_at_its_time = outcome.reason == "no answer within 3 s"
+    assert is_at_its_time == (answer is trickle), outcome
+    assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says(b""), says(b"\x00\xff\x00"), says(HEAD + b"X: " + b"y" * 200_000),
+        says(HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip"), says(b"HTTP/1.1 99999 What\r\n\r\n"),
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n"),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_is_tried_again(
+    answer: Callable[[socket.socket], object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with service(answer) as url:
+        outcome = by_apprise.notify(url, MESSAGE, total_seconds=20.0)
+    # What has a good status line was taken; nothing else is asked of it.
+    assert isinstance(outcome, (TryAgain, Delivered)), outcome
+    if isinstance(outcome, TryAgain):
+        assert "SECRET" not in outcome.reason and "\n" not in outcome.reason
+    assert capfd.readouterr() == ("", "")
+
+
+def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> None:
+    hostile = "\ud800\x00\x1b[2J\u202e" + "\N{GRINNING FACE}@everyone " * 2_000
+    facts = {**FACTS, "title": hostile, "summary": hostile, "advice": [hostile] * 50}
+    parts = by_apprise.parts(replace(MESSAGE, facts=facts))
+    assert len(parts["title"]) <= by_apprise.MAX_TITLE
+    assert len(parts["body"]) <= by_apprise.MAX_BODY
+    assert parts["body"].endswith("\nhttps://leakline.example/runs/r1")
+    for text in (parts["title"], parts["body"].replace("\n", "")):
+        assert text.replace("\u200b", "").isprintable()
+        assert "@everyone" not in text
+    told = replace(MESSAGE, facts=facts)
+    assert isinstance(by_apprise.notify(address(receiver), told), Delivered)
+    # Facts of other kinds than texts have no line.
+    odd = replace(MESSAGE, facts={"title": 7, "summary": ["x"], "advice": {"a": 1}, "link": None})
+    assert by_apprise.parts(odd)["title"] == odd.event
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["json://169.254.169.254/latest", "mailto://me:SECRET@127.0.0.1", "syslog://", "file:///etc/passwd"],
+)  # fmt: skip
+def test_nobody_adds_an_address_of_apprise_over_the_network(
+    shared_api: TestClient, url: str
+) -> None:
+    for form in ("apprise", "standard"):
+        answer = shared_api.post("/api/v1/webhooks", json={"url": url, "format": form})
+        assert answer.status_code == 422
+        assert "SECRET" not in answer.text and "\n" not in answer.json()["error"]["message"]
+    assert shared_api.get("/api/v1/webhooks").json()["items"] == []
+
+
+def test_the_process_knows_no_setting_of_the_server(
+    receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", "SECRET")
+    assert not [name for name in by_apprise._environment() if name.startswith("LEAKLINE_")]
+    assert isinstance(by_apprise.notify(address(receiver), MESSAGE), Delivered)
+    assert logs.without_secrets(receiver.received[0].body.decode()).count("SECRET") == 0

@@ -1,4 +1,4 @@
-"""What is due goes out signed, once if all goes well, at least once whatever happens."""
+"""What is due goes out signed, once if all goes well, at least once whatever happens, on a schedule."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
+from tests.server.access.people import Clock
 
 from leakline_server.alerts.address import networks
 from leakline_server.alerts.post import TryAgain
+from leakline_server.alerts.schedule import next_wait
 from leakline_server.alerts.signing import make_secret
 from leakline_server.config import Config
-from leakline_server.store import webhook_changes, webhooks
+from leakline_server.store import deliveries, webhook_changes, webhooks
 from leakline_server.store.alerts import Alert, add
 from leakline_server.store.engine import open_engine, writing
 from leakline_server.store.tables import deliveries as delivery_table
@@ -31,18 +35,36 @@ from leakline_server.store.tables import tries as try_table
 from leakline_server.store.tables import webhooks as webhook_table
 from leakline_server.workers.deliver import LEASE_SECONDS, Deliverer, Seams
 
+REFUSED = TryAgain("answered 500", 0.1, 500)
+HOUR = 3_600.0
+
+
+def test_an_urgent_alert_is_tried_every_ten_minutes_for_a_day() -> None:
+    tried = [0.0]
+    while wait := next_wait(len(tried), REFUSED, lambda: 0.0, urgent=True, age_seconds=tried[-1]):
+        tried.append(tried[-1] + wait)
+    assert {round(b - a) for a, b in pairwise(tried[5:])} == {600}
+    assert 24 * HOUR - 600 < tried[-1] <= 24 * HOUR
+
+
+def test_a_receiver_that_asks_for_patience_gets_it_but_never_less_than_the_schedule() -> None:
+    patient = TryAgain("answered 429", 0.1, 429, 40.0)
+    assert next_wait(1, patient, lambda: 0.0) == 40
+    assert next_wait(4, patient, lambda: 0.0) == 180
+
+
+def test_what_is_sent_again_by_hand_after_a_day_has_the_first_tries_of_its_schedule() -> None:
+    tries = [next_wait(n, REFUSED, lambda: 0.0, age_seconds=30 * HOUR) for n in range(1, 7)]
+    assert tries == [5, 15, 60, 180, 600, None]
+
+
 SERVER = "https://leakline.example"
 CONFIG = Config(public_url=SERVER, webhook_allow=networks("127.0.0.0/8"))
 
 
-class Clock:
-    """Unix seconds that move only when told."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
+def tell(engine: Engine, *alerts: Alert) -> None:
+    with writing(engine) as connection:
+        add(connection, alerts)
 
 
 @pytest.fixture
@@ -51,8 +73,7 @@ def due(engine: Engine, alert: Alert) -> Callable[..., tuple[int, str]]:
 
     def write(url: str, *more: Alert, form: str = "standard") -> tuple[int, str]:
         hook = webhooks.register(engine, url, form, None, make_secret, 0.0).webhook
-        with writing(engine) as connection:
-            add(connection, [replace(a, created_at=time.time()) for a in (alert, *more)])
+        tell(engine, *(replace(a, created_at=time.time()) for a in (alert, *more)))
         return hook.id, hook.secret
 
     return write
@@ -74,11 +95,21 @@ def rows(engine: Engine, table: Any = delivery_table) -> list[Any]:
         return list(connection.execute(select(table).order_by(table.c.id)))
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 10) -> None:
-    waiting, deadline = threading.Event(), time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        waiting.wait(0.02)
+@contextmanager
+def running(*sending: Deliverer) -> Iterator[None]:
+    for each in sending:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in sending:
+            each.stop()
+
+
+def second_webhook(engine: Engine, url: str) -> tuple[int, str]:
+    """As people add them: beside that of the environment."""
+    hook = webhook_changes.make(engine, "", url, "standard", make_secret(), 0.0)
+    return hook.id, hook.secret
 
 
 def test_a_private_address_fails_at_once_is_never_called_and_the_setting_is_named(
@@ -173,36 +204,33 @@ def test_a_message_that_cannot_be_sent_is_a_try_that_is_seen(engine: Engine, due
 
 
 def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
-    engine: Engine, due: Any, receiver: Any, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def no_thread(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
     due(receiver.url)
     sending = deliverer(engine)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", _no_thread)
+        patched.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             sending._dispatch()
     sending._dispatch()
     eventually(lambda: rows(engine)[0].state == "delivered")
 
 
-def _no_thread(_thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
 def test_what_is_not_urgent_is_tried_on_the_long_schedule(
     engine: Engine, receiver: Any, alert: Alert
 ) -> None:
-    hook, _ = _second_webhook(engine, receiver.url)
+    hook, _ = second_webhook(engine, receiver.url)
     receiver.answers = [500]
     clock = Clock(time.time())
-    with writing(engine) as connection:
-        add(connection, [replace(alert, urgent=False, created_at=clock.now)])
+    tell(engine, replace(alert, urgent=False, created_at=clock.now))
     tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
     assert tried_at == [0, 5, 305, 2105, 9305, 27305, 63305, 99305]
     (row,) = rows(engine)
-    assert (row.webhook_id, row.state, row.tries, row.last_error) == (
-        hook, "failed", 8, "answered 500",
-    )  # fmt: skip
+    assert (row.webhook_id, row.state) == (hook, "failed")
+    assert (row.tries, row.last_error) == (8, "answered 500")
 
 
 def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
@@ -253,11 +281,10 @@ def test_a_forecast_whose_time_has_come_is_never_sent(
 def test_a_forecast_nobody_took_expires_instead_of_waiting_for_a_try_that_comes_too_late(
     engine: Engine, receiver: Any, alert: Alert
 ) -> None:
-    _second_webhook(engine, receiver.url)
+    second_webhook(engine, receiver.url)
     receiver.answers = [500]
     clock = Clock(time.time())
-    with writing(engine) as connection:
-        add(connection, [replace(alert, created_at=clock.now, expires_at=clock.now + 300)])
+    tell(engine, replace(alert, created_at=clock.now, expires_at=clock.now + 300))
     tried_at = tried_until_settled(engine, deliverer(engine, clock=clock), clock)
     assert tried_at == [0, 5, 20, 80, 260]
     (row,) = rows(engine)
@@ -272,14 +299,12 @@ def test_of_an_incident_the_newest_state_goes_out_and_what_waits_is_replaced(
     receiver.answers = [500, 204]
     sending, now = deliverer(engine), time.time() + 1
     sending.run_once(now)
-    with writing(engine) as connection:
-        add(connection, [replace(alert, id="msg_2", event="incident.resolved", created_at=now + 1)])
+    tell(engine, replace(alert, id="msg_2", event="incident.resolved", created_at=now + 1))
     assert [row.state for row in rows(engine)] == ["superseded", "pending"]
     while sending.run_once(now + 3_600):
         pass
-    assert [json.loads(r.body)["type"] for r in receiver.received] == [
-        "incident.suspected", "incident.resolved",
-    ]  # fmt: skip
+    events = [json.loads(r.body)["type"] for r in receiver.received]
+    assert events == ["incident.suspected", "incident.resolved"]
     assert [row.state for row in rows(engine)] == ["superseded", "delivered"]
 
 
@@ -290,8 +315,7 @@ def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
 
     def tell_more_and_fail(*_: Any) -> Any:
         newer = replace(alert, id="msg_2", event="incident.confirmed", created_at=time.time())
-        with writing(engine) as connection:
-            add(connection, [newer])
+        tell(engine, newer)
         return TryAgain("answered 500", 0.1, 500)
 
     deliverer(engine, post=tell_more_and_fail).run_once(time.time() + 1)
@@ -299,28 +323,13 @@ def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
     assert [t.status for t in rows(engine, try_table)] == [500]
 
 
-def test_during_a_rotation_a_receiver_with_either_secret_accepts_the_message(
-    engine: Engine, receiver: Any, alert: Alert
-) -> None:
-    hook, old = _second_webhook(engine, receiver.url)
-    new, now = make_secret(), time.time()
-    assert webhook_changes.rotate(engine, hook, new, now) is not None
-    with writing(engine) as connection:
-        add(connection, [replace(alert, created_at=now)])
-    assert deliverer(engine).run_once(now)
-    (received,) = receiver.received
-    for secret in (new, old):
-        assert Verifier(secret).verify(received.body, received.headers)["data"]["title"] == "Leak"
-
-
 def test_a_day_after_a_rotation_only_the_new_secret_signs(
     engine: Engine, receiver: Any, alert: Alert
 ) -> None:
-    hook, old = _second_webhook(engine, receiver.url)
+    hook, old = second_webhook(engine, receiver.url)
     new, now = make_secret(), time.time()
     webhook_changes.rotate(engine, hook, new, now - webhook_changes.ROTATION_SECONDS)
-    with writing(engine) as connection:
-        add(connection, [replace(alert, created_at=now)])
+    tell(engine, replace(alert, created_at=now))
     assert deliverer(engine).run_once(now)
     (received,) = receiver.received
     assert Verifier(new).verify(received.body, received.headers)
@@ -334,76 +343,44 @@ def test_what_is_urgent_does_not_wait_behind_what_is_not(
     due(receiver.url)
     sending, now = deliverer(engine), time.time() + 1
     sending.run_once(now)
-    with writing(engine) as connection:
-        add(connection, [other(alert, n, urgent=n == 3, created_at=now) for n in range(4)])
+    tell(engine, *(other(alert, n, urgent=n == 3, created_at=now) for n in range(4)))
     sending.run_once(now)
     assert receiver.received[-1].headers["webhook-id"] == "other_3"
 
 
-def test_waits_are_spread_so_that_not_all_come_back_at_once(
-    engine: Engine, due: Any, receiver: Any
+@pytest.mark.parametrize(
+    ("answer", "dice", "least", "most"),
+    [(500, 0.999, 5.9, 6.5), ((429, {"Retry-After": "40"}), 0.0, 40, 45)],
+)
+def test_waits_are_spread_and_a_receiver_that_asks_for_patience_gets_it(
+    answer: Any, dice: float, least: float, most: float, engine: Engine, due: Any, receiver: Any
 ) -> None:
     due(receiver.url)
-    receiver.answers = [500]
+    receiver.answers = [answer]
     now = time.time() + 1
-    deliverer(engine, dice=lambda: 0.999).run_once(now)
-    assert 5.9 < rows(engine)[0].due_at - now < 6.5
-
-
-def test_a_receiver_that_asks_for_patience_gets_it(engine: Engine, due: Any, receiver: Any) -> None:
-    due(receiver.url)
-    receiver.answers = [(429, {"Retry-After": "40"})]
-    now = time.time() + 1
-    deliverer(engine).run_once(now)
-    assert 40 <= rows(engine)[0].due_at - now < 45
-
-
-def test_gone_disables_the_webhook_and_nothing_more_is_sent(
-    engine: Engine, due: Any, receiver: Any, alert: Alert
-) -> None:
-    due(receiver.url, other(alert, 2))
-    receiver.answers = [410]
-    sending = deliverer(engine)
-    assert sending.run_once(time.time() + 1)
-    assert not sending.run_once(time.time() + 3_600)
-    assert len(receiver.received) == 1
-    assert [row.state for row in rows(engine)] == ["failed", "failed"]
-    (hook,) = rows(engine, webhook_table)
-    assert not hook.enabled
-    assert "410" in hook.disabled_reason
-
-
-def test_a_message_that_was_refused_once_arrives_with_the_same_id(
-    engine: Engine, due: Any, receiver: Any
-) -> None:
-    _, secret = due(receiver.url)
-    receiver.answers = [500, 200]
-    sending = deliverer(engine)
-    sending.run_once(time.time() + 1)
-    sending.run_once(time.time() + 7)
-    first, second = receiver.received
-    assert first.headers["webhook-id"] == second.headers["webhook-id"] == "msg_1"
-    assert first.body == second.body
-    assert Verifier(secret).verify(second.body, second.headers)["type"] == "incident.suspected"
-    (row,) = rows(engine)
-    assert (row.state, row.tries, row.last_status) == ("delivered", 2, 200)
-    assert not sending.run_once(time.time() + 3_600)
+    deliverer(engine, dice=lambda: dice).run_once(now)
+    assert least <= rows(engine)[0].due_at - now < most
 
 
 @pytest.mark.alone
-def test_a_running_deliverer_sends_within_a_second_of_being_woken_and_the_library_verifies_it(
-    engine: Engine, due: Any, receiver: Any
+def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
+    engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Else it would look again after an hour."""
+    looks, due_times = [], deliveries.due_times
+
+    def look(of: Engine) -> dict[int, float]:
+        looks.append(due_times(of))
+        return looks[-1]
+
+    monkeypatch.setattr("leakline_server.workers.deliver.POLL_SECONDS", 3_600.0)
+    monkeypatch.setattr(deliveries, "due_times", look)
     sending = deliverer(engine, receiver.url)
-    sending.start()
-    try:
+    with running(sending):
+        eventually(lambda: looks)
         _, secret = due(receiver.url)
-        woken = time.monotonic()
         sending.wake()
         (received,) = receiver.wait_for(1)
-        assert time.monotonic() - woken < 1
-    finally:
-        sending.stop()
     message = Verifier(secret).verify(received.body, received.headers)
     assert message["data"]["link"] == SERVER + "/runs/r1"
     with pytest.raises(WebhookVerificationError):
@@ -413,56 +390,43 @@ def test_a_running_deliverer_sends_within_a_second_of_being_woken_and_the_librar
 def test_what_another_process_wrote_is_found_without_being_woken(
     engine: Engine, due: Any, receiver: Any
 ) -> None:
-    sending = deliverer(engine, receiver.url)
-    sending.start()
-    try:
+    with running(deliverer(engine, receiver.url)):
         due(receiver.url)
         receiver.wait_for(1, seconds=5)
-    finally:
-        sending.stop()
 
 
 @pytest.mark.alone
 def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
-    engine: Engine, due: Any, receiver: Any, alert: Alert
+    engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         dead = f"http://127.0.0.1:{hanging.getsockname()[1]}/"
         due(dead)
-        hook, _ = _second_webhook(engine, receiver.url)
-        with writing(engine) as connection:
-            add(connection, [other(alert, 2, created_at=time.time())])
+        hook, _ = second_webhook(engine, receiver.url)
+        tell(engine, other(alert, 2, created_at=time.time()))
         sending = deliverer(engine, dead)
-        started = time.monotonic()
-        sending.start()
-        receiver.wait_for(1, seconds=1)
-        eventually(
-            lambda: any(r.state == "delivered" and r.webhook_id == hook for r in rows(engine))
-        )
-        sending.stop()
-        assert time.monotonic() - started < 3
+        with running(sending):
+            receiver.wait_for(1)
+            eventually(
+                lambda: (hook, "delivered") in [(r.webhook_id, r.state) for r in rows(engine)]
+            )
+        # The other is on its way still, when it has stopped.
         assert sum(row.state == "claimed" for row in rows(engine)) == 1
     # Closing the listener ends the POST that was left behind.
     eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
 
 
 def test_two_servers_on_one_database_make_each_try_once(
-    engine: Engine, due: Any, receiver: Any, alert: Alert
+    engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any
 ) -> None:
     messages = 12
     due(receiver.url, *[other(alert, n) for n in range(messages - 1)])
     # Each message is refused once, so the claims of both tries are contended.
     receiver.answers = [*[500] * messages, 204]
     second = open_engine(engine.url.render_as_string(hide_password=False))
-    both = [deliverer(each, receiver.url) for each in (engine, second)]
-    for sending in both:
-        sending.start()
-    try:
+    with running(*(deliverer(each, receiver.url) for each in (engine, second))):
         eventually(lambda: all(row.state == "delivered" for row in rows(engine)), 30)
-    finally:
-        for sending in both:
-            sending.stop()
-        second.dispose()
+    second.dispose()
     ids = [received.headers["webhook-id"] for received in receiver.received]
     assert len(set(ids)) == messages
     assert sorted(ids) == sorted([*set(ids)] * 2)
@@ -470,12 +434,10 @@ def test_two_servers_on_one_database_make_each_try_once(
 
 
 def test_an_address_that_will_be_refused_is_told_at_the_start(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    engine: Engine, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sending = Deliverer(engine, Config(webhook_url="http://127.0.0.1:9/very-secret"))
-    sending.start()
-    eventually(lambda: "LEAKLINE_WEBHOOK_ALLOW" in caplog.text)
-    sending.stop()
+    with running(Deliverer(engine, Config(webhook_url="http://127.0.0.1:9/very-secret"))):
+        eventually(lambda: "LEAKLINE_WEBHOOK_ALLOW" in caplog.text)
     assert "very-secret" not in caplog.text
 
 
@@ -483,11 +445,10 @@ def test_a_made_secret_is_told_once_and_a_given_one_never(
     engine: Engine, receiver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = make_secret()
-    starts = [{}, {}, {"webhook_secret": given}]
-    for settings in starts:
-        sending = Deliverer(engine, replace(CONFIG, webhook_url=receiver.url, **settings))
-        sending.start()
-        sending.stop()
+    for settings in ({}, {}, {"webhook_secret": given}):
+        config = replace(CONFIG, webhook_url=receiver.url, **settings)
+        with running(Deliverer(engine, config)):
+            pass
     assert caplog.text.count("whsec_") == 1
     assert given not in caplog.text
 
@@ -495,9 +456,8 @@ def test_a_made_secret_is_told_once_and_a_given_one_never(
 def test_a_server_without_a_webhook_starts_and_says_nothing(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sending = Deliverer(engine, Config())
-    sending.start()
-    sending.stop()
+    with running(Deliverer(engine, Config())):
+        pass
     assert caplog.text == ""
 
 
@@ -540,15 +500,3 @@ def test_a_process_killed_between_send_and_commit_leaves_a_message_that_comes_ag
     (row,) = rows(engine)
     assert (row.state, row.tries) == ("delivered", 2)
     assert Verifier(secret).verify(first.body, first.headers)
-
-
-def _second_webhook(engine: Engine, url: str) -> tuple[int, str]:
-    """As people add them: beside that of the environment."""
-    secret = make_secret()
-    with writing(engine) as connection:
-        row = connection.execute(
-            webhook_table.insert()
-            .values(url=url, format="standard", secret=secret, source="api", created_at=0.0)
-            .returning(webhook_table.c.id)
-        ).one()
-    return row.id, secret

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 from leakline_server.alerts.signing import make_secret
 from leakline_server.store import deliveries, delivery_list, webhook_changes, webhooks
 from leakline_server.store.alerts import Alert, add, told
-from leakline_server.store.deliveries import Try, claim
+from leakline_server.store.deliveries import Claimed, Try, claim
 from leakline_server.store.engine import writing
 from leakline_server.store.runs import BadCursor
 from leakline_server.store.tables import alerts as alert_table
@@ -27,8 +27,18 @@ NOW = 1_760_000_000.0
 MADE = Try(NOW, 0.1, 500, "answered 500")
 
 
+def registration(
+    engine: Engine, url: str = "https://hook.example/a", secret: str | None = None
+) -> webhooks.Registered:
+    return webhooks.register(engine, url, "standard", secret, make_secret, NOW)
+
+
 def register(engine: Engine, url: str = "https://hook.example/a") -> int:
-    return webhooks.register(engine, url, "standard", None, make_secret, NOW).webhook.id
+    return registration(engine, url).webhook.id
+
+
+def make(engine: Engine, url: str) -> webhooks.Webhook:
+    return webhook_changes.make(engine, "chat", url, "standard", make_secret(), NOW)
 
 
 def write(engine: Engine, *alerts: Alert) -> int:
@@ -36,11 +46,16 @@ def write(engine: Engine, *alerts: Alert) -> int:
         return add(connection, alerts)
 
 
+def claimed_at(engine: Engine, webhook: int, at: float = NOW) -> Claimed:
+    found = claim(engine, webhook, at, 30)
+    assert found is not None
+    return found
+
+
 def states(engine: Engine) -> list[str]:
+    query = select(delivery_table.c.state).order_by(delivery_table.c.id)
     with engine.connect() as connection:
-        return list(
-            connection.scalars(select(delivery_table.c.state).order_by(delivery_table.c.id))
-        )
+        return list(connection.scalars(query))
 
 
 def test_a_finding_that_is_rolled_back_takes_its_alert_with_it(
@@ -62,15 +77,11 @@ def test_the_same_alert_written_twice_is_delivered_once(engine: Engine, alert: A
     assert states(engine) == ["pending"]
 
 
-def test_without_a_webhook_the_alert_is_still_a_row(engine: Engine, alert: Alert) -> None:
-    assert write(engine, alert) == 0
-    with engine.connect() as connection:
-        (of_incident,) = told(connection, alert.run_id).values()
-    assert (of_incident.event, of_incident.count) == ("incident.suspected", 1)
-
-
-def test_what_was_told_is_the_last_event_and_how_many(engine: Engine, alert: Alert) -> None:
-    write(engine, alert, replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1))
+def test_what_was_told_is_the_last_event_and_how_many_also_without_a_webhook(
+    engine: Engine, alert: Alert
+) -> None:
+    later = replace(alert, id="msg_2", event="incident.confirmed", created_at=NOW + 1)
+    assert write(engine, alert, later) == 0
     with engine.connect() as connection:
         found = told(connection, alert.run_id)
         assert told(connection, "another run") == {}
@@ -101,11 +112,9 @@ def test_nothing_is_due_before_its_time(engine: Engine, alert: Alert) -> None:
 def test_a_claim_runs_out_when_its_process_died(engine: Engine, alert: Alert) -> None:
     webhook = register(engine)
     write(engine, alert)
-    first = claim(engine, webhook, NOW, 30)
+    first = claimed_at(engine, webhook)
     assert claim(engine, webhook, NOW + 29, 30) is None
-    again = claim(engine, webhook, NOW + 30, 30)
-    assert first is not None
-    assert again is not None
+    again = claimed_at(engine, webhook, NOW + 30)
     assert (first.alert_id, first.tries) == (alert.id, 1)
     assert (again.alert_id, again.tries) == (alert.id, 2)
 
@@ -115,10 +124,7 @@ def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrive
 ) -> None:
     webhook = register(engine)
     write(engine, alert)
-    slow = claim(engine, webhook, NOW, 30)
-    owner = claim(engine, webhook, NOW + 30, 30)
-    assert slow is not None
-    assert owner is not None
+    slow, owner = (claimed_at(engine, webhook, at) for at in (NOW, NOW + 30))
     deliveries.failed(engine, slow, MADE)
     deliveries.try_again(engine, slow, MADE, NOW + 31)
     assert states(engine) == ["claimed"]
@@ -130,50 +136,33 @@ def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrive
 def test_every_try_is_a_row_with_its_status_and_seconds(engine: Engine, alert: Alert) -> None:
     webhook = register(engine)
     write(engine, alert)
-    for at, finish in ((NOW, None), (NOW + 5, 200)):
-        claimed = claim(engine, webhook, at, 30)
-        assert claimed is not None
-        if finish is None:
-            deliveries.try_again(engine, claimed, MADE, NOW + 5)
-        else:
-            deliveries.delivered(engine, claimed, Try(at, 0.25, finish, None))
+    deliveries.try_again(engine, claimed_at(engine, webhook), MADE, NOW + 5)
+    second = claimed_at(engine, webhook, NOW + 5)
+    deliveries.delivered(engine, second, Try(NOW + 5, 0.25, 200, None))
     with engine.connect() as connection:
         rows = connection.execute(select(try_table).order_by(try_table.c.id)).all()
         delivery = connection.execute(select(delivery_table)).one()
-    assert [(r.status, r.seconds, r.error) for r in rows] == [
-        (500, 0.1, "answered 500"), (200, 0.25, None),
-    ]  # fmt: skip
-    assert (delivery.state, delivery.tries, delivery.last_status, delivery.delivered_at) == (
-        "delivered", 2, 200, NOW + 5.25,
-    )  # fmt: skip
+    told = [(r.status, r.seconds, r.error) for r in rows]
+    assert told == [(500, 0.1, "answered 500"), (200, 0.25, None)]
+    assert (delivery.state, delivery.tries) == ("delivered", 2)
+    assert (delivery.last_status, delivery.delivered_at) == (200, NOW + 5.25)
 
 
 def test_servers_that_start_together_make_one_secret_and_one_webhook(engine: Engine) -> None:
-    def start(_: int) -> webhooks.Registered:
-        return webhooks.register(
-            engine, "https://hook.example/", "standard", None, make_secret, NOW
-        )
-
     with ThreadPoolExecutor(4) as pool:
-        registered = list(pool.map(start, range(4)))
+        registered = list(pool.map(lambda _: registration(engine), range(4)))
     assert len([r for r in registered if r.made_secret]) == 1
     assert len({(r.webhook.id, r.webhook.secret) for r in registered}) == 1
 
 
-def test_a_made_secret_is_shown_once_and_stays_the_same(engine: Engine) -> None:
-    first = webhooks.register(engine, "https://a.example/", "standard", None, make_secret, NOW)
-    again = webhooks.register(engine, "https://b.example/", "standard", None, make_secret, NOW)
+def test_a_made_secret_is_shown_once_and_stays_until_another_is_given(engine: Engine) -> None:
+    first = registration(engine, "https://a.example/")
+    again = registration(engine, "https://b.example/")
     assert first.made_secret == first.webhook.secret == again.webhook.secret
     assert again.made_secret is None
     assert first.made_secret not in repr(first)
-
-
-def test_a_given_secret_replaces_the_made_one(engine: Engine) -> None:
-    register(engine)
     given = make_secret()
-    registered = webhooks.register(
-        engine, "https://hook.example/a", "standard", given, make_secret, NOW
-    )
+    registered = registration(engine, secret=given)
     assert (registered.webhook.secret, registered.made_secret) == (given, None)
 
 
@@ -190,14 +179,12 @@ def test_an_address_no_longer_configured_gets_nothing_more_and_what_waits_fails_
     assert claim(engine, old, NOW, 30) is None
     with engine.connect() as connection:
         row = connection.execute(select(delivery_table)).one()
-        assert connection.scalar(
-            select(webhook_table.c.enabled).where(webhook_table.c.id == old)
-        ) in (0, False)
+        enabled = select(webhook_table.c.enabled).where(webhook_table.c.id == old)
+        assert not connection.scalar(enabled)
     assert row.state == "failed"
     assert "no longer in LEAKLINE_WEBHOOK_URL" in row.last_error
-    assert register(engine) == old, (
-        "the old address in the environment again is the old webhook again"
-    )
+    # The old address in the environment again is the old webhook again.
+    assert register(engine) == old
 
 
 def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
@@ -205,14 +192,10 @@ def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
 ) -> None:
     webhook = register(engine)
     write(engine, alert, replace(alert, id="msg_2", incident_id=None))
-    claimed = claim(engine, webhook, NOW, 30)
-    assert claimed is not None
-    deliveries.failed(engine, claimed, Try(NOW, 0.1, 410, "answered 410 Gone"), disable=True)
+    gone = Try(NOW, 0.1, 410, "answered 410 Gone")
+    deliveries.failed(engine, claimed_at(engine, webhook), gone, disable=True)
     assert states(engine) == ["failed", "failed"]
-    registered = webhooks.register(
-        engine, "https://hook.example/a", "standard", None, make_secret, NOW
-    )
-    assert registered.webhook.disabled_reason == "answered 410 Gone"
+    assert registration(engine).webhook.disabled_reason == "answered 410 Gone"
     assert write(engine, replace(alert, id="msg_3")) == 0
     webhooks.enable_configured(engine, "https://hook.example/a")
     assert write(engine, replace(alert, id="msg_4")) == 1
@@ -256,9 +239,7 @@ def test_a_newer_state_replaces_nothing_that_has_arrived_or_goes_to_another_run(
         run = connection.execute(select(run_table)).one()._mapping
         connection.execute(run_table.insert().values({**run, "id": "r2"}))
     write(engine, replace(alert, **RUN), replace(alert, id="msg_2", run_id="r2", **RUN))
-    claimed = claim(engine, webhook, NOW, 30)
-    assert claimed is not None
-    deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
+    deliveries.delivered(engine, claimed_at(engine, webhook), Try(NOW, 0.2, 200, None))
     write(engine, replace(alert, id="msg_3", **RUN))
     assert states(engine) == ["delivered", "pending", "pending"]
 
@@ -268,23 +249,18 @@ def test_a_claim_that_ran_out_is_not_sent_again_when_there_is_a_newer_state(
 ) -> None:
     webhook = register(engine)
     write(engine, alert)
-    assert claim(engine, webhook, NOW, 30) is not None
+    claimed_at(engine, webhook)
     write(engine, replace(alert, id="msg_2", created_at=NOW + 1))
-    newest = claim(engine, webhook, NOW + 31, 30)
-    assert newest is not None
-    assert newest.alert_id == "msg_2"
+    assert claimed_at(engine, webhook, NOW + 31).alert_id == "msg_2"
     assert states(engine) == ["superseded", "claimed"]
 
 
 def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
     engine: Engine, alert: Alert
 ) -> None:
-    hook = webhook_changes.make(
-        engine, "chat", "https://hook.example/b", "standard", make_secret(), NOW
-    )
+    hook = make(engine, "https://hook.example/b")
     write(engine, alert)
-    claimed = claim(engine, hook.id, NOW, 30)
-    assert claimed is not None
+    claimed = claimed_at(engine, hook.id)
     assert webhook_changes.remove(engine, hook.id)
     deliveries.delivered(engine, claimed, Try(NOW, 0.2, 200, None))
     deliveries.try_again(engine, claimed, MADE, NOW + 5)
@@ -297,12 +273,9 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
 def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
     register(engine)
     for n in range(webhook_changes.MAX_WEBHOOKS):
-        made = webhook_changes.make(
-            engine, "", f"https://{n}.example/", "standard", make_secret(), NOW
-        )
-        assert made.disabled_reason is None
+        assert make(engine, f"https://{n}.example/").disabled_reason is None
     with pytest.raises(webhook_changes.TooManyWebhooks):
-        webhook_changes.make(engine, "", "https://x.example/", "standard", make_secret(), NOW)
+        make(engine, "https://x.example/")
     assert len(webhooks.list_webhooks(engine)) == 1 + webhook_changes.MAX_WEBHOOKS
 
 
@@ -318,8 +291,7 @@ def test_what_expired_is_due_again_when_a_person_wants_it_but_not_twice(
     assert (again["state"], again["alert"]) == ("pending", alert.id)
     with pytest.raises(delivery_list.StillWaiting):
         delivery_list.redeliver(engine, listed["id"], NOW + 100)
-    claimed = claim(engine, webhook, NOW + 100, 30)
-    assert claimed is not None
+    claimed = claimed_at(engine, webhook, NOW + 100)
     assert (claimed.alert_id, claimed.tries) == (alert.id, 1)
 
 
@@ -329,21 +301,16 @@ def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
     webhook = register(engine)
     more = [replace(alert, id=f"more_{n}", incident_id=None) for n in range(4)]
     write(engine, alert, *more)
-    for at, status in ((NOW + 1, 500), (NOW + 6.5, 204)):
-        claimed = claim(engine, webhook, at, 30)
-        assert claimed is not None
-        assert claimed.alert_id == alert.id
-        if status == 500:
-            deliveries.try_again(engine, claimed, Try(at, 0.5, 500, "answered 500"), NOW - 1)
-        else:
-            deliveries.delivered(engine, claimed, Try(at, 0.25, 204, None))
-    pages, cursor = [], None
-    while True:
-        found = delivery_list.list_deliveries(engine, webhook, 2, cursor)
+    first = claimed_at(engine, webhook, NOW + 1)
+    deliveries.try_again(engine, first, Try(NOW + 1, 0.5, 500, "answered 500"), NOW - 1)
+    second = claimed_at(engine, webhook, NOW + 6.5)
+    deliveries.delivered(engine, second, Try(NOW + 6.5, 0.25, 204, None))
+    assert first.alert_id == second.alert_id == alert.id
+    found = delivery_list.list_deliveries(engine, webhook, 2)
+    pages = [[item["alert"] for item in found["items"]]]
+    while found["next"] is not None:
+        found = delivery_list.list_deliveries(engine, webhook, 2, found["next"])
         pages.append([item["alert"] for item in found["items"]])
-        cursor = found["next"]
-        if cursor is None:
-            break
     assert pages == [["more_3", "more_2"], ["more_1", "more_0"], ["msg_1"]]
     (item,) = found["items"]
     assert (item["state"], item["tries"], item["last_status"]) == ("delivered", 2, 204)

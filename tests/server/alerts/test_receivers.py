@@ -1,29 +1,32 @@
-"""The receivers of the examples, in Python and in JavaScript, believe only what is signed, fresh and new."""
+"""The receivers of the examples and of docs/webhooks.md believe only what is signed, fresh and new."""
 
 from __future__ import annotations
 
 import http.client
 import os
 import queue
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from leakline_server.alerts.address import networks
+from leakline_server.alerts import events
+from leakline_server.alerts.address import check, networks
+from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.message import Message
 from leakline_server.alerts.outgoing import Outgoing, send
 from leakline_server.alerts.post import Delivered, Outcome, TryAgain
 from leakline_server.alerts.signing import make_secret, signed_headers
-
-pytestmark = pytest.mark.flow
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "webhook_receiver"
 LOOPBACK = networks("127.0.0.0/8")
@@ -57,7 +60,7 @@ BODY = b'{"type":"incident.confirmed","timestamp":"2026-01-01T00:00:00Z","data":
 class Receiver:
     """A running receiver; ``printed`` are its lines on stdout so far, ``said`` those on stderr."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[Any]
     port: int = 0
     printed: list[str] = field(default_factory=list)
     said: queue.Queue[str] = field(default_factory=queue.Queue)
@@ -144,10 +147,8 @@ def start(kind: Kind) -> Iterator[Start]:
         )  # fmt: skip
         receiver = Receiver(process)
         started.append(receiver)
-        receiver.readers += [
-            _read(process.stdout, receiver.printed.append),
-            _read(process.stderr, receiver.said.put),
-        ]
+        outputs = ((process.stdout, receiver.printed.append), (process.stderr, receiver.said.put))
+        receiver.readers += [_read(stream, take) for stream, take in outputs]
         first = receiver.said.get(timeout=20)
         assert "listening on http://127.0.0.1:" in first, first
         assert kind.by in first
@@ -188,6 +189,7 @@ def refused(outcome: Outcome) -> bool:
     return isinstance(outcome, TryAgain) and outcome.status == 400
 
 
+@pytest.mark.flow
 def test_what_nobody_signed_with_the_secret_is_refused(start: Start) -> None:
     receiver = start(make_secret())
     assert refused(deliver(receiver, make_secret()))
@@ -195,6 +197,7 @@ def test_what_nobody_signed_with_the_secret_is_refused(start: Start) -> None:
     assert receiver.all_printed() == []
 
 
+@pytest.mark.flow
 def test_what_was_changed_on_the_way_is_refused(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
@@ -224,19 +227,19 @@ def test_what_was_changed_on_the_way_is_refused(start: Start) -> None:
     assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /"]
 
 
-@pytest.mark.parametrize("seconds", [-301, -86_400, 301])
-def test_a_message_signed_more_than_five_minutes_from_now_is_refused(
-    start: Start, seconds: int
-) -> None:
+@pytest.mark.flow
+def test_a_message_signed_more_than_five_minutes_from_now_is_refused(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
     # A second is cut off when signing, and the clock goes on before it is checked.
-    at = time.time() + seconds + (2 if seconds > 0 else 0)
-    assert receiver.post(BODY, signed_headers(secret, "msg_1", at, BODY)) == 400
+    for seconds in (-301, -86_400, 303):
+        signed = signed_headers(secret, "msg_1", time.time() + seconds, BODY)
+        assert receiver.post(BODY, signed) == 400, seconds
     assert receiver.post(BODY, signed_headers(secret, "msg_1", time.time() - 290, BODY)) == 204
     assert len(receiver.all_printed()) == 3
 
 
+@pytest.mark.flow
 def test_a_message_played_back_is_taken_and_printed_once(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
@@ -248,6 +251,7 @@ def test_a_message_played_back_is_taken_and_printed_once(start: Start) -> None:
     assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /", *PRINTED]
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("knows", ["old", "new", "old new", "new old"])
 def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
     start: Start, knows: str
@@ -263,6 +267,7 @@ def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
     assert len(receiver.all_printed()) == sum(taken) * len(PRINTED)
 
 
+@pytest.mark.flow
 def test_a_body_larger_than_any_message_is_not_taken(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
@@ -271,23 +276,19 @@ def test_a_body_larger_than_any_message_is_not_taken(start: Start) -> None:
     assert receiver.all_printed() == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{}",
-        b'{"data":[]}',
-        b'{"type":1,"data":{"where":7,"advice":"x"}}',
-        b'{"data":{"advice":{}}}',
-    ],
-)
-def test_a_signed_message_of_another_shape_stops_nothing(start: Start, body: bytes) -> None:
+@pytest.mark.flow
+def test_a_signed_message_of_another_shape_stops_nothing(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
-    assert receiver.post(body, signed_headers(secret, "msg_1", time.time(), body)) == 204
+    odd = (b"{}", b'{"data":[]}', b'{"type":1,"data":{"where":7,"advice":"x"}}')
+    for number, body in enumerate((*odd, b'{"data":{"advice":{}}}')):
+        signed = signed_headers(secret, f"odd_{number}", time.time(), body)
+        assert receiver.post(body, signed) == 204, body
     assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
     assert receiver.all_printed()[-len(PRINTED) :] == PRINTED
 
 
+@pytest.mark.flow
 def test_without_a_secret_it_says_what_to_set(kind: Kind) -> None:
     done = subprocess.run(
         kind.command, capture_output=True, text=True, timeout=20, env={**os.environ, "WEBHOOK_SECRET": ""}
@@ -296,44 +297,51 @@ def test_without_a_secret_it_says_what_to_set(kind: Kind) -> None:
     assert done.stderr.startswith("set WEBHOOK_SECRET")
 
 
-def test_the_test_message_of_the_command_arrives(start: Start, tmp_path: Path) -> None:
-    secret = make_secret()
-    receiver = start(secret)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("LEAKLINE_")}
-    settings = {
-        "LEAKLINE_WEBHOOK_URL": f"http://127.0.0.1:{receiver.port}/",
-        "LEAKLINE_WEBHOOK_SECRET": secret,
-        "LEAKLINE_WEBHOOK_ALLOW": "127.0.0.0/8",
-        "LEAKLINE_DATABASE_URL": f"sqlite:///{tmp_path}/leakline.db",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "leakline", "webhook", "test"], capture_output=True, text=True, timeout=60,
-        env={**clean, **settings}, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert receiver.all_printed()[0] == "[webhook.test] Leakline test message"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "webhooks.md"
 
 
-def test_a_rotation_on_the_server_leaves_no_receiver_behind(
-    start: Start, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.flow
+def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_rest(
+    tmp_path: Path, eventually: Any
 ) -> None:
-    monkeypatch.setenv("LEAKLINE_WEBHOOK_ALLOW", "127.0.0.0/8")
-    server = serve()
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S)
+    secret = make_secret()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, "WEBHOOK_SECRET": secret, "PORT": str(port), "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
 
-    def call(method: str, path: str, body: object = None) -> Any:
-        status, answer = server.request(method, f"/api/v1/webhooks{path}", body)
-        assert status in (200, 201), answer
-        return answer
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
 
-    def arrives_at(receiver: Receiver) -> bool:
-        call("PATCH", f"/{made['id']}", {"url": f"http://127.0.0.1:{receiver.port}/"})
-        return bool(call("POST", f"/{made['id']}/test")["arrived"])
+    receiver = Receiver(process, port)
+    try:
+        eventually(listens, 20)
+        assert refused(deliver(receiver, make_secret(), "msg_0"))
+        assert isinstance(deliver(receiver, secret, "msg_1"), Delivered)
+        assert isinstance(deliver(receiver, secret, "msg_1"), Delivered)
+    finally:
+        process.terminate()
+        printed, _ = process.communicate(timeout=10)
+    said = f"incident.confirmed {FACTS['summary']} https://leakline.example/runs/r1\n"
+    assert printed.decode() == said
 
-    made = call("POST", "", {"url": "http://127.0.0.1:9000/"})
-    behind = start(made["secret"])
-    assert arrives_at(behind)
-    rotated = call("POST", f"/{made['id']}/rotate")
-    assert arrives_at(behind)
-    assert arrives_at(start(rotated["secret"]))
-    assert not arrives_at(start(make_secret()))
-    assert behind.all_printed().count("[webhook.test] Leakline test message") == 2
+
+def test_every_event_and_every_format_is_in_the_document() -> None:
+    text = DOCUMENT.read_text()
+    told = {value for value in vars(events).values() if isinstance(value, str) and "." in value}
+    named = {
+        value for value in told if re.fullmatch(r"(incident|oom|contract|run|rule)\.[a-z]+", value)
+    }
+    assert len(named) == 10
+    for word in (*named, *FORMATS):
+        assert f"| `{word}` |" in text
+
+
+def test_the_address_of_the_example_would_be_called() -> None:
+    (url,) = re.findall(r"LEAKLINE_WEBHOOK_URL=(\S+)", DOCUMENT.read_text())
+    assert check(url, resolve=lambda _host: ["1.1.1.1"]).url.secure

@@ -1,10 +1,12 @@
-"""Chat messages are what the services publish, say everything that matters, and obey no name from a training script."""
+"""Messages say where, what, how much, since when, the forecast, the advice and the link, and obey no name in them."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,131 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.browser.hostile_labels import LABELS
 
+from leakline.analysis.results import (
+    Finding,
+    Interval,
+    Moment,
+    OomForecast,
+    Suspect,
+)
 from leakline_server.alerts.formats import FORMATS
 from leakline_server.alerts.formats.chat import escaped, read, units
 from leakline_server.alerts.formats.message import MAX_BODY_BYTES, Message
+from leakline_server.alerts.payload import ExaminedRun, incident_facts
+from leaks import FINDING as LEAK
+from leaks import GIB
+from leaks import RUN as LEAKING_RUN
+from leaks import VERDICT as LEAKING
+
+FINDING = replace(
+    LEAK, suspects=(*LEAK.suspects, Suspect("erl_trainer.Trainer.kept[*]", "holder")),
+    evidence=("16 more after each phase",), phase_path="evaluate_population/run_episode",
+    advice=("let go of the environments at the end of evaluate_population",),
+)  # fmt: skip
+OOM = OomForecast(
+    "critical", int(64 * GIB), "cgroup", Interval(9.2, 8, 11), Moment("2026-01-01T12:00:00Z", "…", "…"),
+    sentence="OOM near generation 9 at this rate (8 to 11), about 2026-01-01 12:00 UTC",
+)  # fmt: skip
+VERDICT = replace(LEAKING, findings=(FINDING,), oom=OOM)
+RUN = replace(LEAKING_RUN, verdict=VERDICT)
+
+
+def standard(
+    event: str = "incident.confirmed", finding: Finding = FINDING, run: ExaminedRun = RUN
+) -> Any:
+    facts = json.loads(json.dumps(incident_facts(event, "i1", finding, run), allow_nan=False))
+    body = FORMATS["standard"](Message(event, run.at, facts, "https://leakline.example"))
+    assert len(body) <= 20_000
+    return json.loads(body)
+
+
+def test_long_and_hostile_names_are_cut_and_the_message_stays_within_20_kb() -> None:
+    nasty = "\U0001f40d" * 5_000 + "\x00\x1b[31m\n\u202e\ud800" * 200
+    finding = replace(
+        FINDING, fingerprint=nasty, phase=nasty, phase_path=nasty, process=nasty,
+        suspects=tuple(Suspect(nasty, "type", 1.0, 1.0) for _ in range(500)),
+        evidence=(nasty,) * 500, advice=(nasty,) * 500,
+    )  # fmt: skip
+    sent = standard(finding=finding, run=replace(RUN, project=nasty, name=nasty))
+    assert sent["data"]["advice"]
+    assert sent["data"]["what"]["suspects"]
+
+
+def test_no_control_character_of_a_name_reaches_a_message() -> None:
+    sent = standard(run=replace(RUN, name="a\r\nb\x1b[2J\u202ec"))
+    assert all(c.isprintable() for c in sent["data"]["run"]["name"])
+
+
+def test_what_is_not_finite_is_null() -> None:
+    growth = Interval(1.0, -math.inf, math.inf)
+    sent = standard(finding=replace(FINDING, growth_bytes_per_generation=growth))
+    assert sent["data"]["how_much"]["growth_bytes_per_generation"] == {
+        "estimate": 1.0, "low": None, "high": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "gone", ["phase", "phase_path", "phase_share", "started_at_generation", "process"]
+)
+def test_what_is_unknown_is_null_and_the_sentence_is_still_one(gone: str) -> None:
+    sent = standard(
+        finding=replace(FINDING, **{gone: None}),
+        run=replace(RUN, verdict=replace(VERDICT, oom=OomForecast())),
+    )
+    assert "None" not in json.dumps(sent)
+    assert sent["data"]["forecast"]["text"] == "not known yet"
+
+
+@pytest.mark.parametrize(("count", "text"), [(1.0, "1 more entry in"), (2.0, "2 more entries in")])
+def test_a_container_grows_by_entries(count: float, text: str) -> None:
+    suspect = Suspect("app.History.rows", "container", count, 1e6)
+    sent = standard(finding=replace(FINDING, kind="container", suspects=(suspect,)))
+    assert sent["data"]["what"]["text"] == f"{text} app.History.rows per generation"
+    assert f"{text} app.History.rows per generation" in sent["data"]["summary"]
+
+
+def test_a_finding_without_a_suspect_is_named_by_its_kind() -> None:
+    sent = standard(finding=replace(FINDING, suspects=(), kind="native"))
+    assert "native memory" in sent["data"]["what"]["text"]
+
+
+def test_an_end_is_told_as_one() -> None:
+    assert standard("incident.recovered")["data"]["summary"].endswith("; the growth has stopped")
+    assert standard("incident.resolved")["data"]["title"].startswith("Leak resolved")
+
+
+def test_a_violated_count_speaks_with_its_own_evidence() -> None:
+    finding = replace(
+        FINDING, kind="count_contract", evidence=("4 TradingEnvironment, 2 declared",)
+    )
+    summary = standard("contract.violated", finding)["data"]["summary"]
+    assert summary.startswith("4 TradingEnvironment, 2 declared")
+
+
+def test_everything_the_contract_asks_for_is_there() -> None:
+    sent = standard()
+    data = sent["data"]
+    assert (sent["type"], sent["timestamp"]) == ("incident.confirmed", "2025-10-09T08:53:20Z")
+    assert data["title"] == "Leak confirmed in erl-trading/before-fix"
+    assert data["summary"] == (
+        "evaluate_population keeps 16 TradingEnvironment per generation: "
+        "7.10 GiB per generation since generation 1"
+    )
+    assert data["where"]["phase"] == "evaluate_population"
+    assert data["what"]["suspects"][0]["name"] == "trading.TradingEnvironment"
+    assert data["what"]["suspects"][1]["role"] == "holder"
+    assert data["how_much"]["growth_bytes_per_generation"]["estimate"] == 7.1 * GIB
+    assert data["when"]["started_at_generation"] == {"estimate": 1, "low": 1, "high": 2}
+    assert data["forecast"]["generation"]["estimate"] == 9.2
+    assert data["forecast"]["text"] == (
+        "OOM near generation 9 at this rate (8 to 11), about 2026-01-01 12:00 UTC"
+    )
+    assert data["advice"] == ["let go of the environments at the end of evaluate_population"]
+    assert data["link"] == "https://leakline.example/runs/r1"
+    assert data["incident"] == {
+        "id": "i1", "fingerprint": "f1", "status": "confirmed", "confidence": 0.99,
+    }  # fmt: skip
+
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CHAT = ("slack", "discord", "teams")
@@ -32,7 +156,6 @@ SAID = {
 }
 ADVICE = "let go of the environments at the end of evaluate_population"
 LINK = "https://leakline.example/runs/r1"
-
 # What would mention people, make links, change the looks of a message or call a function, in one service or another.
 HOSTILE = [
     "<!channel> wake up", "<!here|x>", "<@U012ABCDEF>", "<#C012AB3CD>", "@everyone", "@here", "<@&123456789012345678>",
@@ -168,12 +291,8 @@ def test_however_long_and_wide_texts_are_the_message_fits_and_keeps_its_link(
 
 @pytest.mark.parametrize("form", CHAT)
 def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape(form: str) -> None:
-    body = message(
-        form,
-        facts(
-            what={"text": "界" * 2_000}, forecast={"text": "&" * 2_000}, advice=["*" * 9_000] * 3
-        ),
-    )
+    long = {"what": {"text": "界" * 2_000}, "forecast": {"text": "&" * 2_000}}
+    body = message(form, facts(**long, advice=["*" * 9_000] * 3))
     shown = as_shown(form, body)
     assert SAID["where"] in shown
     assert "&amp…" not in json.dumps(body, ensure_ascii=False)

@@ -1,0 +1,552 @@
+"""When a rule fires and when it is over, what it reads for that, and what its message says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leakline.analysis.history import ProcessHistory, RunHistory
+from leakline.analysis.results import Interval, OomForecast, Verdict
+from leakline_server.alerts import readings, thresholds
+from leakline_server.alerts.payload import ExaminedRun
+from leakline_server.alerts.presets import PRESETS, SETS
+from leakline_server.alerts.readings import (
+    Reading,
+    Track,
+    generations_left,
+    most_tracks,
+    seen_by,
+    tracks_of,
+    unit_of,
+)
+from leakline_server.alerts.rule_facts import Crossing, rule_facts, summary
+from leakline_server.alerts.thresholds import Outcome, judge, judge_forecast
+from leakline_server.store.rules import Rule, State, Terms
+
+NOW = 1_760_000_000.0
+NEVER = None
+
+
+def terms(series: str = "gauge.queue", **given: Any) -> Terms:
+    return Terms(**{"name": "n", "series": series, "above": 50.0, **given})
+
+
+def track(values: Sequence[float | None], first: int = 0, process: str | None = None) -> Track:
+    known = {first + i: Reading.exact(v) for i, v in enumerate(values) if v is not None}
+    return Track("gauge.queue", process, known)
+
+
+def told(rule: Terms, values: Sequence[float | None], looks: Sequence[int] = ()) -> list[str]:
+    """What is told when somebody looks after so many generations each (after every one, where none are given)."""
+    state: State | None = None
+    said: list[str] = []
+    for upto in looks or range(1, len(values) + 1):
+        outcome = judge(rule, [track(values[:upto])], state, NOW)
+        said += describe(outcome)
+        state = outcome.state or state
+    return said
+
+
+def describe(outcome: Outcome) -> list[str]:
+    changes = (("fired", outcome.fired), ("over", outcome.over))
+    return [f"{word} {at.generation}" for word, at in changes if at is not None]
+
+
+CASES: dict[str, tuple[dict[str, Any], list[float | None], list[str]]] = {
+    "nothing outside": ({}, [1, 50, 50, 49], []),
+    "at once": ({}, [1, 51], ["fired 1"]),
+    "only above the limit, not at it": ({}, [50, 50, 51], ["fired 2"]),
+    "below": ({"above": None, "below": 10.0}, [10, 9, 9], ["fired 1"]),
+    "outside of two limits, either side": (
+        {"above": 16.0, "below": 16.0, "grace": 1}, [16, 17, 16, 15, 16], ["fired 1", "over 2", "fired 3", "over 4"],
+    ),
+    "not before it held": ({"hold": 3}, [60, 60, 1, 60, 60, 60, 60], ["fired 5"]),
+    "not again while it holds": ({}, [60, 70, 60, 90, 60], ["fired 0"]),
+    "over only after grace": ({}, [60, 1, 1, 1, 1], ["fired 0", "over 3"]),
+    "back outside within grace is no end": ({}, [60, 1, 1, 60, 1, 1, 60], ["fired 0"]),
+    "again after it was over": ({"grace": 1}, [60, 1, 60, 1], ["fired 0", "over 1", "fired 2", "over 3"]),
+    "a gap counts neither way": ({"hold": 2, "grace": 2}, [60, None, 60, 1, None, None, 1], ["fired 2", "over 6"]),
+    "nothing was ever read": ({}, [None, None], []),
+    "a negative limit": ({"above": -5.0}, [-6, -5, -4], ["fired 2"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_is_told_when_it_fires_and_when_it_is_over(name: str) -> None:
+    given, values, expected = CASES[name]
+    assert told(terms(**given), values) == expected
+    # A look that sees nothing new tells nothing.
+    twice = [upto for upto in range(1, len(values) + 1) for _ in range(3)]
+    assert told(terms(**given), values, twice) == expected
+
+
+@pytest.mark.parametrize(
+    ("grace", "values", "looks", "expected"),
+    [
+        (3, [1, 60, 1, 1, 1], [1, 5], ["fired 1", "over 4"]),
+        # What was over before anybody looked is no news.
+        (3, [1, 60, 1, 1, 1], [5], []),
+        (3, [1, 60, 1, 1, 1, 60], [6], ["fired 5"]),
+        # What ended and began again still holds.
+        (1, [60, 1, 60, 60], [1, 4], ["fired 0"]),
+        (1, [60, 1, 60, 60, 1], [1, 4, 5], ["fired 0", "over 4"]),
+        # Many changes are one beginning and one end.
+        (1, [1, 60, 1, 60, 1, 60, 1], [1, 7], ["fired 5", "over 6"]),
+    ],
+)
+def test_what_changes_between_two_looks_is_told_once(
+    grace: int, values: list[float | None], looks: list[int], expected: list[str]
+) -> None:
+    assert told(terms(grace=grace), values, looks) == expected
+
+
+def test_a_look_at_fewer_generations_than_the_one_before_tells_nothing_twice() -> None:
+    """A second server that read the run a moment earlier, and writes a moment later."""
+    rule, values = terms(grace=2), [1, 1, 1, 60, 60]
+    newer = judge(rule, [track(values[:2])], None, NOW)
+    fired = judge(rule, [track(values)], newer.state, NOW)
+    assert describe(fired) == ["fired 3"]
+    older = judge(rule, [track(values[:3])], fired.state, NOW)
+    assert describe(older) == []
+    assert describe(judge(rule, [track([*values, 60])], older.state, NOW)) == []
+
+
+def test_readings_that_come_late_are_judged_and_told_once() -> None:
+    rule = terms(hold=2)
+    first = judge(rule, [track([1, 1, 60])], None, NOW)
+    slower = track([1, 60, 60, 60], process="rank 1 main")
+    late = judge(rule, [track([1, 1, 60]), slower], first.state, NOW)
+    assert describe(late) == ["fired 3"]
+    assert late.fired is not None
+    assert late.fired.process == "rank 1 main"
+
+
+def test_a_run_that_went_back_is_judged_from_where_it_is_now_on() -> None:
+    rule = terms(grace=1)
+    before = State(True, 100, 60.0, NOW)
+    back = judge(rule, [track([1, 1])], before, NOW)
+    assert describe(back) == []
+    assert back.state is not None and back.state.firing
+    assert describe(judge(rule, [track([1, 1, 1])], back.state, NOW)) == ["over 2"]
+
+
+def test_the_worst_process_is_named() -> None:
+    tracks = [track([60, 60], process="rank 0 main"), track([70, 70], process="rank 1 main")]
+    fired = judge(terms(), tracks, None, NOW).fired
+    assert fired is not None
+    assert (fired.process, fired.value) == ("rank 1 main", 70.0)
+
+
+def test_generations_in_a_row_are_those_of_one_series() -> None:
+    taking_turns = [track([60, 1, 60, 1]), track([1, 60, 1, 60])]
+    assert judge(terms(hold=2), taking_turns, None, NOW).fired is None
+
+
+def test_it_is_over_only_when_every_process_is_inside() -> None:
+    before = State(True, 0, 60.0, NOW)
+    one_still_out = [track([60, 1, 1, 1]), track([1, 60, 60, 60])]
+    for tracks in (one_still_out, one_still_out[::-1]):
+        assert judge(terms(), tracks, before, NOW).over is None
+    over = judge(terms(), [track([60, 1, 1, 1]), track([60, 2, 2, 2])], before, NOW).over
+    assert over is not None
+    assert (over.generation, over.value) == (3, 2.0)
+
+
+def test_a_rate_lies_outside_only_with_its_whole_interval() -> None:
+    rule = terms(measure="rate", above=0.0)
+    scattered = Track("s", None, {9: Reading(0.5, -0.1, 1.0)})
+    certain = Track("s", None, {9: Reading(0.5, 0.1, 1.0)})
+    assert judge(rule, [scattered], None, NOW).fired is None
+    fired = judge(rule, [certain], None, NOW).fired
+    assert fired is not None and fired.value == 0.5
+    falling = terms(measure="rate", above=None, below=0.0)
+    assert judge(falling, [Track("s", None, {9: Reading(-0.5, -1, 0.1)})], None, NOW).fired is None
+    assert judge(falling, [Track("s", None, {9: Reading(-0.5, -1, -0.1)})], None, NOW).fired
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fires"),
+    [
+        (99, []),
+        (100, ["elevated"]),
+        (200, ["elevated"]),
+        (201, ["elevated", "high"]),
+        (500, ["elevated", "high"]),
+        (501, ["elevated", "high", "critical"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["tensors", "tfjs"])
+def test_the_bands_of_tensors_at_their_bounds(kind: str, tensors: int, fires: list[str]) -> None:
+    found = [
+        name
+        for name in SETS[kind].names
+        if judge(PRESETS[name], [track([float(tensors)])], None, NOW).fired
+    ]
+    assert found == [f"{kind}.{name}" for name in fires]
+
+
+@pytest.mark.parametrize(
+    ("preset", "inside", "outside"),
+    [
+        ("gpu.memory", 20e9, 20.1e9),
+        ("uploads.pending", 50.0, 51.0),
+        ("phases.evaluate", 4e9, 4.29e9),
+        ("phases.train", 1e9, 8.56e9),
+        ("phases.evolve", 0.5e9, 10.67e9),
+        ("growth.high", 1.5e9, 1.6e9),
+        ("growth.leak", 5e9, 7.1e9),
+        ("time.generation", 0.05, 2.0),
+    ],
+)
+def test_the_other_presets_fire_above_their_limit(
+    preset: str, inside: float, outside: float
+) -> None:
+    rule = PRESETS[preset]
+    assert judge(rule, [track([inside] * 5)], None, NOW).fired is None
+    assert judge(rule, [track([outside] * 5)], None, NOW).fired
+    assert judge(rule, [track([outside] * (rule.hold - 1))], None, NOW).fired is None
+
+
+def forecasts(rule: Terms, left: Sequence[float | None]) -> list[str]:
+    state: State | None = None
+    said: list[str] = []
+    for newest, each in enumerate(left):
+        for _ in range(2):
+            outcome = judge_forecast(rule, newest, each, state, NOW)
+            said += describe(outcome)
+            state = outcome.state or state
+    return said
+
+
+def forecast_rule(**given: Any) -> Terms:
+    return terms(**{"measure": "forecast", "series": "", "above": None, "below": 5.0, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "left", "expected"),
+    [
+        ({}, [NEVER, 10, 5, 4, 3], ["fired 3"]),
+        ({"hold": 2}, [4, NEVER, 4, 3], ["fired 3"]),
+        ({}, [4, NEVER, NEVER, NEVER], ["fired 0", "over 3"]),
+        ({}, [4, 9, 9, 4, 9, 9, 9, 9], ["fired 0", "over 6"]),
+        ({"grace": 1}, [4, 6, 4], ["fired 0", "over 1", "fired 2"]),
+        ({}, [NEVER, NEVER], []),
+    ],
+)
+def test_a_forecast_is_held_against_its_limit(
+    given: dict[str, Any], left: list[float | None], expected: list[str]
+) -> None:
+    assert forecasts(forecast_rule(**given), left) == expected
+
+
+def test_nothing_is_written_while_nothing_changes() -> None:
+    first = judge(terms(), [track([1, 1])], None, NOW)
+    assert first.state == State(False, 1, None, NOW)
+    assert judge(terms(), [track([1, 1, 1])], first.state, NOW + 9) == Outcome()
+    assert judge_forecast(forecast_rule(), 3, None, None, NOW) == Outcome()
+    assert judge(terms(), [], None, NOW) == Outcome()
+
+
+Column = Sequence[float | None]
+
+
+def process(ends: Mapping[str, Column], rank: int = 0, within: Mapping[str, Column] | None = None,
+            attempt: int = 1, first: int = 0, began: float = NOW) -> ProcessHistory:  # fmt: skip
+    """A phase and the end of each generation; ``ends`` are read at the end, ``within`` after the phase."""
+    number = max(len(column) for column in (*ends.values(), *(within or {}).values()))
+    rows = 2 * number
+    series: dict[str, list[Any]] = {
+        name: [v for value in column for v in (None, value)] for name, column in ends.items()
+    }
+    for name, column in (within or {}).items():
+        have = series.setdefault(name, [None] * rows)
+        have[::2] = column
+    return ProcessHistory(
+        f"p{rank}.{attempt}", rank, "main", attempt, range(rows), [began + i for i in range(rows)],
+        [float(i) for i in range(rows)], [first + i // 2 for i in range(rows)],
+        ["evaluate", None] * number, [""] * rows, ["phase_end", "generation_end"] * number, series,
+    )  # fmt: skip
+
+
+def run(*processes: ProcessHistory, **given: Any) -> RunHistory:
+    return RunHistory("r1", processes=processes, **given)
+
+
+def look(asked: Terms, history: RunHistory, oom: OomForecast | None = None) -> Outcome:
+    return thresholds.look(asked, seen_by(asked, history, oom or OomForecast()), None, NOW)
+
+
+def values_of(asked: Terms, history: RunHistory) -> dict[tuple[str, str | None], dict[int, float]]:
+    return {
+        (t.series, t.process): {g: r.value for g, r in t.readings.items()}
+        for t in tracks_of(asked, history)
+    }
+
+
+def examined() -> ExaminedRun:
+    verdict = Verdict("r1", "generation", 9, "ok", "…", None, None)
+    return ExaminedRun("r1", "erl", "before-fix", verdict, NOW)
+
+
+def test_a_value_is_read_at_the_end_of_a_generation() -> None:
+    history = run(process({"gauge.queue": [1, None, 3], "gauge.other": [9, 9, 9]}))
+    assert values_of(terms(), history) == {("gauge.queue", None): {0: 1, 2: 3}}
+    assert values_of(terms("gauge.nothing"), history) == {}
+
+
+def test_what_is_read_in_a_phase_only_is_read_there() -> None:
+    history = run(process({"generation.seconds": [1, 1]}, within={"gauge.queue": [5, 6]}))
+    assert values_of(terms(), history) == {("gauge.queue", None): {0: 5, 1: 6}}
+
+
+def test_a_peak_is_the_highest_in_its_generation() -> None:
+    history = run(process({"process.peak_bytes": [5, 6]}, within={"process.peak_bytes": [9, 2]}))
+    assert values_of(terms("process.peak_bytes"), history) == {
+        ("process.peak_bytes", None): {0: 9, 1: 6}
+    }
+
+
+def test_a_star_stands_for_any_name_and_processes_are_told_apart() -> None:
+    history = run(
+        process({"cuda.0.reserved_bytes": [1], "cuda.1.reserved_bytes": [2]}),
+        process({"cuda.0.reserved_bytes": [3]}, rank=1),
+    )
+    assert values_of(terms("cuda.*.reserved_bytes"), history) == {
+        ("cuda.0.reserved_bytes", "rank 0 main"): {0: 1},
+        ("cuda.1.reserved_bytes", "rank 0 main"): {0: 2},
+        ("cuda.0.reserved_bytes", "rank 1 main"): {0: 3},
+    }
+
+
+def test_only_as_many_generations_are_read_as_count() -> None:
+    history = run(process({"gauge.queue": [float(n) for n in range(500)]}))
+    (readings,) = values_of(terms(hold=2, grace=4), history).values()
+    assert list(readings) == list(range(430, 500))
+
+
+def test_a_resumed_run_reads_on_and_what_it_repeats_counts_once() -> None:
+    history = run(
+        process({"gauge.queue": [1, 2, 3, 4]}),
+        process({"gauge.queue": [7, 8]}, attempt=2, first=2),
+    )
+    assert values_of(terms(), history) == {("gauge.queue", None): {0: 1, 1: 2, 2: 7, 3: 8}}
+
+
+LATER = NOW + 10_000
+
+
+def test_a_process_that_did_not_come_back_ends_where_the_run_went_back_to() -> None:
+    history = run(
+        *(process({"gauge.queue": [1, 2, 3, 4]}, rank) for rank in range(2)),
+        process({"gauge.queue": [7]}, attempt=2, first=2, began=LATER),
+    )
+    assert values_of(terms(), history) == {
+        ("gauge.queue", "rank 0 main"): {0: 1, 1: 2, 2: 7},
+        ("gauge.queue", "rank 1 main"): {0: 1, 1: 2},
+    }
+    assert generations_left(history, OomForecast()) == (2, None)
+    # What nobody measures any more is not judged.
+    history = run(
+        process({"gauge.queue": [60, 60]}),
+        process({"gauge.other": [1]}, attempt=2, first=1, began=LATER),
+    )
+    assert tracks_of(terms(), history) == []
+
+
+def test_a_process_that_is_still_heard_of_goes_on_beside_a_later_attempt_of_another() -> None:
+    history = run(
+        process({"gauge.queue": [1] * 9}),
+        process({"gauge.queue": [1, 1]}, rank=1),
+        process({"gauge.queue": [2]}, rank=1, attempt=2, first=2, began=NOW + 6),
+    )
+    assert values_of(terms(), history) == {
+        ("gauge.queue", "rank 0 main"): dict.fromkeys(range(9), 1),
+        ("gauge.queue", "rank 1 main"): {0: 1, 1: 1, 2: 2},
+    }
+
+
+def resumed(ranks: Sequence[int], upto: int, value: float, before: float = 1.0) -> RunHistory:
+    """Two ranks reach generation 100, and these of them go on from 90."""
+    return run(
+        *(process({"gauge.queue": [before] * 101}, rank) for rank in range(2)),
+        *(
+            process({"gauge.queue": [value] * (upto - 89)}, rank, attempt=2, first=90, began=LATER)
+            for rank in ranks
+        ),
+    )
+
+
+def heard(asked: Terms, histories: Iterable[RunHistory], before: float = 1.0) -> list[str]:
+    """What is told as one of these follows the other, after two ranks had this as their value."""
+    state = look(asked, resumed([], 0, 0, before)).state
+    said: list[str] = []
+    for history in histories:
+        outcome = thresholds.look(asked, seen_by(asked, history, OomForecast()), state, NOW)
+        state = outcome.state or state
+        said += describe(outcome)
+    return said
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
+def test_a_rule_hears_a_resumed_run_whoever_came_back(ranks: Sequence[int]) -> None:
+    asked = terms()
+    fired = heard(asked, (resumed(ranks, upto, 60.0) for upto in range(90, 104)))
+    assert fired == ["fired 91"]
+    # What fired before is over once.
+    inside = (resumed(ranks, upto, 1.0, before=60.0) for upto in range(90, 104))
+    assert heard(asked, inside, before=60.0) == ["over 92"]
+
+
+def test_ranks_that_come_back_one_after_the_other_tell_nothing_of_before() -> None:
+    """Of rank 1 there is only its start so far: what it read before the crash is not news."""
+    start = replace(
+        process({"gauge.queue": [1]}, 1, attempt=2, began=LATER), generation=[None, None],
+        kind=["baseline", "sample"],
+    )  # fmt: skip
+    old = [process({"gauge.queue": [1] * 90 + [60] * 11}, rank) for rank in range(2)]
+    back = (
+        process({"gauge.queue": [1] * upto}, attempt=2, first=90, began=LATER)
+        for upto in range(1, 8)
+    )
+    assert heard(terms(), (run(*old, each, start) for each in back)) == []
+
+
+def test_a_rate_is_the_robust_slope_and_needs_four_readings() -> None:
+    rising = [100.0 + 3 * n for n in range(40)]
+    (track,) = tracks_of(terms(measure="rate"), run(process({"gauge.queue": rising})))
+    assert {round(r.value, 9) for r in track.readings.values()} == {3.0}
+    assert max(track.readings) == 39
+    (steady,) = tracks_of(terms(measure="rate"), run(process({"gauge.queue": [7.0] * 9})))
+    assert set(steady.readings.values()) == {Reading.exact(0.0)}
+    (short,) = tracks_of(terms(measure="rate"), run(process({"gauge.queue": rising[:5]})))
+    assert list(short.readings) == [3, 4]
+    assert tracks_of(terms(measure="rate"), run(process({"gauge.queue": rising[:3]}))) == []
+
+
+def test_a_rate_that_only_scatters_does_not_fire_and_one_that_rises_does() -> None:
+    """A limit of nothing at all is the hardest: of 200 steady series at most a twentieth seem to rise, while one that
+    gains a tenth of its scatter each generation does."""
+    dice = random.Random(5)
+    rate = terms("generation.seconds", measure="rate", above=0.0, hold=3)
+    fired = 0
+    for _ in range(200):
+        steady = [dice.gauss(10, 0.5) for _ in range(60)]
+        history = run(process({"generation.seconds": steady}))
+        fired += look(rate, history).fired is not None
+    assert fired <= 200 * 0.05
+    slower = [10 + 0.05 * n + dice.gauss(0, 0.5) for n in range(60)]
+    found = look(rate, run(process({"generation.seconds": slower}))).fired
+    assert found is not None
+    assert found.value == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_forecast_counts_from_the_newest_generation_that_has_ended() -> None:
+    history = run(process({"gauge.queue": [1.0] * 8}))
+    oom = OomForecast("high", 2**30, "cgroup", Interval(11.0, 10.0, 13.0))
+    assert generations_left(history, oom) == (7, 4.0)
+    assert generations_left(history, OomForecast()) == (7, None)
+    assert generations_left(run(), oom) == (None, None)
+    soon = terms("", measure="forecast", above=None, below=5.0)
+    assert look(soon, history, oom).fired == Crossing(7, 4.0, None, None)
+    ended = run(*history.processes, ended=True)
+    assert look(soon, ended, oom).fired is None
+
+
+def test_a_program_without_generations_is_read_minute_by_minute() -> None:
+    rows = 6 * 200
+    timed = ProcessHistory(
+        "p", 0, "main", 1, range(rows), [NOW + 10 * i for i in range(rows)],
+        [10.0 * i for i in range(rows)], [None] * rows, [None] * rows, [""] * rows, ["sample"] * rows,
+        {"gauge.queue": [float(i // 6) for i in range(rows)]},
+    )  # fmt: skip
+    history = run(timed)
+    assert unit_of(history) == "minute"
+    (readings,) = values_of(terms(), history).values()
+    # Counted from the start of the program, however few are read.
+    assert readings[199] == 199 and min(readings) > 100
+    assert all(minute == value for minute, value in readings.items())
+    assert unit_of(run(process({"gauge.queue": [1]}))) == "generation"
+
+
+def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "MAX_TRACKS", 5)
+    columns: dict[str, Column] = {f"gauge.x{n}": [1.0, 2, 3, 4] for n in range(9)}
+    history = run(process(columns), process(columns, rank=1))
+    everything = terms("gauge.x*")
+    assert [(t.series, t.process) for t in tracks_of(everything, history)] == [
+        ("gauge.x0", "rank 0 main"), ("gauge.x0", "rank 1 main"), ("gauge.x1", "rank 0 main"),
+        ("gauge.x1", "rank 1 main"), ("gauge.x2", "rank 0 main"),
+    ]  # fmt: skip
+    monkeypatch.setattr(readings, "MAX_SLOPES", 25)
+    rate = terms("gauge.x*", measure="rate", hold=2, grace=2)
+    assert len(tracks_of(rate, history)) == most_tracks(rate) == 3
+
+
+FACTS = (
+    "title", "summary", "run", "where", "what", "how_much", "when", "forecast", "advice", "evidence", "link",
+)  # fmt: skip
+
+
+def stored(**given: Any) -> Rule:
+    what = {"name": "GPU", "series": "cuda.*.reserved_bytes", "above": 20e9}
+    return Rule(**{**what, "id": 7, "source": "api", "created_at": NOW, **given})
+
+
+def test_the_message_says_where_what_how_much_and_when() -> None:
+    at = Crossing(14, 22e9, "cuda.0.reserved_bytes", "rank 1 main")
+    told = rule_facts(stored(advice="Empty it."), at, "firing", ["mild"], examined(), "generation")
+    assert set(FACTS) <= set(told)
+    assert told["title"] == "Rule fired: GPU in erl/before-fix"
+    assert told["summary"] == (
+        "cuda.0.reserved_bytes is 20.49 GiB in rank 1 main at generation 14: above 18.63 GiB"
+    )
+    assert told["where"]["text"] == "cuda.0.reserved_bytes in rank 1 main"
+    assert told["how_much"]["value"] == 22e9
+    assert told["when"]["text"] == "at generation 14"
+    assert told["advice"] == ["Empty it."]
+    assert told["evidence"][-1] == "Fired as well: mild."
+    assert told["rule"]["status"] == "firing" and told["rule"]["id"] == 7
+    assert told["link"] == "/runs/r1"
+    over = rule_facts(stored(), at, "resolved", [], examined(), "generation")
+    assert over["title"].startswith("Rule over: GPU")
+    assert "no longer above" in over["summary"]
+    assert over["advice"] == ["Nothing needs doing."]
+    assert over["rule"]["status"] == "resolved"
+
+
+@pytest.mark.parametrize(
+    ("given", "at", "said"),
+    [
+        ({"series": "gauge.q", "above": 50.0}, (3, 51.5, "gauge.q"), "gauge.q is 51.5 at generation 3: above 50"),
+        ({"series": "tensors.count", "above": 99.0}, (3, 4038.0, "tensors.count"),
+         "tensors.count is 4,038 at generation 3: above 99"),
+        ({"series": "gauge.q", "above": 9.0, "below": 2.0}, (3, 1.0, "gauge.q"),
+         "gauge.q is 1 at generation 3: below 2"),
+        ({"series": "generation.seconds", "measure": "rate", "above": 0.1}, (3, 0.25, "generation.seconds"),
+         "generation.seconds changes by +0.25 s per generation at generation 3: above 0.1 s"),
+        ({"series": "", "measure": "forecast", "above": None, "below": 5.0}, (3, 2.46, None),
+         "memory has 2.5 generations left at generation 3: below 5"),
+    ],
+)  # fmt: skip
+def test_the_sentence_reads_as_people_read(given: Any, at: Any, said: str) -> None:
+    generation, value, series = at
+    asked = Terms(**{"name": "n", **given})
+    assert summary(asked, Crossing(generation, value, series, None), "firing", "generation") == said
+
+
+def test_the_phase_of_the_books_is_where_it_is() -> None:
+    at = Crossing(1, 5e9, "phase.evaluate/run_episode.bytes", None)
+    where = rule_facts(stored(), at, "firing", [], examined(), "generation")["where"]
+    assert (where["phase"], where["phase_path"]) == ("evaluate", "evaluate/run_episode")
+
+
+def test_names_from_a_training_are_cut_and_cleaned() -> None:
+    at = Crossing(1, 1.0, "gauge." + "x" * 600 + "\u202e", None)
+    told = rule_facts(stored(name="a\u202eb"), at, "firing", [], examined(), "generation")
+    for key in ("title", "summary"):
+        assert len(told[key]) <= 300 and told[key].isprintable()
+    assert told["where"]["text"].isprintable()
