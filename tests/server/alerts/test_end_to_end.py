@@ -337,6 +337,9 @@ def test_a_rule_fires_and_ends_once_through_a_killed_server_and_repeated_batches
     (firing,) = server.request("GET", path)[1]["firing"]
     assert (firing["run"], firing["generation"], firing["value"]) == ("r1", 2, 70)
 
+    # Killed before it is noted that the message was taken, it would send that again.
+    sent = "/api/v1/webhooks/1/deliveries"
+    eventually(lambda: server.request("GET", sent)[1]["items"][0]["state"] == "delivered")
     server.kill()
     training.server = server = serve(server.port)
     for generation, length in enumerate((50, 51, 70)):
