@@ -213,7 +213,7 @@ def test_a_store_that_fills_and_then_stands_still_is_all_of_the_growth() -> None
     assert verdict.status not in ACTIVE, verdict.summary
 
 
-GENERATIONS, FULL, EACH = 36, 20, 3
+GENERATIONS, FULL, EPISODES = 36, 20, 3
 ARRAYS = "type.numpy.ndarray.count"
 
 
@@ -230,8 +230,8 @@ def episodes(
     tracked_bytes: list[Value] = []
     counts: list[Value] = []
     for generation in range(GENERATIONS):
-        items += [(rng.randint(*parts), size * rng.uniform(0.8, 1.2)) for _ in range(EACH)]
-        items = items[-FULL * EACH :]
+        items += [(rng.randint(*parts), size * rng.uniform(0.8, 1.2)) for _ in range(EPISODES)]
+        items = items[-FULL * EPISODES :]
         within = sum(count for count, _ in items)
         private.append(round(300 * MIB + sum(s for _, s in items) + leak * generation * MIB / 2))
         length.append(len(items))
@@ -246,7 +246,7 @@ def episodes(
     if declared:
         series |= {
             "tracked.episodes.length": length, "tracked.episodes.bytes": tracked_bytes,
-            "tracked.episodes.capacity": [FULL * EACH] * GENERATIONS,
+            "tracked.episodes.capacity": [FULL * EPISODES] * GENERATIONS,
         }  # fmt: skip
     name = counted.removeprefix("type.").removesuffix(".count")
     return ends_history(series, holders=(Holder(9, name, path, 60),))
