@@ -111,7 +111,9 @@ def _marks(module: ast.Module, function: Function) -> list[ast.expr]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    marks = [*function.decorator_list, *([given["pytestmark"]] if "pytestmark" in given else [])]
+    of_file = given.get("pytestmark")
+    listed = of_file.elts if isinstance(of_file, ast.List | ast.Tuple) else [of_file]
+    marks = [*function.decorator_list, *(mark for mark in listed if mark is not None)]
     marks = [given.get(m.id, m) if isinstance(m, ast.Name) else m for m in marks]
     # Some values of a parameter may be marked as they like.
     return [mark for mark in marks if "parametrize" not in _names(mark)]
@@ -213,6 +215,7 @@ def found(tmp_path: Path) -> Found:
         ("@pytest.mark.skipif(slow(), reason='takes long')\n" + PLAIN, "a reason that is not allowed: 'takes long'"),
         ("later = pytest.mark.skip\n@later\n" + PLAIN, "is marked skip"),
         ("pytestmark = [pytest.mark.alone, pytest.mark.xfail]\n" + PLAIN, "is marked xfail"),
+        ("pytestmark = [pytest.mark.parametrize('a', [1]), pytest.mark.skip]\n" + PLAIN, "is marked skip"),
         ("pytest.skip('all of it', allow_module_level=True)\n" + PLAIN, "not allowed: 'all of it'"),
         ("pytest.importorskip('pandas')\n" + PLAIN, "without pandas, which is not allowed"),
         ("def test_it() -> None:\n    with a():\n        pytest.xfail('x')\n", "calls pytest.xfail"),
