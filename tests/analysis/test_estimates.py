@@ -165,6 +165,9 @@ def test_a_sum_without_a_claim_is_only_computed() -> None:
         ("5 GB", "nothing to compute"), ("208 x 100 = 20 GB", "size of one"),
         ("5 GB x 3 GB = 15 GB", "two sizes"), ("5 GB + 3 = 8 GB", "cannot be added"),
         ("2**10 x 5 MB = 5 GB", "powers"), ("10 - 16 GB x -3", "minus"), ("10 GB - 16 x 3", "different units"),
+        ("5 GB / 0 = 8 GB", "division by zero"), ("208 100 KB = 20 GB", "no sign between '208' and '100 KB'"),
+        ("10-8 MB x 5", "backwards"), ("(2 x 3 MB = 6 MB", "bracket"), ("1e400 x 5 MB", "too large"),
+        ("9" * 200 + " x 5 MB", "too large"), ("(" * 21 + "2 x 3 MB" + ")" * 21, "too many brackets"),
         ("5 Gbit x 3 = 15 GB", "size"), ("0,5 GB x 3", "no sign between '0'"), ("1 x " * MAX_TEXT, "longer than"),
         ("39,936 floats = 312 KB", "size of one"),
     ],
@@ -342,6 +345,8 @@ def test_the_least_of_a_division_is_that_by_the_most() -> None:
     [
         ("2 + 3 x 4", _things(14)), ("(2 + 3) x 4", _things(20)), ("12 / 3 x 2", _things(8)),
         ("4 (of these) x 2", _things(8)),
+        # Twenty brackets are not too many.
+        ("(" * 20 + "2" + ")" * 20, _things(2)),
     ],
 )  # fmt: skip
 def test_brackets_go_first_then_products_then_sums(text: str, amount: Amount) -> None:

@@ -364,6 +364,19 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
 
 
 @pytest.mark.parametrize(
+    ("left", "lived", "risk"),
+    [
+        # A quarter of the life that it has in all, half of it, and twice as far as it has lived.
+        (10, 30, "critical"), (10.1, 30, "high"), (30.1, 30, "low"), (60.1, 30, "none"),
+    ],
+)  # fmt: skip
+def test_the_risk_rises_with_the_share_of_its_life_that_is_left(
+    left: float, lived: float, risk: str
+) -> None:
+    assert _risk(_Distance(left, left, left, lived), confirmed=True) == risk
+
+
+@pytest.mark.parametrize(
     ("left", "soonest", "latest", "confirmed", "risk"),
     [
         (400, 300, 600, True, "high"),
