@@ -443,6 +443,20 @@ def test_growth_of_no_name_is_garbage_where_that_is_three_tenths_of_it(
     assert (found and found.measured) == measured
 
 
+def test_a_class_that_is_held_by_cycles_alone_is_garbage() -> None:
+    nothing, env = Waiting(), cause_of(candidate("app.Env", "object"), rate=100.0)
+    found = garbage_of(env, _facts([CYCLE]), nothing)
+    assert found == replace(env, kind="cyclic_garbage")
+    assert garbage_of(env, _facts(), nothing) is None
+    kept = Holder(4, "app.Env", "app.kept[*]", 900)
+    assert garbage_of(env, _facts([CYCLE, kept]), nothing) is None
+    # What most of the newest objects are says more than a path that holds some of them.
+    beside = Holder(3, "app.Env", "app.kept[*]", 900)
+    assert garbage_of(env, _facts([CYCLE, beside]), nothing) is None
+    assert garbage_of(env, _facts([CYCLE, beside]), Waiting(mostly=True)) is not None
+    assert garbage_of(cause_of(candidate("app.log", "container")), _facts([CYCLE]), nothing) is None
+
+
 def test_only_what_has_no_name_is_looked_for_among_what_waits() -> None:
     waiting, facts = Waiting(5000.0, growing(8), 100.0), _facts([CYCLE])
     strings = candidate("str", "plain")

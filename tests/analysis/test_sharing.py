@@ -258,15 +258,16 @@ def _finding(
     ("old", "new", "same"),
     [
         (_finding("A"), _finding("A", "B", kind="native"), True), (_finding("A"), _finding("B"), False),
-        (_finding("A"), _finding("A", phase=None), True),
-        (_finding("A", kind="gpu"), _finding("A", kind="gpu"), True),
+        (_finding("A"), _finding("A", phase="evolve"), False), (_finding("A"), _finding("A", phase=None), True),
+        (_finding("A", kind="gpu"), _finding("A", kind="gpu"), True), (_finding("A", kind="gpu"), _finding("A"), False),
         (_finding("A", process="rank 0 main"), _finding("A", process="rank 1 main"), False),
         (_finding("A", process="rank 0 main"), _finding("A", process="rank 1 main, rank 0 main"), True),
         (_finding("A", process="rank 0 main"), _finding("A"), True),
+        (_finding(start=5.0), _finding("A", start=8.0), True), (_finding(start=5.0), _finding("A", start=8.1), False),
         (_finding(), _finding("A", start=5.0), False),
     ],
-    ids=["a name in both", "another name", "a phase not known", "on a device", "another rank", "also another rank",
-         "all ranks", "first not known"],
+    ids=["a name in both", "another name", "another phase", "a phase not known", "on a device", "on a device alone",
+         "another rank", "also another rank", "all ranks", "three generations apart", "more", "first not known"],
 )  # fmt: skip
 def test_which_finding_goes_on_as_another(old: Finding, new: Finding, same: bool) -> None:
     assert goes_on_as(old, new) == same
