@@ -46,7 +46,8 @@ def _risen_at(at: set[int], n: int) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize(
     ("counts", "may"),
     [
-        ([3.0, 4.0], True), ([4.0, 4.0], False), ([4.0, 3.0], False),
+        ([3.0, 4.0], True), ([4.0, 4.0], False), ([4.0, 3.0], False), ([0.0] + [5.0] * 63, True),
+        ([0.0] + [5.0] * 64, False),
     ],
 )  # fmt: skip
 def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
@@ -106,7 +107,7 @@ def test_where_nothing_was_read_twice_before_all_growth_goes_beyond() -> None:
     [
         (10.0, 20.0, 0.0, 6.0), (10.0, 10.0, 0.0, 9.0), (10.0, 0.0, 0.0, 12.0),
         # Off by a tenth of one is still as much.
-        (10.0, 21.0, 0.0, 6.0), (10.0, 19.0, 0.0, 6.0),
+        (10.0, 21.0, 0.0, 6.0), (10.0, 19.0, 0.0, 6.0), (10.0, 21.1, 0.0, 12.0), (10.0, 18.9, 0.0, 12.0),
         # The beat before was at 9: a reading from before it would have seen it.
         (10.0, 20.0, 6.0, 6.0),
     ],
