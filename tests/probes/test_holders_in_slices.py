@@ -43,6 +43,8 @@ trainer = Holder()
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
+    trainer.history.clear()
+    trainer.names.clear()
 
 
 def _referrers(*targets: Any, seconds: float = -1.0) -> tuple[list[tuple[int, Any]], bool]:
@@ -125,11 +127,13 @@ def test_instances_are_counted_and_spread_over_their_age_out_of_step() -> None:
     ones = []
     # They go to the collector's oldest list in the order in which they are made.
     gc.disable()
-    for _ in range(5_000):
-        # In a rhythm: every second of one kind is never hit by a regular step.
-        ones += [cls(), other()]
-    gc.collect()
-    gc.enable()
+    try:
+        for _ in range(5_000):
+            # In a rhythm: every second of one kind is never hit by a regular step.
+            ones += [cls(), other()]
+        gc.collect()
+    finally:
+        gc.enable()
     look = module.InstancePass([cls, other, np.ndarray], 10)
     while not look.step(0.0005):
         pass
