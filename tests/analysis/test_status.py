@@ -25,6 +25,7 @@ from leakline.analysis.ladder import (
     moments_in,
     moments_of,
     step,
+    still_counted,
     walk,
 )
 from leakline.analysis.results import Status
@@ -175,6 +176,7 @@ SEEN = sure(9.0, points=5)
         (ENVS, None, SEEN, ("counts", "together"), "suspected"), (ENVS, None, SEEN, ("counts", "steady"), None),
         (replace(DECLARED, family="graph"), None, SEEN, ("counts",), "suspected"),
         (replace(DECLARED, family="plain"), None, SEEN, ("counts",), None),
+        (OVERFULL, None, SEEN, ("counts",), "suspected"), (OVERFULL, None, SEEN, (), None),
         (OVERFULL, None, Slope(9.0, 0.0, 20.0, 5), ("counts",), None),
     ],
 )  # fmt: skip
@@ -203,17 +205,22 @@ def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_o
     ("witnesses", "rate", "more", "reached"),
     [
         (("contract", "steady"), sure(0.5), {"window": 50.0}, ("confirmed", 5)),
+        (("contract", "steady"), sure(9.0), {"window": 8.0}, ("confirmed", 5)),
+        (("contract", "steady"), sure(9.0), {"window": 7.9}, ("suspected", 5)),
         (("contract",), sure(9.0), {}, ("suspected", 5)),
+        (("contract",), sure(9.0), {"rise": Rise(window=16), "extra": ("counts", "measured")}, ("confirmed", 5)),
         (("contract",), sure(9.0), {"rise": Rise(window=8), "extra": ("counts", "measured")}, ("suspected", 5)),
         (("contract", "steady"), sure(9.0), {"garbage": 5000.0}, ("watch", 0)),
-        (("explosion",), sure(0.1), {}, ("ok", 5)),
+        (("explosion",), sure(9.0), {}, ("suspected", 5)), (("explosion",), sure(0.1), {}, ("ok", 5)),
         (("counts", "measured"), sure(9.0), {"passing": True, "rise": Rise(window=8)}, ("watch", 0)),
-        (("counts",), sure(0.49), {}, ("watch", 5)), (("counts",), sure(0.05), {}, ("watch", 5)),
+        (("counts",), sure(0.49), {}, ("watch", 5)), (("counts",), sure(0.04), {}, ("ok", 5)),
+        (("counts",), sure(0.05), {}, ("watch", 5)),
         ((), sure(0.49), {}, ("ok", 5)), (("counts",), sure(9.0), {}, ("watch", 5)),
         (("counts", "together"), sure(9.0), {}, ("suspected", 5)),
     ],
-    ids=["a broken count", "not steady", "by memory only suspected", "garbage", "a small one",
-         "waits for the collector", "small", "not quite trivial", "uncounted", "counts alone", "with memory"],
+    ids=["a broken count", "for 8 generations", "for less", "not steady", "sure by memory", "by memory only suspected",
+         "garbage", "an explosion", "a small one", "waits for the collector", "small", "trivial", "not quite trivial",
+         "uncounted", "counts alone", "with memory"],
 )  # fmt: skip
 def test_which_step_a_growth_reaches(
     witnesses: tuple[str, ...], rate: Slope, more: dict[str, Any], reached: tuple[Status, int]
@@ -227,6 +234,19 @@ def test_which_step_a_growth_reaches(
 def test_growth_without_a_name_that_does_not_matter_is_fine() -> None:
     a = assessed(cause_of(kind="native", rate=0.3), "counts")
     assert level(_study(), a, 50) == ("ok", 0)
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "more", "counted"),
+    [
+        (("counts",), {}, True), ((), {}, False), (("counts",), {"garbage": 1.0}, False),
+        (("counts",), {"passing": True}, False),
+    ],
+)  # fmt: skip
+def test_a_count_that_still_rises_is_no_recovery(
+    witnesses: tuple[str, ...], more: dict[str, Any], counted: bool
+) -> None:
+    assert still_counted(assessed(cause_of(ENVS), *witnesses, **more)) == counted
 
 
 def _active(*witnesses: str, at: int | None = 20) -> _Memory:
