@@ -70,6 +70,13 @@ def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> N
     assert not any(f.status in ("suspected", "confirmed") for f in examine(healthy).findings)
 
 
+def test_at_most_two_gauges_are_told() -> None:
+    history = run("a", leaks=True)
+    for name in "abcd":
+        history = with_gauge(history, f"gauge.{name}", FALLING)
+    assert len(companions(lanes_of(history)[0])) == 2
+
+
 @pytest.mark.parametrize(
     ("a", "b", "found"),
     [

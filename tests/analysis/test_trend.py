@@ -13,6 +13,7 @@ from leakline.analysis.shape import (
     _without_steps,
     breaks_new_ground,
     is_a_real_start,
+    is_more_than_steps,
     keeps_rising,
     slows_like_a_logarithm,
     stands_out,
@@ -203,6 +204,16 @@ def test_what_lost_generations_gained_together_is_no_jump() -> None:
     assert _without_steps(x, [5.0 * g for g in x]) == pytest.approx(5 / 8)
     # Where every second one is read, the jump over four is two.
     assert _without_steps([0.0, 2, 4, 6, 10, 12], [0.0, 2, 4, 6, 10, 12]) == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("small", "more"),
+    # Five small rises behind three of 70: 30 % of all are 18 each.
+    [(18.0, True), (17.9, False)],
+)
+def test_without_its_three_jumps_growth_keeps_three_tenths(small: float, more: bool) -> None:
+    y = [0.0, 70, 140, 210] + [210 + small * i for i in range(1, 6)]
+    assert is_more_than_steps(_x(9), y) is more
 
 
 def test_what_stays_is_what_no_later_reading_falls_below() -> None:

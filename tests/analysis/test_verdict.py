@@ -24,7 +24,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pieces import assessed, cause_of, ends_history, finding, lane_of, steps_history, sure
 
-from leakline.analysis import books, examine, history_from_batches, verdict_json
+from leakline.analysis import (
+    books,
+    examine,
+    history_from_batches,
+    store_fill,
+    to_json,
+    type_growth,
+    verdict_json,
+)
 from leakline.analysis.evidence import Rise, Scale
 from leakline.analysis.history import Value
 from leakline.analysis.results import Interval, RuledOut, Status
@@ -157,6 +165,32 @@ def test_ranks_that_leak_alike_are_one_finding_with_their_growth_added() -> None
     assert len(active) == 1
     assert abs(active[0].growth_bytes_per_generation.estimate - 18 * MIB) < 2 * MIB
     assert active[0].process == "rank 0 main, rank 1 main, rank 2 main"
+
+
+def test_tables_beside_the_verdict() -> None:
+    history = Training(leaks=(kept_environments(),), generations=6, buffer_full_after=12).history()
+    rows = type_growth(history)
+    assert rows[0].name == "trading.TradingEnvironment"
+    assert (rows[0].rating, rows[0].phase) == ("grows", EVALUATE)
+    assert rows[0].holder == "trainer.Trainer.kept[*]"
+    fill = store_fill(history)[0]
+    assert (fill.name, fill.length, fill.capacity, fill.state) == (
+        "replay",
+        10_000,
+        20_000,
+        "filling",
+    )
+    assert fill.full_at_generation == 11
+    assert abs(to_json(fill)["ceiling_bytes"] - 24 * MIB * 1.03) < 8
+
+
+def test_a_filling_buffer_can_run_out_of_memory_without_any_leak() -> None:
+    history = Training(
+        generations=10, buffer_full_after=20, buffer_bytes=600 * MIB, limit_bytes=700 * MIB
+    ).history()
+    verdict = examine(history)
+    assert verdict.status == "filling"
+    assert verdict.oom.risk != "none"
 
 
 def test_the_forecast_names_limit_and_generation_and_is_quiet_without_growth() -> None:
