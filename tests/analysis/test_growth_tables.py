@@ -56,8 +56,9 @@ def read(n: int, **others: Sequence[float | None]) -> Lane:
         ("expected", 9, 1, "confirmed", "expected"), ("problem", -9, 9, "ok", "problem"),
         # What fell or stayed is good, whatever is known.
         ("steady", 0, 1, None, "good"),
+        ("steady", 1, 9, None, "unknown"), ("steady", 1, 9, "learning", "unknown"),
         # Four readings tell a count that rose from one that grows.
-        ("steady", 1, 4, "confirmed", "good"),
+        ("steady", 1, 3, "ok", "unknown"), ("steady", 1, 4, "ok", "good"), ("steady", 1, 4, "confirmed", "good"),
         # What explains no bytes of a finding is no problem, however it grows.
         ("grows", 1, 9, "confirmed", "expected"), ("grows", 1, 9, "watch", "expected"),
         ("grows", 0, 9, None, "unknown"),
@@ -74,6 +75,7 @@ def test_a_change_is_rated_by_its_row_and_the_verdict(
     [
         ("grows", -1, "confirmed", "problem"),
         # As many as before, and larger ones: a problem by its bytes.
+        ("steady", 0, "confirmed", "problem"), ("steady", 143, "suspected", "problem"),
         ("expected", 1, "confirmed", "expected"), ("grows", 1, "recovered", "unknown"),
         ("grows", 1, None, "unknown"),
     ],
@@ -258,7 +260,7 @@ def test_attempts_did_again_what_is_in_both(
     ("value", "number", "amount"),
     [
         (5, 5, 5), (0, 0, 0), (-0.5, -0.5, None), (True, None, None), ("5", None, None), (None, None, None),
-        (LARGEST, LARGEST, LARGEST),
+        (LARGEST, LARGEST, LARGEST), (2**64, None, None), (-(2**64), None, None), (float("nan"), None, None),
     ],
 )  # fmt: skip
 def test_a_number_from_the_wire_is_within_what_can_be_counted(
@@ -296,7 +298,7 @@ def test_a_count_for_all_places_replaces_that_for_one_and_the_other_way_round(
     ("after", "count", "expected"),
     [
         # 2 to 4 everywhere, and 3 to 5 after x.
-        ("x", 3, True), ("x", 5, True), (None, 4, True), (None, 2, False),
+        ("x", 3, True), ("x", 5, True), ("x", 6, False), (None, 4, True), (None, 2, False), ("y", 3, False),
     ],
 )  # fmt: skip
 def test_a_count_is_expected_where_all_that_is_accepted_for_its_place_allows_it(
