@@ -287,7 +287,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def run(code: str, **environment: str) -> subprocess.Popen[str]:
         script = tmp_path / "train.py"
-        script.write_text(code)
+        # One that has been started may not have read it yet.
+        if not script.exists() or script.read_text() != code:
+            script.write_text(code)
         started.append(
             subprocess.Popen(
                 [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, **environment},

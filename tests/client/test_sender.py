@@ -149,6 +149,20 @@ def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, s
     assert server.sequences == list(range(1, 51))
 
 
+@pytest.mark.parametrize("status", [400, 409, 422])
+def test_a_refused_batch_is_never_sent_again_and_counted(
+    tmp_path: Path, server: Any, until: Any, status: int
+) -> None:
+    server.answer(200, {})
+    server.answer(status, {"error": {"code": "wrong", "message": "wrong"}})
+    chain = Chain(tmp_path, server.address)
+    chain.put(1)
+    until(lambda: chain.losses.totals() == {"refused": 1})
+    chain.put(2)
+    assert chain.close()
+    assert server.sequences == [2]
+
+
 def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
