@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from benchmarks.detection.generators import FAMILIES, PUBLIC, Draw, drawn
@@ -35,9 +35,6 @@ from leakline.analysis.series import lanes_of
 from leakline.analysis.study import LaneStudy
 from leakline.analysis.units import in_its_unit
 from leakline.snapshot import Event
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 
 ALL = list(FAMILIES)
 
@@ -349,3 +346,21 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
             )
 
     assert_the_same(told())
+
+
+@pytest.mark.alone
+def test_a_look_at_one_more_generation_costs_a_small_part_of_a_first_one() -> None:
+    history = Training(leaks=(kept_environments(), loss_graph()), generations=120).history()
+    process, kept = history.processes[0], Kept()
+    per_generation = 5
+    first, later = [], []
+    for generation in range(100, 120):
+        shown = replace(history, processes=(begun(process, 1 + per_generation * generation),))
+        for costs, memory in ((first, None), (later, kept)):
+            began = time.process_time()
+            examine(shown, memory)
+            costs.append(time.process_time() - began)
+    sys.stdout.write(
+        f"\nexamine: {min(first) * 1e3:.0f} ms anew, {min(later[1:]) * 1e3:.1f} ms with what is kept\n"
+    )
+    assert min(later[1:]) < min(first) / 8

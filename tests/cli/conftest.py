@@ -131,12 +131,11 @@ def made_snapshots(leak_bytes: int) -> Iterator[Snapshot]:
 
 
 def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
-    """The ends of the generations, as of a program that declares none."""
     yield from by_the_second(snapshots, apart=60.0)
 
 
 def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
-    """As by_the_minute, so many seconds ``apart``."""
+    """The ends of the generations so many seconds ``apart``, as of a program that declares none."""
     ends = (snapshot for snapshot in snapshots if snapshot.kind == "generation_end")
     for number, each in enumerate(ends):
         at = number * apart

@@ -25,6 +25,7 @@ from leakline.spool import read_end
 
 NOBODY: Final = "http://127.0.0.1:9"
 UP_SECONDS: Final = 0.6
+ABSENT_SECONDS: Final = 1.0
 DOWN_SECONDS: Final = 2.6
 # What stands for Leakline where there is none.
 STAND_IN: Final = """
@@ -216,6 +217,7 @@ class Left(NamedTuple):
     stderr: str
     snapshots: list[Snapshot]
     end: tuple[str, str]
+    spools: int
 
 
 Train = Callable[..., Left]
@@ -235,7 +237,7 @@ def train(tmp_path: Path, spool_directory: Path, recorded: Callable[[], list[Sna
         )  # fmt: skip
         ends = [read_end(path) or {} for path in sorted(spool_directory.rglob("*.spool"))]
         end = ends[-1].get("state", ""), ends[-1].get("reason", "")
-        return Left(done.returncode, done.stdout, done.stderr, recorded(), end)
+        return Left(done.returncode, done.stdout, done.stderr, recorded(), end, len(ends))
 
     return start
 
@@ -280,10 +282,28 @@ def test_a_run_ends_as_its_program_does(
     train: Train, code: str, status: int, end: tuple[str, str]
 ) -> None:
     left = train(code)
-    assert (left.status, left.end) == (status, end), left.stderr
+    assert (left.status, left.end, left.spools) == (status, end, 1), left.stderr
     kinds = [s.kind for s in left.snapshots]
     assert kinds[:2] == ["baseline", "phase_end"]
     assert kinds[-2:] == ["generation_end", "finish"]
+
+
+@pytest.mark.flow
+def test_a_sigterm_of_another_process_ends_a_program_that_sleeps(
+    tmp_path: Path, spool_directory: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(START.format(before="", quiet=True) + "time.sleep(60)\n")
+    environment = {**os.environ, "LEAKLINE_MODE": "offline"}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    (path,) = spool_directory.rglob("*.spool")
+    end = read_end(path) or {}
+    assert (end["state"], end["reason"]) == ("terminated", "SIGTERM")
 
 
 @pytest.mark.flow
@@ -487,17 +507,17 @@ def test_a_program_ends_soon_beside_a_server_that_is_up(
 @pytest.mark.flow
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("kind", "mode"),
+    ("kind", "mode", "allowed"),
     [
-        ("normal end", "absent"), ("normal end", "dripping"), ("SIGTERM", "black hole"),
-        ("exception", "endless body"), ("os._exit", "black hole"),
+        ("normal end", "absent", ABSENT_SECONDS), ("normal end", "dripping", DOWN_SECONDS),
+        ("SIGTERM", "black hole", DOWN_SECONDS), ("exception", "endless body", DOWN_SECONDS),
+        ("os._exit", "black hole", UP_SECONDS),
     ],
 )  # fmt: skip
 def test_a_program_ends_soon_beside_a_server_that_is_not(
-    tmp_path: Path, faulty: FaultServer, kind: str, mode: str
+    tmp_path: Path, faulty: FaultServer, kind: str, mode: str, allowed: float
 ) -> None:
     faulty.set(mode)
-    allowed = UP_SECONDS if kind == "os._exit" else DOWN_SECONDS
     assert added_seconds(tmp_path, ENDS[kind], faulty.address) < allowed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from leakline.kills import UNWATCHED, death_of, ended_as, said_at_end
 Caplog = pytest.LogCaptureFixture
 
 
-def train(**named: Any) -> None:
+def train(**named: Any) -> float:
+    """Return the seconds that the end takes."""
     run = leakline.init(**named)
     for generation in range(6):
         run.generation(generation)
+    started = time.monotonic()
     run.finish()
+    return time.monotonic() - started
 
 
 def said_of(generations: int, summary: str = "it leaks") -> dict[str, Any]:
@@ -39,7 +43,8 @@ def test_the_server_says_it_when_it_has_seen_all_generations(
 
 def test_a_server_that_is_behind_is_not_waited_for(server: Any, caplog: Caplog) -> None:
     server.verdicts = [said_of(2)]
-    train(server=server.address)
+    # 0.2 s is the aim; the machine that runs the tests is shared.
+    assert train(server=server.address) < 1.0
     assert "it leaks" not in caplog.messages[-1]
     assert server.address in caplog.messages[-1] or "generations" in caplog.messages[-1]
 
@@ -48,14 +53,12 @@ def test_a_server_that_is_slow_to_say_it_is_not_waited_for(server: Any, caplog: 
     handle, slow = server.handle, threading.Event()
 
     def wait_for_verdicts(request: Any) -> Any:
-        # Sets it when it has waited for so long.
-        if request.path.endswith("/verdict") and not slow.wait(5):
-            slow.set()
+        if request.path.endswith("/verdict"):
+            slow.wait(5)
         return handle(request)
 
     server.handle = wait_for_verdicts
-    train(server=server.address)
-    assert not slow.is_set()
+    assert train(server=server.address) < 1.0
     slow.set()
     assert len(server.sequences) == 8
     assert "not everything was sent" not in caplog.text

@@ -98,6 +98,13 @@ def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path:
         assert (read_end(path) or {})["state"] == state, name
 
 
+def test_a_process_that_still_writes_is_left_alone(tmp_path: Path) -> None:
+    spool = recording(tmp_path, None, NEAR)
+    leftovers.settle(spool.path)
+    assert read_end(spool.path) is None
+    spool.close()
+
+
 def test_two_that_come_next_do_not_both_send(
     spool_directory: Path, server: Any, until: Any
 ) -> None:

@@ -207,6 +207,17 @@ def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.Monk
         assert len(root.handlers) == 1
 
 
+def test_lines_reach_the_server_while_the_training_goes_on(server: Any, until: Any) -> None:
+    run = leakline.init(server=server.address, quiet=True, log_lines=True)
+    sys.stdout.write("told\n")
+
+    def sent() -> list[Any]:
+        return [e for b in list(server.batches) for s in b.snapshots for e in s.events]
+
+    until(lambda: [event for event in sent() if event.kind == "log"], 30)
+    run.finish()
+
+
 def test_everything_is_put_back() -> None:
     tail, real = Heard(), logging.Logger.callHandlers
     out, err = tail.out, tail.err
@@ -300,7 +311,8 @@ def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
     run.snapshot("now")
     kept = [e.kind for s in run._chain.verdicts._snapshots for e in s.events]
     run.finish()
-    assert kept == ["mark"]
+    # A collection of garbage may fall into it.
+    assert "mark" in kept and "log" not in kept
     assert lines_of(recorded) == ["told"]
 
 

@@ -183,6 +183,22 @@ def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
     chain.outbox.close()
 
 
+@pytest.mark.alone
+def test_a_full_queue_is_never_a_wait() -> None:
+    """The outbox is on a disk that does not answer."""
+    outbox, losses = Slow(), Losses()
+    recorder = Recorder(outbox, PROCESS, losses, queue_limit=50)  # type: ignore[arg-type]
+    recorder.start()
+    started = time.perf_counter()
+    for sequence in range(1, 5001):
+        recorder.put(snapshot(sequence))
+    assert time.perf_counter() - started < 1.0
+    assert recorder._queue.qsize() <= 50
+    assert losses.totals()["queue_full"] >= 5000 - 2 * 50 - 1
+    outbox.let_go.set()
+    assert recorder.close({}, 5.0)
+
+
 def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None:
     memory = SpoolMemory(limit=10)
     for n in range(1, 11):

@@ -296,6 +296,25 @@ def test_a_copy_that_is_larger_than_expected_is_chosen_anew(
     assert file.waiting() + sum(file.lost().values()) == last
 
 
+def test_a_large_spool_is_made_shorter_in_steps_while_records_are_appended(tmp_path: Path) -> None:
+    limit = 2 * 2**20
+    file = spool(tmp_path, limit)
+    steps: list[int] = []
+    inode, number = file.path.stat().st_ino, 0
+    while file.path.stat().st_ino == inode:
+        file.append(batch(*(snapshot(number + i) for i in range(1, 11))))
+        number += 10
+        if file._rewriting is not None:
+            steps.append(file.path.stat().st_size)
+    assert len(steps) > 2, "between two steps records were appended"
+    assert steps[-1] < limit, "it was done before the bound was reached"
+    assert sequences(file.path)[-1] == number
+    assert file.waiting() == len(sequences(file.path))
+    assert file.waiting() + sum(file.lost().values()) == number
+    assert is_live(file.path) is True
+    assert not file.path.with_suffix(".rewrite").exists()
+
+
 def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,35 @@ def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
     assert back.sequences == [1, 2, 3]
 
 
+def test_a_server_in_trouble_gets_the_same_snapshots_later(
+    tmp_path: Path, server: Any, until: Any
+) -> None:
+    for status in (500, 503, 502):
+        server.answer(status, b"<html>oops</html>")
+    server.answer(200, b"not json")
+    chain = Chain(tmp_path, server.address)
+    chain.put(1, 2)
+    until(lambda: sorted(set(server.sequences)) == [1, 2])
+    assert chain.close()
+
+
+def test_a_server_absent_until_the_end_leaves_everything_in_the_spool(
+    tmp_path: Path, make_server: Any
+) -> None:
+    gone = make_server()
+    gone.stop()
+    chain = Chain(tmp_path, gone.address)
+    chain.put(1, 2, 3)
+    assert not chain.close()
+    back = make_server(int(gone.address.rpartition(":")[2]))
+    delivery = Delivery(back.address)
+    first, second = upload(chain.path, delivery), upload(chain.path, delivery)
+    assert (first.sent, first.state) == (3, "finished")
+    assert (second.sent, second.state) == (0, "finished")
+    assert back.sequences == [1, 2, 3]
+    assert back.ends == [{**END, "instance": "instance-1"}]
+
+
 def test_a_server_that_forgot_the_run_is_told_of_it_again(tmp_path: Path, server: Any) -> None:
     server.answer(200, {})
     server.answer(404, {"error": {"code": "no_such_run", "message": "no such run"}})

@@ -60,7 +60,7 @@ def _copied() -> list[str]:
 
 
 def copy(names: Iterable[str], folder: Path) -> None:
-    """Of the checkout into a folder."""
+    """Copy files and folders of the checkout into another folder."""
     for name in names:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
@@ -452,7 +452,57 @@ SHIPS = [
 ]
 FINE = "exit 0"
 HOLE = "echo 'starlette 0.0.1 PYSEC-2026-1'; exit 1"
+# As pip-audit ends where there is no way to the service: with a sentence, or with the traceback of who looked.
 UNREACHABLE = "echo 'ERROR:pip_audit._cli:Could not connect to the feed' >&2; exit 1"
+UNREACHABLE_TOO = "echo \"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='x'): Max retries\" >&2; exit 1"
+# A hole whose words are those of a network, and a package that nobody knows.
+TELLING_HOLE = (
+    "echo 'starlette 0.0.1 PYSEC-2026-1 requests that timed out: a ConnectionError leaks'; exit 1"
+)
+UNKNOWN = "echo 'ERROR:pip_audit._cli:starlette: Dependency not found on PyPI and could not be audited' >&2; exit 1"
+# A mirror has none of them; a service that lacks one has the others.
+MIRROR = """
+if [[ $* = *--strict* ]]; then
+  echo 'ERROR:pip_audit._cli:x: Dependency not found on PyPI and could not be audited' >&2; exit 1
+fi
+echo '{"dependencies": [{"name": "x", "skip_reason": "not found"}, {"name": "y", "skip_reason": "not found"}]}'
+"""
+UNKNOWN_TO_A_SERVICE = MIRROR.replace(
+    '"name": "y", "skip_reason": "not found"', '"name": "y", "vulns": []'
+)
+TODAY = date.today()
+DATED_THERE = "requirements/dated.txt"
+
+
+@pytest.fixture
+def ships(tmp_path: Path) -> Path:
+    """A copy of what ships, all of it published today, so that these tests are the same next year."""
+    copy(SHIPS, tmp_path)
+    replace_in(tmp_path / DATED_THERE, r" \d{4}-\d\d-\d\d$", f" {TODAY}")
+    return tmp_path
+
+
+def replace_in(file: Path, pattern: str, by: str) -> None:
+    text, count = re.subn(pattern, by, file.read_text(), flags=re.M)
+    assert count > 0
+    file.write_text(text)
+
+
+def audited(
+    ships: Path,
+    licences: str = FINE,
+    holes: str = FINE,
+    offline: str = "",
+    python: str = sys.executable,
+) -> subprocess.CompletedProcess[str]:
+    (ships / "bin").mkdir()
+    for name, what in (("pip-licenses", licences), ("pip-audit", holes)):
+        (ships / "bin" / name).write_text(f"#!/bin/bash\n{what}\n")
+        (ships / "bin" / name).chmod(0o755)
+    return subprocess.run(
+        [ships / ".ci" / "audit", ships, python], env={**os.environ, "OFFLINE": offline},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -462,26 +512,60 @@ UNREACHABLE = "echo 'ERROR:pip_audit._cli:Could not connect to the feed' >&2; ex
         (FINE, FINE, "", 184, 1, "is 184 days old"),
         (FINE, FINE, "ok", 184, 0, "is 184 days old"),
         ("exit 1", FINE, "ok", 0, 1, "a licence is not among those"),
+        (FINE, HOLE, "", 0, 1, "make lock"),
         (FINE, HOLE, "ok", 0, 1, "make lock"),
         (FINE, HOLE, "1", 0, 0, "NOT looked up"),
-        (FINE, UNREACHABLE, "", 0, 1, "NOT looked up"),
-        (FINE, UNREACHABLE, "ok", 0, 0, "NOT looked up"),
+        *((FINE, said, "", 0, 1, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
+        *((FINE, said, "ok", 0, 0, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
+        # What fails for another reason is not taken for a missing network.
+        *(
+            (FINE, said, "ok", 0, 1, "make lock")
+            for said in ("echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN, UNKNOWN_TO_A_SERVICE)
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
-    tmp_path: Path, licences: str, holes: str, offline: str, days: int, status: int, said: str
+    ships: Path, licences: str, holes: str, offline: str, days: int, status: int, said: str
 ) -> None:
-    copy(SHIPS, tmp_path)
-    dated, today = tmp_path / "requirements" / "dated.txt", date.today()
-    text = re.sub(r" \d{4}-\d\d-\d\d$", f" {today}", dated.read_text(), flags=re.M)
-    dated.write_text(re.sub(r"(postgres:\S+) \S+", rf"\1 {today - timedelta(days)}", text))
-    (tmp_path / "bin").mkdir()
-    for name, what in (("pip-licenses", licences), ("pip-audit", holes)):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{what}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    ended = subprocess.run(
-        [tmp_path / ".ci" / "audit", tmp_path, sys.executable], env={**os.environ, "OFFLINE": offline},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    replace_in(ships / DATED_THERE, r"^(postgres:\S+) .*$", rf"\1 {TODAY - timedelta(days)}")
+    ended = audited(ships, licences, holes, offline)
     assert (ended.returncode, said in ended.stderr) == (status, True), ended.stderr
     assert "no known hole" not in ended.stderr or holes == FINE
+    assert ("PYSEC-2026-1" in ended.stdout) == (offline != "1" and holes in (HOLE, TELLING_HOLE))
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern", "by", "why"),
+    [
+        ("Dockerfile", r"^FROM python:\S+$", "FROM python:3.99.0-slim", "python:3.99.0-slim ships"),
+        ("docker-compose.yml", r"image: nginx:\S+", "image: 'nginx:9.9'  # new", "nginx:9.9 ships"),
+        ("deploy/nginx.conf", r"\Z", "  - image: registry.example/sidecar:1\n", "registry.example/sidecar:1 ships"),
+        (DATED_THERE, r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is named by nothing"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a day"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", rf"\1 {TODAY + timedelta(days=1)}", "which is still to come"),
+        (DATED_THERE, r"^plotly.*\n", "", "plotly-basic-4.1.1.min.js ships"),
+    ],
+)  # fmt: skip
+def test_what_ships_without_a_day_fails_the_audit(
+    ships: Path, file: str, pattern: str, by: str, why: str
+) -> None:
+    replace_in(ships / file, pattern, by)
+    ended = audited(ships)
+    assert ended.returncode == 1
+    assert why in ended.stderr and "Traceback" not in ended.stderr
+    assert DATED_THERE in ended.stderr
+
+
+def test_holes_are_looked_up_in_what_builds_the_image_too(ships: Path) -> None:
+    ended = audited(ships, holes='echo "$*"')
+    for name in ("requirements/server.txt", "requirements/build.txt"):
+        assert f"--requirement {name}" in ended.stdout
+
+
+def test_a_package_whose_licence_cannot_be_read_fails_the_audit(ships: Path) -> None:
+    bare = ships / "python"
+    bare.write_text(f'#!/bin/bash\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    ended = audited(ships, python=str(bare))
+    assert ended.returncode == 1
+    assert "fastapi" in ended.stderr

@@ -360,6 +360,20 @@ def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None
     assert asked == [*range(NAMES_LIMIT), *range(500, 510)]
 
 
+def test_the_command_of_a_child_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, asked = ChildNames(), list[bytes]()
+
+    def asking(command: bytes, name: bytes) -> Wanted:
+        asked.append(command)
+        return wanted_of_command(command, name)
+
+    monkeypatch.setattr("leakline.probes.children.wanted_of_command", asking)
+    with waiting():
+        for _ in range(5):
+            assert set(one_by_one(read_children(names=names))) == {"python-1"}
+    assert len(asked) == 1
+
+
 # -- sizes: read exactly in turns, and following anonymous memory in between
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

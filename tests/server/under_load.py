@@ -101,12 +101,13 @@ class Watched:
         ]
         return float(found)
 
-    def analysis_bytes(self) -> int:
-        """Return the resident bytes of the analysis process, the only child of the server; 0 while there is none."""
+    def analysis_bytes(self) -> int | None:
+        """Return the resident bytes of the analysis process, the only child of the server; None while there is none."""
+        (server,) = psutil.Process(self.process.pid).children()
         with contextlib.suppress(psutil.NoSuchProcess):
-            (server,) = psutil.Process(self.process.pid).children()
-            return sum(child.memory_info().rss for child in server.children())
-        return 0
+            for child in server.children():
+                return int(child.memory_info().rss)
+        return None
 
     def stop(self) -> int:
         """As whoever started it would. Its exit status."""
@@ -206,7 +207,8 @@ def load(server: Watched, per_second: float, seconds: float) -> Figures:
     pause = threading.Event()
     while time.monotonic() < until:
         figures.resident.append((time.monotonic(), server.resident_bytes()))
-        figures.analysis.append((time.monotonic(), server.analysis_bytes()))
+        if (analysis := server.analysis_bytes()) is not None:
+            figures.analysis.append((time.monotonic(), analysis))
         pause.wait(min(1.0, seconds / 50))
     for training in trainings:
         training.join(30)

@@ -158,45 +158,61 @@ ALLOWED = networks(f"{STAND_IN}/32")
 NAMES = {
     "public.example": [STAND_IN], "private.example": ["127.0.0.1"], "both.example": [STAND_IN, "127.0.0.1"],
     "both-the-other-way.example": ["127.0.0.1", STAND_IN], "six.example": ["::1"],
-    "both-six.example": [STAND_IN, "::1"], "mapped.example": ["::ffff:127.0.0.1"],
-    "nat64.example": ["64:ff9b::7f00:1"], "zone.example": ["fe80::1%lo"], "any.example": ["0.0.0.0"],
+    "both-six.example": [STAND_IN, "::1"],
+    "mapped.example": ["::ffff:127.0.0.1"], "nat64.example": ["64:ff9b::7f00:1"], "zone.example": ["fe80::1%lo"],
     "metadata.google.internal": ["169.254.169.254"], "wireserver.example": ["168.63.129.16"],
-    "database": ["10.0.0.7"], "xn--lclhst-0ta3o.example": ["127.0.0.1"],
+    "any.example": ["0.0.0.0"],
+    "127.0.0.1.nip.example": ["127.0.0.1"], "7f000001.rebind.example": ["127.0.0.1"], "router.example": ["192.168.0.1"],
+    "database": ["10.0.0.7"], "xn--lclhst-0ta3o.example": ["127.0.0.1"], "ten.example": ["10.1.1.1", STAND_IN],
 }  # fmt: skip
 # PORT is the victim's and the stand-in's.
 HOSTILE = [
     # 127.0.0.1 in every spelling that some resolver takes
-    "http://2130706433:PORT/", "http://017700000001:PORT/", "http://0x7F000001:PORT/", "http://127.1:PORT/",
-    "http://127.65793:PORT/", "http://0177.0.0.1:PORT/", "http://0x7f.1:PORT/", "http://0177.0x0.0.1:PORT/",
-    "http://00127.0.0.1:PORT/", "http://127.0.0.1.:PORT/", "http://127.0.0.1..:PORT/", "http://0:PORT/",
-    "http://0.0.0.0:PORT/", "http://127.127.127.127:PORT/", "http://4294967296:PORT/", "http://127.0.0.257:PORT/",
-    "http://127%2e0%2e0%2e1:PORT/", "http://%31%32%37.0.0.1:PORT/", "http://①②⑦.⓪.⓪.①:PORT/", "http://１２７.0.0.1:PORT/",
-    "http://١٢٧.0.0.1:PORT/", "http://127。0。0。1:PORT/", "http://ⓛocalhost:PORT/", "http://loc\u00adalhost:PORT/",
+    "http://2130706433:PORT/", "http://017700000001:PORT/", "http://0x7f000001:PORT/", "http://0x7F000001:PORT/",
+    "http://127.1:PORT/", "http://127.0.1:PORT/", "http://127.65793:PORT/", "http://0177.0.0.1:PORT/",
+    "http://0x7f.0.0.1:PORT/", "http://0x7f.1:PORT/", "http://0177.0x0.0.1:PORT/", "http://127.0.0.0x1:PORT/",
+    "http://127.0.0.01:PORT/", "http://00127.0.0.1:PORT/", "http://127.0.0.1.:PORT/", "http://127.0.0.1..:PORT/",
+    "http://0:PORT/", "http://0.0.0.0:PORT/", "http://00000000:PORT/", "http://127.127.127.127:PORT/",
+    "http://4294967296:PORT/", "http://127.0.0.257:PORT/", "http://127%2e0%2e0%2e1:PORT/", "http://%31%32%37.0.0.1:PORT/",
+    "http://①②⑦.⓪.⓪.①:PORT/", "http://１２７.0.0.1:PORT/", "http://١٢٧.0.0.1:PORT/", "http://127。0。0。1:PORT/",
+    "http://127．0．0．1:PORT/", "http://127｡0｡0｡1:PORT/", "http://ⓛocalhost:PORT/", "http://loc\u00adalhost:PORT/",
     # the same inside IPv6
     "http://[::1]:PORT/", "http://[::]:PORT/", "http://[0:0:0:0:0:0:0:1]:PORT/", "http://[::ffff:127.0.0.1]:PORT/",
-    "http://[::FFFF:7F00:0001]:PORT/", "http://[::127.0.0.1]:PORT/", "http://[2002:7f00:1::1]:PORT/",
-    "http://[64:ff9b::127.0.0.1]:PORT/", "http://[64:ff9b:1::7f00:1]:PORT/", "http://[::ffff:0:127.0.0.1]:PORT/",
-    "http://[2001:0:7f00:1::]:PORT/", "http://[fe80::1%lo]:PORT/", "http://[::1%25lo]:PORT/", "http://[::1]:PORT:PORT/",
-    "http://[::1/", "http://[v1.7f]:PORT/", "http://[127.0.0.1]:PORT/", "http://::1:PORT/",
+    "http://[::ffff:7f00:1]:PORT/", "http://[::FFFF:7F00:0001]:PORT/", "http://[::127.0.0.1]:PORT/", "http://[::7f00:1]:PORT/",
+    "http://[2002:7f00:1::]:PORT/", "http://[2002:7f00:1::1]:PORT/", "http://[64:ff9b::127.0.0.1]:PORT/",
+    "http://[64:ff9b::7f00:1]:PORT/", "http://[64:ff9b:1::7f00:1]:PORT/", "http://[::ffff:0:127.0.0.1]:PORT/",
+    "http://[2001:0:7f00:1::]:PORT/", "http://[fe80::1%25lo]:PORT/", "http://[fe80::1%lo]:PORT/", "http://[::1%25lo]:PORT/",
+    "http://[::1]:PORT:PORT/", "http://[::1/", "http://[::1]example:PORT/", "http://[v1.7f]:PORT/", "http://[127.0.0.1]:PORT/",
+    "http://::1:PORT/", "http://[::ffff:169.254.169.254]/",
     # private, metadata and other special addresses
     "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/latest/", "http://100.100.100.200/latest/",
     "http://192.0.0.192/opc/v2/", "http://168.63.129.16/machine?comp=goalstate", "http://metadata.google.internal/",
-    "http://wireserver.example/", "http://10.0.0.1/", "http://224.0.0.1/", "http://[ff02::1]/",
+    "http://wireserver.example/", "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.1.1/", "http://100.64.0.1/",
+    "http://198.18.0.1/", "http://224.0.0.1/", "http://255.255.255.255/", "http://240.0.0.1/", "http://[fc00::1]/",
+    "http://[ff02::1]/", "http://[2001:db8::1]/",
     # names
-    "http://LOCALHOST:PORT/", "http://localhost.:PORT/", "http://hook.localhost:PORT/", "http://ip6-localhost:PORT/",
-    "http://private.example:PORT/", "http://PRIVATE.example.:PORT/", "http://both.example:PORT/",
-    "http://both-the-other-way.example:PORT/", "http://six.example:PORT/", "http://both-six.example:PORT/",
-    "http://mapped.example:PORT/", "http://nat64.example:PORT/", "http://zone.example:PORT/", "http://any.example:PORT/",
-    "http://xn--lclhst-0ta3o.example:PORT/", "http://database:5432/", "http://nowhere.example:PORT/",
+    "http://localhost:PORT/", "http://LOCALHOST:PORT/", "http://localhost.:PORT/", "http://hook.localhost:PORT/",
+    "http://localhost.localdomain:PORT/", "http://ip6-localhost:PORT/", "http://private.example:PORT/",
+    "http://PRIVATE.example.:PORT/", "http://both.example:PORT/", "http://both-the-other-way.example:PORT/",
+    "http://six.example:PORT/", "http://both-six.example:PORT/", "http://mapped.example:PORT/", "http://nat64.example:PORT/",
+    "http://zone.example:PORT/", "http://any.example:PORT/", "http://127.0.0.1.nip.example:PORT/",
+    "http://7f000001.rebind.example:PORT/", "http://xn--lclhst-0ta3o.example:PORT/", "http://router.example/",
+    "http://database:5432/", "http://ten.example:PORT/", "http://nowhere.example:PORT/",
     # what a parser may read in two ways
-    "http://public.example:PORT@127.0.0.1:PORT/", "http://127.0.0.1:PORT@public.example:PORT/", "http://@127.0.0.1:PORT/",
-    "http://public.example\\@127.0.0.1:PORT/", "http://127.0.0.1:PORT#@public.example/", "http://127.0.0.1:PORT;public.example/",
+    "http://public.example:PORT@127.0.0.1:PORT/", "http://127.0.0.1:PORT@public.example:PORT/", "http://u:p@public.example:PORT/",
+    "http://@127.0.0.1:PORT/", "http://public.example\\@127.0.0.1:PORT/", "http://127.0.0.1:PORT\\@public.example/",
+    "http://127.0.0.1:PORT#@public.example/", "http://127.0.0.1:PORT?@public.example/", "http://127.0.0.1:PORT;public.example/",
     "http://public.example%00.127.0.0.1:PORT/", "http://public.example%2f@127.0.0.1:PORT/", "http:127.0.0.1:PORT/",
-    "http:////127.0.0.1:PORT/", "//127.0.0.1:PORT/", "127.0.0.1:PORT", "http://127.0.0.1\t:PORT/",
+    "http:/127.0.0.1:PORT/", "http:///127.0.0.1:PORT/", "http:////127.0.0.1:PORT/", "//127.0.0.1:PORT/",
+    "127.0.0.1:PORT",
+    "http://127.0.0.1\t:PORT/", "http://127.0.0.1\n:PORT/", " http://127.0.0.1:PORT/", "\x00http://127.0.0.1:PORT/",
     "http://public.example:PORT\r\nHost: 127.0.0.1:PORT/", "http://public.example:PORT/ HTTP/1.1\r\nX: y",
     # schemes and ports
-    "file:///etc/passwd", "ftp://127.0.0.1:PORT/", "gopher://127.0.0.1:PORT/_POST", "jar:http://127.0.0.1:PORT!/",
-    "http+unix://%2ftmp%2fs/", "http://1.1.1.1:22/", "http://1.1.1.1:0/", "http://1.1.1.1:65536/", "http://1.1.1.1:-1/",
+    "file:///etc/passwd", "ftp://127.0.0.1:PORT/", "gopher://127.0.0.1:PORT/_POST", "dict://127.0.0.1:PORT/",
+    "unix:///tmp/s",
+    "ws://127.0.0.1:PORT/", "ldap://127.0.0.1:PORT/", "jar:http://127.0.0.1:PORT!/", "http+unix://%2ftmp%2fs/",
+    "javascript:1",
+    "http://1.1.1.1:22/", "http://1.1.1.1:25/", "http://1.1.1.1:0/", "http://1.1.1.1:65536/", "http://1.1.1.1:-1/",
     "http://1.1.1.1:８０/", "http://1.1.1.1:+80/", "http://1.1.1.1:0x50/", "http://1.1.1.1:8 0/",
 ]  # fmt: skip
 
@@ -309,6 +325,10 @@ def test_a_hostile_address_reaches_nothing(url: str, watched: Watched) -> None:
     assert watched.reached() == 0
 
 
+def test_there_are_at_least_sixty_of_them_and_none_is_there_twice() -> None:
+    assert len(HOSTILE) == len(set(HOSTILE)) >= 60
+
+
 @pytest.mark.parametrize("ending", ["", "/path"])
 def test_what_watches_would_see_a_connection(watched: Watched, ending: str) -> None:
     answering = answer_once(watched.stand_in)
@@ -344,8 +364,11 @@ def test_a_name_that_changes_between_check_and_connection_gains_nothing(
     assert watched.reached() == 0
 
 
-@pytest.mark.parametrize("status", [300, 301, 302, 307, 308])
-@pytest.mark.parametrize("to", ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/"])
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "to",
+    ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "http://[::1]:PORT/", "http://localhost:PORT/"],
+)
 def test_a_redirect_to_a_private_address_is_not_followed(
     watched: Watched, status: int, to: str
 ) -> None:

@@ -251,6 +251,17 @@ def test_a_redirect_is_not_followed(receiver: Any) -> None:
     assert receiver.received == []
 
 
+@pytest.mark.alone
+def test_a_service_that_hangs_is_left_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"json://127.0.0.1:{hanging.getsockname()[1]}/"
+        started = time.monotonic()
+        outcome = by_apprise.notify(url, MESSAGE, total_seconds=0.3)
+        assert time.monotonic() - started < 2
+    assert isinstance(outcome, TryAgain)
+    assert outcome.reason == "no answer within 0.3 s"
+
+
 @pytest.mark.parametrize("answer", [endless, trickle])
 def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
     answer: Callable[[socket.socket], object],
@@ -267,7 +278,8 @@ def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
 @pytest.mark.parametrize(
     "answer",
     [
-        says(b""), says(b"\x00\xff\x00"), says(HEAD + b"X: " + b"y" * 200_000),
+        says(b""), says(b"\x00\xff\x00"), says(b"SSH-2.0-OpenSSH\r\n"), says(HEAD),
+        says(HEAD + b"X: " + b"y" * 200_000), says(HEAD + b"Content-Length: -1\r\n\r\n"),
         says(HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip"), says(b"HTTP/1.1 99999 What\r\n\r\n"),
         says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n"),
     ],

@@ -39,10 +39,26 @@ REFUSED = TryAgain("answered 500", 0.1, 500)
 HOUR = 3_600.0
 
 
-def test_an_urgent_alert_is_tried_every_ten_minutes_for_a_day() -> None:
+def moments(urgent: bool, dice: float = 0.0, at_most: int = 1_000) -> list[float]:
+    """Return the seconds after the alert of every try of a message that nobody takes."""
     tried = [0.0]
-    while wait := next_wait(len(tried), REFUSED, lambda: 0.0, urgent=True, age_seconds=tried[-1]):
+    while len(tried) < at_most:
+        wait = next_wait(len(tried), REFUSED, lambda: dice, urgent=urgent, age_seconds=tried[-1])
+        if wait is None:
+            break
         tried.append(tried[-1] + wait)
+    return tried
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_waits_are_spread_by_at_most_a_fifth(urgent: bool) -> None:
+    plain, spread = moments(urgent, 0.0, 6), moments(urgent, 0.999, 6)
+    for a, b in zip(plain[1:], spread[1:], strict=True):
+        assert 1.15 * a < b < 1.2 * a
+
+
+def test_an_urgent_alert_is_tried_every_ten_minutes_for_a_day() -> None:
+    tried = moments(urgent=True)
     assert {round(b - a) for a, b in pairwise(tried[5:])} == {600}
     assert 24 * HOUR - 600 < tried[-1] <= 24 * HOUR
 
@@ -430,6 +446,7 @@ def test_two_servers_on_one_database_make_each_try_once(
     ids = [received.headers["webhook-id"] for received in receiver.received]
     assert len(set(ids)) == messages
     assert sorted(ids) == sorted([*set(ids)] * 2)
+    assert len({(r.headers["webhook-id"], r.body) for r in receiver.received}) == messages
     assert len(rows(engine, try_table)) == 2 * messages
 
 
@@ -499,4 +516,5 @@ def test_a_process_killed_between_send_and_commit_leaves_a_message_that_comes_ag
     assert json.loads(first.body) == json.loads(second.body)
     (row,) = rows(engine)
     assert (row.state, row.tries) == ("delivered", 2)
-    assert Verifier(secret).verify(first.body, first.headers)
+    for request in (first, second):
+        assert Verifier(secret).verify(request.body, request.headers)

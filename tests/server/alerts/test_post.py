@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,11 @@ def test_an_answer_of_a_byte_at_a_time_ends_at_the_deadline(answering: Any) -> N
     answering.send(
         *[bytes([b]) for b in b"HTTP/1.1 200 OK\r\n" + b"X: " + b"a" * 500], every_seconds=0.02
     )
+    started = time.monotonic()
     outcome = post(to(answering.url), b"{}", {}, total_seconds=0.4)
     assert isinstance(outcome, TryAgain)
     assert "no answer within" in outcome.reason
+    assert 0.3 < time.monotonic() - started < 3
 
 
 def test_endless_headers_are_not_read_to_their_end(answering: Any) -> None:

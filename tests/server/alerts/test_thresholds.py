@@ -486,6 +486,12 @@ def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.Mon
     assert len(tracks_of(rate, history)) == most_tracks(rate) == 3
 
 
+def test_the_dearest_rules_have_a_bound() -> None:
+    assert most_tracks(terms()) == 1_000
+    assert most_tracks(terms(measure="rate")) == 500
+    assert most_tracks(terms(measure="rate", hold=128, grace=128)) == 15
+
+
 FACTS = (
     "title", "summary", "run", "where", "what", "how_much", "when", "forecast", "advice", "evidence", "link",
 )  # fmt: skip
