@@ -335,12 +335,29 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
 
 
 @pytest.mark.parametrize(
-    "late", [[5, None, 15, 20, 21, 25], [5, None, 15, 20, 20, 25], [5, None, 15, 20, None, 20, 25]]
-)
+    "late",
+    [
+        [5, None, 15, 20, 21, 25], [5, None, 15, 20, 20, 25], [5, None, 15, 20, None, 20, 25],
+        [None, 5, None, 20], [None, 5],
+    ],
+)  # fmt: skip
 def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
-    """Three whole censuses, then two in slices, which report the state of the previous generation."""
+    """A look in slices reports the previous generation, of graphs and of tensors; each end counts tensors."""
     late = [*late, *[None] * (12 - len(late))]
-    found = _found(tensors__count=_rising(10), tensors__graph_count=late)
+    tensors = [None if graphs is None else 2 * graphs for graphs in late]
+    found = _found(
+        type__torch__Tensor__count=_rising(10), tensors__count=tensors, tensors__graph_count=late
+    )
+    assert found == [("torch.Tensor", "type", pytest.approx(5.0, rel=0.01))] * 2
+
+
+def test_one_look_that_finds_many_older_tensors_is_compared_with_the_new_ones() -> None:
+    late: list[Value] = [None, None, 15, *[None] * 9]
+    found = _found(
+        type__torch__Tensor__count=_rising(10),
+        tensors__count=[None if graphs is None else 1_000 for graphs in late],
+        tensors__graph_count=late,
+    )
     assert found == [("torch.Tensor", "type", pytest.approx(5.0, rel=0.01))] * 2
 
 

@@ -150,15 +150,14 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     growth = growth_of(facts.lane, series, upto)
     if growth is not None and tensors is None and _has_ended(facts, growth, upto):
         return None
-    is_steady = growth is not None and growth.pattern == "constant"
-    if growth is None and tensors is not None:
-        rate = gained_since(lane, series, tensors.growth.start, upto) or 0.0
-        if rate >= _GRAPH_SHARE * tensors.growth.slope:
-            growth = scaled(tensors.growth, min(1.0, rate / tensors.growth.slope))
+    if tensors is not None and (growth is None or growth.pattern != "constant"):
+        share = _share_with_a_graph(lane, tensors.growth, upto)
+        if growth is not None and share > 0:
+            growth = scaled(growth, share * tensors.growth.slope / growth.slope)
+        elif share >= _GRAPH_SHARE:
+            growth = scaled(tensors.growth, share)
     if growth is None:
         return None
-    if tensors is not None and not is_steady:
-        growth = _at_the_rate_of_tensors(facts, growth, tensors, upto)
     size = gained_since(lane, "tensors.graph_bytes", growth.start, upto)
     name = tensors.name if tensors is not None else TENSOR
     place = _graph_place(facts, found, tensors, growth, upto)
@@ -166,29 +165,29 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], upto: int) -> Candida
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
 
 
-def _at_the_rate_of_tensors(
-    facts: Facts, graphs: CountGrowth, tensors: Candidate, upto: int
-) -> CountGrowth:
-    """Return the growth of graphs, at least at their usual share of the growth of tensors.
+def _share_with_a_graph(lane: Lane, growth: CountGrowth, upto: int) -> float:
+    """Return how many of the tensors that are new since a growth of tensors began carry a graph, by two looks, 0 to 1.
 
-    A census in slices reports the state of the previous generation. Mixed with whole ones it makes the rate of graphs
-    too small; tensors are counted at each end.
+    A look in slices reports the state of the previous generation, but it counts both in the same slices. After one look
+    alone nothing is known of the tensors before it: the graphs are compared with what the growth has added until then.
     """
-    lane = facts.lane
-    counted = series_of(facts, tensors.name, tensors.role)
-    number = dict(zip(*lane.points(counted, upto, baseline=True), strict=True))
-    read = [
-        (count, number[x])
+    tensors = dict(zip(*lane.points("tensors.count", upto, baseline=True), strict=True))
+    looks = [
+        (x, count, tensors[x])
         for x, count in zip(*lane.points("tensors.graph_count", upto, baseline=True), strict=True)
-        if x in number and x >= graphs.start - lane.spacing(upto)
+        if x in tensors
     ]
-    few, least = read[0] if read else (0.0, 0.0)
-    shares = sorted((count - few) / (many - least) for count, many in read if many > least)
-    if not shares:
-        return graphs
-    # The upper quartile: late readings make shares smaller, never larger.
-    share = min(1.0, shares[3 * len(shares) // 4])
-    return scaled(graphs, max(1.0, share * tensors.growth.slope / graphs.slope))
+    since = [look for look in looks if look[0] >= growth.start]
+    if not since:
+        return 0.0
+    newest, graphs, new = since[-1]
+    earlier = [look for look in looks if look[0] < growth.start][-1:] or since[:-1]
+    if earlier:
+        _, before, least = earlier[0]
+        graphs, new = graphs - before, new - least
+    else:
+        new = min(new, growth.slope * (newest - growth.start + 1))
+    return max(0.0, min(1.0, graphs / new)) if new > 0 else 0.0
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, upto: int) -> bool:
