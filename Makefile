@@ -17,7 +17,7 @@ OFFLINE ?=
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-.PHONY: help demo drill test test-long test-leaks test-soak test-fuzz test-coverage audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
+.PHONY: help demo test test-long test-leaks test-soak test-fuzz test-coverage audit lock test-integrations test-native test-gpu lint types format docs screenshots bench-client bench-peers bench-detection bench-server bench-server-peers bench-scale bench-pages compared clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,9 +33,6 @@ test-long: $(VENV)/.test ## what a change seldom breaks and what takes long: the
 
 test-leaks: $(VENV)/.test ## train with every leak switch, and 44 programs with their healthy twins, through the real chain (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
-
-drill: $(VENV)/.test ## plant every kind through the whole chain and write docs/drill-results.md: planted against called (ten minutes)
-	$(PYTHON) -m leakline drill --all --results docs/drill-results.md
 
 test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; nothing may be corrupt, double or stuck
 	$(PYTHON) -m pytest -m soak $(TEST_ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import psutil
 import pytest
 from tests.flows.conftest import clean_environment
 
+from leakline.cli.drill import KINDS, TRAINING
+
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
 
 # What Ctrl-C promises.
 END_SECONDS = 2.0
-# Class counts need few generations; this many are also enough to confirm with two witnesses.
+# Enough to confirm with two witnesses.
 GENERATIONS = "20"
 
 Drill = Callable[..., subprocess.Popen[str]]
@@ -55,59 +58,34 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def answers(output: str) -> dict[str, dict[str, Any]]:
-    (one,) = json.loads(output)["drills"]
-    return {answer["question"]: answer for answer in one["answers"]}
-
-
-def test_a_planted_leak_is_found_and_told(drill: Drill, tmp_path: Path) -> None:
-    process = drill("history", "--json", "--generations", GENERATIONS)
+@pytest.mark.parametrize(
+    "kind", ["container", *(pytest.param(k, marks=pytest.mark.long) for k in ("objects", "graph"))]
+)
+def test_a_planted_leak_is_found(drill: Drill, tmp_path: Path, kind: str) -> None:
+    process = drill(kind, "--generations", GENERATIONS)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, output + errors
     assert errors == ""
-    found = answers(output)
-    assert found["when"]["suspected_after"] <= int(GENERATIONS)
-    assert found["where"]["phase"] == "collect"
-    assert found["what"]["place"] == 1
-    assert found["webhook"]["signatures_valid"]
-    assert "incident.suspected" in found["webhook"]["events"]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_healthy_training_is_left_in_peace(drill: Drill, tmp_path: Path) -> None:
-    process = drill("bounded_cache", "--generations", GENERATIONS)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, output + errors
-    assert "quiet?       right" in output
-    assert "webhook?     right  none came" in output
+    assert output.count(" right ") == 6
+    # On a busy machine it may be confirmed when it is first told.
+    assert re.search(r"alert\? +right  signed rightly: incident\.(suspected|confirmed)", output)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_leak_that_had_no_time_to_show_is_a_failed_drill(drill: Drill) -> None:
-    process = drill("native", "--generations", "3")
+    process = drill("objects", "--generations", "2")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1, output + errors
-    assert "found?       WRONG  not found within 3 generations" in output
-    assert "webhook?     WRONG  none came" in output
-
-
-def test_the_folder_is_kept_when_asked_for(drill: Drill, tmp_path: Path) -> None:
-    process = drill("flat", "--generations", "2", "--keep")
-    _, errors = process.communicate(timeout=120)
-    (kept,) = tmp_path.iterdir()
-    assert f"kept: {kept}" in errors
-    assert (kept / "leakline.db").is_file()
+    assert "found?       WRONG  not found within 2 generations" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_everything_and_leaves_nothing(
     drill: Drill, tmp_path: Path, eventually: Callable[..., Any], number: signal.Signals
 ) -> None:
-    # The kind with a process of its own below the training.
-    process = drill("children", "--generations", "200")
+    process = drill("objects", "--generations", "200")
     below = psutil.Process(process.pid)
-    eventually(lambda: len(below.children(recursive=True)) == 3)
+    eventually(lambda: len(below.children(recursive=True)) == 2)
     (folder,) = tmp_path.glob("leakline-drill-*")
     eventually(lambda: list(folder.glob("spools/*")))
     children = below.children(recursive=True)
@@ -119,3 +97,29 @@ def test_an_interrupt_ends_everything_and_leaves_nothing(
     assert "Traceback" not in output + errors
     assert not [child for child in children if lives(child)]
     assert list(tmp_path.iterdir()) == []
+
+
+MEASURE = """
+import json, psutil, sys
+from training import LEAKS
+
+own, leak = psutil.Process(), LEAKS[sys.argv[1]]()
+for _ in range(3):
+    leak.grow()
+before = own.memory_full_info().uss
+planted = sum(leak.grow() for _ in range(10))
+print(json.dumps([planted, own.memory_full_info().uss - before]))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_planted_is_what_the_kernel_sees(kind: str) -> None:
+    """Without Leakline. The first generations also load and warm up what they need."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, kind],
+        cwd=TRAINING.parent, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    planted, gained = json.loads(done.stdout)
+    assert planted > 0
+    assert gained == pytest.approx(planted, rel=0.1)
