@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import Connection, Table, event, func, insert, select, update
+from starlette.testclient import TestClient
 
+from leakline_server.app import create_app
+from leakline_server.config import Config
 from leakline_server.store import sealing
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.tables import batches
+from leakline_server.store.tables import batches, runs
 
 # What SQLite stores as text and its driver cannot read.
 NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
@@ -19,9 +23,46 @@ NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
 LATER = 4e9
 
 
+def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
+    """The application on this database; its workers work while the client is entered."""
+    app = create_app(Config(database_url=url, **settings))
+    return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=raises)
+
+
 def engine_of(api: TestClient) -> Engine:
     found: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
     return found
+
+
+def put_run(connection: Connection, run_id: str, **values: Any) -> None:
+    """One of project erl that has ended, as no client brought it."""
+    of_all = {"project": "erl", "name": run_id, "unit": "generation", "state": "finished"}
+    at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
+    connection.execute(insert(runs).values(id=run_id, **of_all | at | values))
+
+
+def count_of(engine: Engine, what: Any, *which: Any) -> int:
+    """Rows of a table, or whatever else can be asked for."""
+    query = select(func.count()).select_from(what) if isinstance(what, Table) else select(what)
+    with engine.connect() as connection:
+        return int(connection.scalar(query.where(*which)) or 0)
+
+
+@contextlib.contextmanager
+def statements(engine: Engine, do: Callable[[str], Any] | None = None) -> Iterator[list[Any]]:
+    """Each (statement, parameters) as it is asked. ``do``: what somebody else does before the next."""
+    asked: list[Any] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+        if do is not None:
+            do(statement)
+
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
 
 
 def make_idle(engine: Engine) -> None:

@@ -116,14 +116,11 @@ def read_all(
     history = load_history(engine, run_id)
     return {
         **{repr(q): points.read_series(engine, run_id, q) for q in (*questions, *FILTERED)},
-        "processes": history.processes,
-        "events": history.events,
-        "holders": history.holders,
+        "processes": history.processes, "events": history.events, "holders": history.holders,
         "rows": snapshots.list_snapshots(engine, run_id, ("rss", "ratio", "rare"), 150, None),
-        "list": details.list_events(engine, run_id),
-        "large": details.newest_large_objects(engine, run_id),
+        "list": details.list_events(engine, run_id), "large": details.newest_large_objects(engine, run_id),
         "census": details.newest_census(engine, run_id),
-    }
+    }  # fmt: skip
 
 
 def wire(first: int, size: int) -> dict[str, Any]:
@@ -150,24 +147,17 @@ def wire(first: int, size: int) -> dict[str, Any]:
         columns["series"]["late"] = [s * s for s in sequence]  # type: ignore[index]
     with_events = [s for s in sequence if s % 10 == 3]
     return {
-        "version": 1,
-        "process": {"instance": "p", "rank": 0, "pid": 1, "host": "h"},
-        "first_sequence": first,
-        "count": size,
-        "columns": columns,
+        "version": 1, "process": {"instance": "p", "rank": 0, "pid": 1, "host": "h"}, "first_sequence": first,
+        "count": size, "columns": columns,
         "events": [
             {"sequence": s, "time": 1e6 + s % 7, "kind": "mark", "name": f"m{s}.{i}"}
             for s in with_events
-            for i in range(2)
-        ],
+            for i in range(2)],
         "large_objects": [
-            {"sequence": s, "type": "a", "bytes": 1_000 + i} for s in with_events for i in range(3)
-        ],
+            {"sequence": s, "type": "a", "bytes": 1_000 + i} for s in with_events for i in range(3)],
         "holders": [
-            {"sequence": s, "type": "a", "path": f"x{s % 3}", "count": 7} for s in with_events
-        ],
-        "census": [],
-    }
+            {"sequence": s, "type": "a", "path": f"x{s % 3}", "count": 7} for s in with_events], "census": [],
+    }  # fmt: skip
 
 
 def send(engine: Engine, run_id: str, *parts: tuple[int, int]) -> None:

@@ -360,12 +360,9 @@ def test_a_damaged_rollup_is_read_from_what_lies_under_it(
 
 SECRET = "sk-very-secret"
 DAMAGES = {
-    "no text": "CAST(X'FF5B' || :secret AS TEXT)",
-    "half a text": "'[\"' || :secret",
-    "a blob": "CAST(:secret AS BLOB)",
-    "another shape": "'3'",
-    "no number": ":secret",
-}
+    "no text": "CAST(X'FF5B' || :secret AS TEXT)", "half a text": "'[\"' || :secret",
+    "a blob": "CAST(:secret AS BLOB)", "another shape": "'3'", "no number": ":secret",
+}  # fmt: skip
 STORED = [
     runs, attempts, processes, incidents, alerts, deliveries, tries, sizes, rule_states, acknowledgements,
     accepted_counts, rules, webhooks,
@@ -417,21 +414,12 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
                 known = {key: value for key, value in own.items() if key in table.c}
                 connection.execute(insert(table).values(**known | values))
             accepted = {
-                "project": "erl",
-                "type": "Env",
-                "low": 1,
-                "high": 2,
-                "run": name,
-                "created_at": run.started,
-            }
+                "project": "erl", "type": "Env", "low": 1, "high": 2, "run": name, "created_at": run.started,
+            }  # fmt: skip
             connection.execute(insert(accepted_counts).values(**accepted))
             said = {
-                "project": "erl",
-                "fingerprint": "f1",
-                "kind": "acknowledged",
-                "reason": "",
-                "status": "confirmed",
-            }
+                "project": "erl", "fingerprint": "f1", "kind": "acknowledged", "reason": "", "status": "confirmed",
+            }  # fmt: skip
             said |= {"priority": "minor", "created_at": run.started}
             connection.execute(insert(acknowledgements).values(**said))
         ended = api.patch(f"/api/v1/runs/{name}", json={"state": "finished"})

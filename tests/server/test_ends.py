@@ -266,15 +266,10 @@ def test_who_said_how_it_ended_is_not_overruled_by_who_found_it(api: Any, make_r
 @pytest.mark.parametrize(
     ("states", "ends_as"),
     [
-        (["finished", "failed"], "failed"),
-        (["failed", "finished"], "failed"),
-        (["terminated", "finished"], "killed"),
-        (["silent", "finished"], "silent"),
-        (["silent", "failed"], "failed"),
-        (["failed", "terminated"], "failed"),
-        (["terminated", "silent"], "silent"),
-    ],
-)
+        (["finished", "failed"], "failed"), (["failed", "finished"], "failed"),
+        (["terminated", "finished"], "killed"), (["silent", "finished"], "silent"), (["silent", "failed"], "failed"),
+        (["failed", "terminated"], "failed"), (["terminated", "silent"], "silent")],
+)  # fmt: skip
 def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
     api: Any, make_run: Any, states: list[str], ends_as: str
 ) -> None:

@@ -610,23 +610,12 @@ def listed(client: Client, make_run: Any) -> None:
 
 
 ABSORBED: dict[str, Callable[[Client, Any], None]] = {
-    "MAX_SKEW_SECONDS": clocks,
-    "MAX_RUN_TYPES": types,
-    "MAX_RUN_PHASES": phases,
-    "MAX_RUN_SERIES": many_series,
-    "MAX_RUN_TAGS": tags,
-    "MAX_DECLARED_PHASES": declared,
-    "MAX_NOTES": notes,
-    "MAX_NOTES_BYTES": long_notes,
-    "MAX_ATTEMPTS_TOLD": attempts,
-    "MAX_PROCESSES_TOLD": told_processes,
-    "MAX_PROCESSES_TOLD_BYTES": told_bytes,
-    "MAX_LINES_TOLD_BYTES": told_lines,
-    "MAX_PROCESSES_STUDIED": studied,
-    "MAX_PROCESSES_READ": read,
-    "MAX_ITEMS": items,
-    "MAX_LISTED": listed,
-}
+    "MAX_SKEW_SECONDS": clocks, "MAX_RUN_TYPES": types, "MAX_RUN_PHASES": phases, "MAX_RUN_SERIES": many_series,
+    "MAX_RUN_TAGS": tags, "MAX_DECLARED_PHASES": declared, "MAX_NOTES": notes, "MAX_NOTES_BYTES": long_notes,
+    "MAX_ATTEMPTS_TOLD": attempts, "MAX_PROCESSES_TOLD": told_processes, "MAX_PROCESSES_TOLD_BYTES": told_bytes,
+    "MAX_LINES_TOLD_BYTES": told_lines, "MAX_PROCESSES_STUDIED": studied, "MAX_PROCESSES_READ": read,
+    "MAX_ITEMS": items, "MAX_LISTED": listed,
+}  # fmt: skip
 
 
 # Where there is nobody left to tell it to: `test_a_connection_has_bounds.py`.

@@ -51,13 +51,9 @@ def test_what_is_unknown_has_no_sample_and_what_has_ended_none_at_all(
     api.post("/api/v1/runs", json={"id": "empty", "project": "p", "name": "n"})
     found = of_run(api, "empty")
     unknown = {
-        "rss_bytes",
-        "peak_bytes",
-        "growth_bytes_per_generation",
-        "oom_generation",
-        "oom_timestamp_seconds",
+        "rss_bytes", "peak_bytes", "growth_bytes_per_generation", "oom_generation", "oom_timestamp_seconds",
         "generations_planned",
-    }
+    }  # fmt: skip
     assert not {f"leakline_run_{name}" for name in unknown} & set(found)
     assert found["leakline_run_severity"] == 0.0 and found["leakline_run_status"] == 1.0
     api.patch("/api/v1/runs/empty", json={"state": "finished"})

@@ -71,14 +71,11 @@ def texts(series: dict[str, str]) -> bytes:
 def body_of(table: dict[str, Any]) -> bytes:
     count = len(next(iter(table.values())))
     columns = {
-        "time": [1.0 + i for i in range(count)],
-        "monotonic": [0.5 + i for i in range(count)],
+        "time": [1.0 + i for i in range(count)], "monotonic": [0.5 + i for i in range(count)],
         "generation": [None if i % 3 == 0 else i for i in range(count)],
-        "phase": ["train" if i % 2 else None for i in range(count)],
-        "label": [None] * count,
-        "kind": ["phase_end"] * count,
-        "series": table,
-    }
+        "phase": ["train" if i % 2 else None for i in range(count)], "label": [None] * count,
+        "kind": ["phase_end"] * count, "series": table,
+    }  # fmt: skip
     sent = {"version": 1, "process": {"instance": "p"}, "first_sequence": 0, "columns": columns}
     return json.dumps(sent, separators=(",", ":")).encode()
 

@@ -1,44 +1,43 @@
-"""Sealing changes where snapshots lie and nothing that can be read."""
+"""Sealing changes where snapshots lie and nothing that can be read; writing and sealing do not wait for each other."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, func, insert, select
+from sqlalchemy import event, func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, engine_of, make_idle
+from tests.server.stored import LATER, engine_of, make_idle, seal
 
 from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
-from leakline_server.store import compaction, sealing
+from leakline_server import ingest
+from leakline_server.store import columns, compaction, sealing, starts
 from leakline_server.store.codec import Array, Chunk, Numbers, encode
 from leakline_server.store.columns import Key
 from leakline_server.store.encode_rows import encode_rows
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import load_for_examination, load_history
+from leakline_server.store.inbox import Inbox
 from leakline_server.store.joining import join_run
-from leakline_server.store.tables import batches, chunks, segments
+from leakline_server.store.starts import first_generations
+from leakline_server.store.tables import batches, chunks, runs, segments
+from leakline_server.worker import Worker
+from leakline_server.workers.seal import LOOK_SECONDS, Sealer
+from leakline_server.writer import MAX_GROUP, Writer
 
 READS = (
-    "series?name=process.rss_bytes&points=7",
-    "series?name=*&x=time&points=50",
-    "series?name=type.*.count&phase=*",
-    "series?name=process.*&kind=generation_end&x=sequence&from=100&to=400",
-    "series?name=sparse&x=sequence",
-    "snapshots?limit=200",
-    "snapshots?limit=3&name=sparse&name=late",
-    "events",
-    "census",
-    "census?generation=25",
-    "large-objects",
-    "holders",
-    "books",
-    "types",
-)
+    "series?name=process.rss_bytes&points=7", "series?name=*&x=time&points=50", "series?name=type.*.count&phase=*",
+    "series?name=process.*&kind=generation_end&x=sequence&from=100&to=400", "series?name=sparse&x=sequence",
+    "snapshots?limit=200", "snapshots?limit=3&name=sparse&name=late", "events", "census", "census?generation=25",
+    "large-objects", "holders", "books", "types",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -46,12 +45,9 @@ def run(api: TestClient, make_run: Any) -> Any:
     """What is awkward to pack: values that are rare, begin late, never change, or turn from integers into floats."""
     run = make_run(
         extra={
-            "sparse": lambda i: i if i % 7 == 0 else None,
-            "late": lambda i: i / 3 if i > 600 else None,
-            "gauge.mixed": lambda i: i if i < 300 else i + 0.5,
-            "constant": lambda i: 5,
-        }
-    )
+            "sparse": lambda i: i if i % 7 == 0 else None, "late": lambda i: i / 3 if i > 600 else None,
+            "gauge.mixed": lambda i: i if i < 300 else i + 0.5, "constant": lambda i: 5}
+    )  # fmt: skip
     run.create(api)
     return run
 
@@ -183,12 +179,8 @@ def waiting_runs(engine: Engine) -> None:
     for run_id, heard_at in (("r1", 1000.0), ("r2", 3000.0)):
         join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), heard_at)
         waits = {
-            "run_id": run_id,
-            "process_id": 1,
-            "first_sequence": 0,
-            "count": 100,
-            "revision": 1,
-        }
+            "run_id": run_id, "process_id": 1, "first_sequence": 0, "count": 100, "revision": 1,
+        }  # fmt: skip
         with writing(engine) as connection:
             connection.execute(insert(batches).values(**waits, received_at=heard_at, body=b""))
 
@@ -326,12 +318,8 @@ def test_of_a_very_long_run_an_examination_reads_what_the_analysis_would(
 def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
     run.send(api, 0, 3 * 1_000, size=200)
     event = {
-        "sequence": 3_000,
-        "time": 1.0,
-        "kind": "budget",
-        "name": "run",
-        "data": {"leak_bytes": 1},
-    }
+        "sequence": 3_000, "time": 1.0, "kind": "budget", "name": "run", "data": {"leak_bytes": 1},
+    }  # fmt: skip
     wire = run.wire(3_000, 1)
     wire["events"] = [event]
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
@@ -383,3 +371,186 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     assert tried == [Key("r1", 1)]
     assert "could not seal batches of run r1" in caplog.text
     assert count(engine, func.max(segments.c.process_id)) == 2
+
+
+SIZE = 20
+
+GROUPS = 8
+
+
+def batch(joined: Any, first: int) -> Any:
+    return ingest.check(joined.id, json.dumps(joined.wire(first, SIZE)).encode(), time.time())
+
+
+@pytest.fixture
+def joined(engine: Engine, make_run: Any) -> Any:
+    joined = make_run()
+    join_run(engine, header_from_wire({**joined.header, "unit": "generation"}), 1.0)
+    return joined
+
+
+def test_what_came_is_sealed_although_more_always_comes(
+    engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 200 // SIZE)
+    monkeypatch.setattr(sealing, "MIN_SNAPSHOTS", 200)
+    sealed_while_more_waited = []
+
+    async def write() -> None:
+        writer = Writer(engine, lambda _runs: None, lambda keys: sealer.want(keys))
+        sealer = Sealer(engine, writer.sealed)
+        working = Worker("seal", sealer.once)
+        writer.start()
+        working.start()
+        numbers = range(0, GROUPS * MAX_GROUP * SIZE, SIZE)
+        try:
+            for first in numbers:
+                working.wake()
+                await writer.store(batch(joined, first))
+            sealed_while_more_waited.append(sealer.figures.snapshots)
+        finally:
+            working.stop()
+            writer.stop()
+        assert writer.figures.snapshots == len(numbers) * SIZE
+
+    asyncio.run(write())
+    assert sealed_while_more_waited[0] >= 1_000
+    with engine.connect() as connection:
+        kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
+    assert sum(kept) == GROUPS * MAX_GROUP * SIZE
+    # And in one go what came while the last of it was sealed, but for less than a segment.
+    while sealing.seal_one(engine, Key(joined.id, 1), time.time()).snapshots:
+        continue
+    with engine.connect() as connection:
+        assert (connection.scalar(select(func.sum(batches.c.count))) or 0) < 200
+
+
+def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, joined: Any) -> None:
+    with writing(engine) as connection:
+        Inbox().store(connection, [batch(joined, SIZE * n) for n in range(5)])
+        connection.execute(update(runs).values(last_seen_at=1.0))
+        connection.execute(update(batches).values(received_at=1.0))
+    sealer, found = Sealer(engine, lambda _key, _count: None), []
+    for _ in range(2):
+        sealer._look()
+        found.append(sealer._due)
+        sealer._due = {}
+    assert found == [{Key(joined.id, 1): False}, {}]
+
+
+def test_a_process_is_looked_at_again_where_more_waits_or_came_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Key("r1", 1)
+    found = [sealing.Sealed(4_096, more=True), sealing.Sealed(4_096), sealing.Sealed(512)]
+    looks, told = [], []
+
+    def seal_one(_engine: Engine, looked_at: Key, _now: float) -> sealing.Sealed:
+        looks.append(looked_at)
+        if len(looks) == 2:
+            sealer.want([key])
+        return found[len(looks) - 1]
+
+    monkeypatch.setattr(sealing, "seal_one", seal_one)
+    sealer = Sealer(engine, lambda *sealed: told.append(sealed))
+    sealer.want([key])
+    assert [sealer.once() for _ in range(4)] == [0.0, 0.0, LOOK_SECONDS, LOOK_SECONDS]
+    assert looks == [key] * 3
+    assert told == [(key, 4_096), (key, 4_096), (key, 512)]
+
+
+def test_who_finds_the_batches_gone_seals_nothing(
+    engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writing(engine) as connection:
+        Inbox().store(connection, [batch(joined, SIZE * n) for n in range(5)])
+    later, prepare = time.time() + 1_000, sealing._prepare
+
+    def other_server_first(*arguments: Any) -> Any:
+        plan = prepare(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(sealing, "_prepare", prepare)
+            sealed.append(sealing.seal_one(engine, Key(joined.id, 1), later).snapshots)
+        return plan
+
+    sealed: list[int] = []
+    monkeypatch.setattr(sealing, "_prepare", other_server_first)
+    assert sealing.seal_one(engine, Key(joined.id, 1), later).snapshots == 0
+    assert sealed == [5 * SIZE]
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(segments)) == 1
+
+
+def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined: Any) -> None:
+    async def write() -> None:
+        writer = Writer(engine, lambda _runs: None, lambda _keys: None)
+        writer._loop = asyncio.get_running_loop()
+        with writing(engine) as connection:
+            batches.drop(connection)
+        answer = asyncio.ensure_future(writer.store(batch(joined, 0)))
+        await asyncio.sleep(0)
+        writer._store_group(writer._queue.take(1, 1))
+        with pytest.raises(Exception, match="the database did not take the batch"):
+            await answer
+        assert (writer.figures.commits, writer.figures.failures) == (0, 1)
+
+    asyncio.run(write())
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many snapshots were read, each time."""
+    counts: list[int] = []
+    plain = columns.read
+
+    def counted(*arguments: Any) -> Any:
+        block = plain(*arguments)
+        counts.append(len(block))
+        return block
+
+    monkeypatch.setattr(starts, "read", counted)
+    return counts
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["as it came", "sealed"])
+def test_the_first_snapshots_tell(
+    sealed: bool, api: TestClient, make_run: Any, read: list[int]
+) -> None:
+    """Three snapshots a generation, the third of which is its end."""
+    run = make_run(
+        extra={"late": lambda i: i if i > 700 else None, "other": lambda i: 1 if i % 3 else None}
+    )
+    run.create(api)
+    run.send(api, 0, 1_500, size=50)
+    engine = engine_of(api)
+    if sealed:
+        seal(engine)
+    assert first_generations(engine, "r1", ("process.rss_bytes",), "generation_end") == {"p1": 0}
+    assert sum(read) <= (1_500 if sealed else 50)
+    assert first_generations(engine, "r1", ("late",), "generation_end") == {"p1": 233}
+    assert first_generations(engine, "r1", ("late", "other"), "generation_end") == {"p1": 0}
+    assert first_generations(engine, "r1", ("la*",), "generation_end") == {"p1": 233}
+
+
+def test_what_is_not_there_begins_nowhere(api: TestClient, make_run: Any) -> None:
+    run = make_run(extra={"never": lambda i: i if i % 3 == 0 else None})
+    run.create(api)
+    run.send(api, 0, 30)
+    engine = engine_of(api)
+    for names, kind in (
+        (("never",), "generation_end"),
+        (("none",), "generation_end"),
+        (("never",), "other"),
+    ):
+        assert first_generations(engine, "r1", names, kind) == {}
+    assert first_generations(engine, "nobody", ("never",), "generation_end") == {}
+
+
+def test_what_came_late_may_be_the_first(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 300, 300)
+    seal(engine_of(api))
+    run.send(api, 90, 60)
+    found = first_generations(engine_of(api), "r1", ("process.rss_bytes",), "generation_end")
+    assert found == {"p1": 30}

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from tests.server.round_robin import RoundRobin
-from tests.server.server_kills import Sender, kill_and_check
+from tests.server.server_kills import RoundRobin, Sender, kill_and_check
 from tests.server.test_live import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
