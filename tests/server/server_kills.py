@@ -68,10 +68,8 @@ def forward(port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]
 
 
 NAME: Final = "type.app.Env.count"
-
 # Snapshots in a batch, each by a run of its own: from the smallest to the largest that clients send.
 SIZES: Final = (1, 7, 20, 60, 200)
-
 # After the restart as many batches as these show that a run goes on where it was.
 BATCHES_AFTER: Final = 2
 

@@ -278,7 +278,6 @@ def test_what_a_process_of_the_run_has_started_neither_ends_it_nor_describes_it(
 
 
 RUNS = "/api/v1/runs"
-
 LONG = "x" * 50_000
 
 

@@ -28,7 +28,6 @@ from leakline_server.store.engine import Engine, open_engine
 from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 
 Db = Callable[..., tuple[int, str, str]]
-
 # Snapshots of a batch; few, so that all can be asked for at once.
 STEP = 5
 
@@ -544,9 +543,7 @@ def test_a_backup_with_what_is_not_ours_is_refused(
 
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-
 PLACE_TOOLS = "pginstall*/bin/pg_restore"
-
 # Newer versions have tables which that one had not.
 BEFORE = next(each for each in revisions(MIGRATIONS) if each.startswith("0010"))
 

@@ -80,7 +80,6 @@ def drop(*path: Any) -> Change:
 
 
 RSS = "process.rss_bytes"
-
 SERIES = ("columns", "series")
 
 

@@ -41,9 +41,7 @@ from leakline_server.store.engine import Engine
 from leakline_server.store.packed import Body, pack, unpack
 
 integers = st.integers(-(2**53), 2**53)
-
 floats = st.floats(allow_nan=False, allow_infinity=False)
-
 entries = st.one_of(
     st.lists(st.one_of(integers, st.none()), min_size=1, max_size=80),
     st.lists(st.one_of(floats, st.none()), min_size=1, max_size=80),
@@ -218,7 +216,6 @@ def test_a_frame_cannot_say_that_it_holds_more_than_its_bytes_can() -> None:
 
 
 KEY = Key("r1", 1)
-
 without_native = pytest.mark.skipif(
     compiled.native() is None, reason=f"no native module: {compiled.why_not_native()}"
 )

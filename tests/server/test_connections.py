@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.server.listening import Client, listening
+from tests.server.stored import serving
 
 from leakline_server import limits
 from leakline_server.app import create_app
 from leakline_server.config import Config
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
-
 PIECES = (
     b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -40,8 +40,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @contextlib.contextmanager
-def connected(client: Client) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+def connected(client: Client, window: int = 2**20) -> Iterator[socket.socket]:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        connection.settimeout(30)
+        connection.connect(("127.0.0.1", client.port))
         yield connection
 
 
@@ -219,10 +222,9 @@ def test_a_body_that_stops_after_its_answer_is_not_waited_for(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.connections.UNREAD_SECONDS", 0.2)
+    head = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n{"
     with connected(client) as connection:
-        connection.sendall(
-            b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n{"
-        )
+        connection.sendall(head)
         assert statuses(all_said(connection)) == [413]
 
 
@@ -231,10 +233,7 @@ def test_who_reads_nothing_of_an_answer_is_let_go(
 ) -> None:
     monkeypatch.setattr("leakline_server.connections.ANSWER_SECONDS", 0.3)
     ask = b"GET /static/vendor/plotly/plotly-basic-4.1.1.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.settimeout(30)
-        connection.connect(("127.0.0.1", client.port))
+    with connected(client, window=4_096) as connection:
         sent_without_end(connection, ask * 30, len(ask) * 30)
         # Aborted: what the server had not sent yet never comes.
         with pytest.raises(ConnectionError):
@@ -244,13 +243,9 @@ def test_who_reads_nothing_of_an_answer_is_let_go(
 def test_a_slow_reader_gets_the_whole(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakline_server.connections.ANSWER_SECONDS", 2.0)
     path = next(Path("static/vendor/plotly").glob("*.js"))
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.settimeout(30)
-        connection.connect(("127.0.0.1", client.port))
-        connection.sendall(
-            f"GET /static/vendor/plotly/{path.name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-        )
+    ask = f"GET /static/vendor/plotly/{path.name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with connected(client, window=65_536) as connection:
+        connection.sendall(ask)
         answer = http.client.HTTPResponse(connection)
         answer.begin()
         read, slowly = b"", threading.Event()
@@ -264,13 +259,12 @@ def test_a_slow_reader_gets_the_whole(client: Client, monkeypatch: pytest.Monkey
 def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(serve: Any) -> None:
     server = serve(files=MANY)
     with contextlib.ExitStack() as held:
-        first = held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+        first, *others = [
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            for _ in range(MANY + 1)
+        ]
         first.sendall(HEALTH + b"\r\n")
         assert status(first) == 200
-        others = [
-            held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
-            for _ in range(MANY)
-        ]
         readable, _, _ = select.select(others[-MANY // 3 :], [], [], 20)
         assert status(readable[-1]) == 429
         # The database has files left.
@@ -282,9 +276,9 @@ def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(
 def make_client(tmp_path: Path) -> Any:
     with contextlib.ExitStack() as stack:
 
-        def make(base_url: str = "http://127.0.0.1:8765", **settings: Any) -> TestClient:
-            config = Config(database_url=f"sqlite:///{tmp_path}/x.db", **settings)
-            client = TestClient(create_app(config), base_url, raise_server_exceptions=False)
+        def make(**settings: Any) -> TestClient:
+            client = serving(f"sqlite:///{tmp_path}/x.db", raises=False, **settings)
+            client.base_url = client.base_url.copy_with(port=8765)
             return stack.enter_context(client)
 
         yield make
@@ -293,20 +287,14 @@ def make_client(tmp_path: Path) -> Any:
 def status_for(client: TestClient, origin: str, method: str = "POST") -> int:
     answer = client.request(method, "/api/v1/runs", json={}, headers={"origin": origin})
     if answer.status_code == 403:
-        error = answer.json()["error"]
-        assert set(error) == {"code", "message", "details"}
+        assert set(answer.json()["error"]) == {"code", "message", "details"}
     return int(answer.status_code)
 
 
 def test_a_page_of_another_site_changes_nothing(make_client: Any) -> None:
     client = make_client()
-    for origin in (
-        "http://evil.example",
-        "null",
-        "",
-        "http://127.0.0.1:9",
-        "file://127.0.0.1:8765",
-    ):
+    others = ("http://evil.example", "null", "", "http://127.0.0.1:9", "file://127.0.0.1:8765")
+    for origin in others:
         for method in ("POST", "PATCH", "PUT", "DELETE"):
             assert status_for(client, origin, method) == 403
     assert client.get("/api/v1/runs").json()["items"] == []

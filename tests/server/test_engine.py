@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
-from starlette.testclient import TestClient
+from tests.server.stored import engine_of, serving
 
 from leakline.errors import LeaklineError
 from leakline_server import writer
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.store.engine import DatabaseMoved, Engine, open_engine, ping, writing
 from leakline_server.upkeep import opened_at
 
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchone()"
-
 Loss = Callable[[Path], Callable[[], Any]]
 
 
@@ -168,13 +165,12 @@ def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(writer, "REFUSED_WAIT_SECONDS", 0.05)
-    app = create_app(Config(database_url=database_url))
     run = make_run()
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
+    with serving(database_url, raises=False) as api:
         run.create(api)
         run.send(api, 0, 5)
         assert code(api.get("/readyz")) == (200, "")
-        refusing = Refusing(app.state.services.engine)
+        refusing = Refusing(engine_of(api))
         for _ in range(5):
             answer = api.post("/api/v1/runs/r1/batches", json=run.wire(5, 5))
             assert code(answer) == (503, "database_unavailable")
@@ -195,15 +191,14 @@ def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(
 def test_a_batch_that_cannot_be_stored_says_nothing_of_the_database(
     database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = create_app(Config(database_url=database_url))
     run = make_run()
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(database_url) as api:
         run.create(api)
 
         def poisoned(*_: object) -> None:
             raise OverflowError("Python int too large")
 
-        monkeypatch.setattr(app.state.services.writer._inbox, "store", poisoned)
+        monkeypatch.setattr(api.app.state.services.writer._inbox, "store", poisoned)
         answer = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 5))
         assert code(answer) == (400, "batch_cannot_be_stored")
         assert code(api.get("/readyz")) == (200, "")

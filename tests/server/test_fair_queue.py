@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
+from tests.server.stored import serving
 from tests.server.under_load import beside_a_crowd
 
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.errors import TooBusy
 from leakline_server.fair_queue import TURN_COST, FairQueue, Sender, Turns, Weight
 from leakline_server.limits import MAX_BODIES_BYTES
@@ -24,9 +22,7 @@ from leakline_server.web.bodies import Coming
 from leakline_server.writer import LONGEST_RETRY_SECONDS, REFUSED_PER_SECOND, TurnedAway
 
 ONE = Weight(1, 1, 1)
-
 CROWD = Sender("crowd", "r1")
-
 ROOM = (300, 10**6, 10**6)
 
 
@@ -282,8 +278,7 @@ def test_what_is_refused_is_not_unpacked(
     tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         run.create(api)
         path, headers = "/api/v1/runs/r1/batches", {"content-encoding": "gzip"}
         body = gzip.compress(b"not a batch")

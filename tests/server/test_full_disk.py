@@ -17,15 +17,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of, put_run, serving
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
-from leakline_server.store import disk, full_disk, removal, sealing
+from leakline_server.store import disk, full_disk, removal, sealing, sizes
 from leakline_server.store.columns import Key
 from leakline_server.store.engine import (
     DATABASE_ERRORS,
@@ -42,6 +44,7 @@ from leakline_server.workers.seal import Sealer
 
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60
+MIB = 2**20
 
 
 def wide(make_run: Any, name: str = "r1") -> Any:
@@ -93,12 +96,11 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
 def test_what_is_sent_is_refused_once_told_and_taken_when_there_is_room(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
     run = wide(make_run)
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         run.create(api)
         run.send(api, 0, 50)
-        disk = Limited(app.state.services.engine, more=40)
+        disk = Limited(api.app.state.services.engine, more=40)
 
         def post(first: int) -> Any:
             return api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
@@ -183,10 +185,9 @@ def count(api: Any) -> int:
 
 @pytest.mark.long
 def test_other_changes_say_the_same(tmp_path: Path, make_run: Any) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
+    with serving(f"sqlite:///{tmp_path}/x.db", raises=False) as api:
         make_run().create(api)
-        disk = Limited(app.state.services.engine, more=1)
+        disk = Limited(api.app.state.services.engine, more=1)
         many = {"id": "r2", "project": "erl", "config": {f"k{i}": "v" * 900 for i in range(60)}}
         answer = api.post("/api/v1/runs", json=many)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
@@ -201,8 +202,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         make_run().create(api)
 
         def is_full() -> bool:
@@ -211,7 +211,7 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
             return said
 
         for name in ("r2", "r3"):
-            disk = Limited(app.state.services.engine, more=1)
+            disk = Limited(api.app.state.services.engine, more=1)
             many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
             assert not is_full()
             for _ in range(3):
@@ -234,10 +234,6 @@ def needs_mounts() -> None:
     if tried.returncode != 0:
         pytest.skip(f"mounts are not permitted here: {tried.stderr.strip()}")
 
-
-SMALL_DISK = """
-mount -t tmpfs -o size=6m leakline "$1" && head -c 2m /dev/zero > "$1/ballast" && shift && exec "$@"
-"""
 
 # As long as it stands: others enter its mounts.
 HELD_DISK = 'mount -t tmpfs -o size=6m leakline "$1" && echo there && exec sleep 600'
@@ -347,22 +343,11 @@ def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
 def test_a_real_disk_that_fills_up_loses_nothing_that_was_acknowledged(
     tmp_path: Path, make_run: Any
 ) -> None:
-    needs_mounts()
-    disk = tmp_path / "disk"
-    disk.mkdir()
     log = tmp_path / "log"
-    url = f"sqlite:///{disk}/leakline.db"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", str(disk), sys.executable, "-m",
-             "leakline", "serve", "--port", "0", "--database-url", url],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "http://" in line, log.read_text()
-        with Api("http://" + line.split("http://")[1].split()[0]) as api:
+    with Disk(tmp_path) as disk:
+        ballast = disk.inside / "ballast"
+        ballast.write_bytes(bytes(2 * MIB))
+        with served(disk, log) as (_, address), Api(address) as api:
             run = wide(make_run)
             run.create(api)
             for name in ("r2", "r3"):
@@ -378,13 +363,9 @@ def test_a_real_disk_that_fills_up_loses_nothing_that_was_acknowledged(
             assert api.get("/runs/r1").status_code == 200
             # Verdicts find no room, either.
             time.sleep(3)
-            # In the server's own view of the file system.
-            Path(f"/proc/{process.pid}/root{disk}/ballast").unlink()
+            ballast.unlink()
             assert run.send(api, stored, 100, 50) == 100
             assert count(api) == stored + 100
-    finally:
-        process.kill()
-        process.communicate()
     said = log.read_text().splitlines()
     assert len(said) == 2, "\n".join(said)
     assert "the disk of the database is full" in said[0] and "room on the disk again" in said[1]
@@ -394,16 +375,11 @@ class Api(contextlib.AbstractContextManager["Api"]):
     """What a test client is, over a real connection."""
 
     def __init__(self, address: str) -> None:
-        import httpx2
-
         self._client = httpx2.Client(base_url=address, timeout=20)
         self.get, self.post = self._client.get, self._client.post
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-
-
-MIB = 2**20
 
 
 @pytest.fixture
@@ -414,12 +390,7 @@ def file(tmp_path: Path) -> Path:
 def fill(engine: Engine, run_id: str, mib: int) -> None:
     """A run that ended, with so much in it."""
     with writing(engine) as connection:
-        connection.execute(
-            insert(runs).values(
-                id=run_id, project="erl", name=run_id, unit="generation", state="finished", started_at=1.0,
-                created_at=1.0, last_seen_at=1.0,
-            )
-        )  # fmt: skip
+        put_run(connection, run_id)
         of = {"run_id": run_id, "process_id": 0, "count": 1, "revision": 1, "received_at": 1.0}
         rows = [{**of, "first_sequence": i, "body": os.urandom(MIB // 16)} for i in range(mib * 16)]
         connection.execute(insert(batches), rows)
@@ -519,10 +490,7 @@ def test_the_space_of_the_database_is_told(api: TestClient, make_run: Any) -> No
     run.create(api)
     run.send(api, 0, 300)
     api.patch("/api/v1/runs/r1", json={"state": "finished"})
-    engine = api.app.state.services.engine  # type: ignore[attr-defined]
-    from leakline_server.store import sizes
-
-    sizes.measure(engine, 4e9)
+    sizes.measure(engine_of(api), 4e9)
     (project,) = api.get("/api/v1/projects").json()["items"]
     assert (project["name"], project["runs"]) == ("erl", 1)
     assert 1_000 < project["bytes"] < 100_000

@@ -351,7 +351,6 @@ sends = st.builds(
 )
 
 steps = st.lists(st.one_of(sends, sends, sends, st.builds(Seal, st.integers(0, 1))), max_size=25)
-
 numbers = iter(range(10**6))
 
 

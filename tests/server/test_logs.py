@@ -17,15 +17,13 @@ from urllib.request import urlopen
 import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
+from tests.server.stored import serving
 
 from leakline_server import logs
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.redaction import HIDDEN, redacted
 from leakline_server.store.engine import open_engine
 
 log = logging.getLogger("leakline")
-
 SECRETS = (
     "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "leakline_ingest_S3cr3t-S3cr3t_S3cr3tS3cr3tS3cr3tS3cr3tS3cr3t",
     "Bearer abc.def-123", "Basic dXNlcjpwYXNz", "postgresql+psycopg://leakline:hunter2@postgres:5432/leakline",
@@ -104,8 +102,7 @@ def test_a_request_is_named_by_the_proxy_or_by_us(
     given: str, kept: bool, said: io.StringIO, tmp_path: Path
 ) -> None:
     logs.configure("json", "info", said)
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         assert (
             api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given}).status_code
             == 200
@@ -121,8 +118,7 @@ def test_a_bug_is_told_with_the_id_that_its_log_line_has(
     said: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: Any
 ) -> None:
     logs.configure("json", "info", said)
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
+    with serving(f"sqlite:///{tmp_path}/x.db", raises=False) as api:
         make_run().create(api)
 
         def broken(*_: Any) -> None:
@@ -173,7 +169,6 @@ def test_a_server_writes_its_log_as_json_and_its_address_for_people(tmp_path: Pa
 
 
 HUSH = "hunter2-hunter2"
-
 SENT: dict[str, Any] = {
     "config": {
         "db": {"password": HUSH, "url": f"postgresql://ann:{HUSH}@db/x"}, "API_KEY": HUSH, "hf_token": HUSH,

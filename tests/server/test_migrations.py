@@ -20,12 +20,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, update
-from starlette.testclient import TestClient
 from tests.server.databases import SHAPE, Copies
-from tests.server.stored import damage_all_of
+from tests.server.stored import damage_all_of, engine_of, serving
 
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.paths import MIGRATIONS
 from leakline_server.store.engine import Engine, open_engine, writing
 from leakline_server.store.migrate import NewerDatabase, current, downgrade, revisions, upgrade
@@ -108,15 +105,11 @@ def test_every_constraint_has_a_name(engine: Engine) -> None:
 
 
 CLOCKS = "0014_clocks_not_known"
-
 KNOWN = revisions(MIGRATIONS)
-
 # Those from which there is a way back to; older ones are recorded.
 STEPS = KNOWN[KNOWN.index(KEYS) : -1]
-
 # Sealed, and not yet.
 SNAPSHOTS = 4_400
-
 # What a database, a page, a log, a spreadsheet or a template might take for more than text.
 HOSTILE = (
     "<script>alert(1)</script>", "'; DROP TABLE runs; --", "=HYPERLINK(1)", "%s {0} {{7*7}} :name", "\u202egnp.exe",
@@ -133,8 +126,7 @@ QUESTIONS = (
 
 
 def filled(url: str, make_run: Any) -> None:
-    config = Config(database_url=url, webhook_allow=(ip_network("127.0.0.0/8"),))
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+    with serving(url, webhook_allow=(ip_network("127.0.0.0/8"),)) as api:
         for name, count in (("long", SNAPSHOTS), ("short", 40)):
             run = make_run(id=name, instance=name, leak_bytes=300 * 2**20)
             run.create(api)
@@ -159,7 +151,7 @@ def filled(url: str, make_run: Any) -> None:
 
 def answers(url: str, runs: Sequence[str] = ("long", "short", "hostile")) -> dict[str, Any]:
     """Asked of a server whose workers never run, so that nothing changes meanwhile."""
-    api = TestClient(create_app(Config(database_url=url)), base_url="http://127.0.0.1")
+    api = serving(url)
     found = {}
     for run in runs:
         for question in QUESTIONS:
@@ -172,7 +164,7 @@ def answers(url: str, runs: Sequence[str] = ("long", "short", "hostile")) -> dic
             ):
                 # Of objects that are equally large none comes first.
                 items.sort(key=lambda row: json.dumps(row, sort_keys=True))
-    api.app.state.services.engine.dispose()  # type: ignore[attr-defined]
+    engine_of(api).dispose()
     return found
 
 
@@ -228,9 +220,7 @@ def test_an_age_that_was_taken_for_a_clock_that_is_behind_is_not_known(
 ) -> None:
     """Servers of before wrote it of every process that they had heard of by what it had measured days ago."""
     of_before = {"uploaded": 35_000_000.5, "late": 300.5, "in time": 300.0, "ahead": -86_000.0}
-    with TestClient(
-        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
-    ) as api:
+    with serving(database_url) as api:
         for rank, instance in enumerate((*of_before, "unknown")):
             run = make_run(instance=instance, rank=rank)
             run.create(api)
@@ -243,23 +233,21 @@ def test_an_age_that_was_taken_for_a_clock_that_is_behind_is_not_known(
             stored = update(processes).where(of == name).values(clock_skew_seconds=skew)
             connection.execute(stored)
     engine.dispose()
-    api = TestClient(create_app(Config(database_url=database_url)), base_url="http://127.0.0.1")
+    api = serving(database_url)
     found = api.get("/api/v1/runs/r1").json()["processes"]
     assert {each["instance"]: each["clock_skew_seconds"] for each in found} == {
         "uploaded": None, "late": None, "in time": 300.0, "ahead": -86_000.0, "unknown": None,
     }  # fmt: skip
     page = api.get("/runs/r1").text
     assert "ahead of the server" in page and "behind the server" not in page
-    api.app.state.services.engine.dispose()  # type: ignore[attr-defined]
+    engine_of(api).dispose()
 
 
 @pytest.mark.long
 def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
     database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TestClient(
-        create_app(Config(database_url=database_url)), base_url="http://127.0.0.1"
-    ) as api:
+    with serving(database_url) as api:
         run = make_run()
         run.create(api)
         run.send(api, 0, 40)
@@ -278,7 +266,7 @@ def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
     upgrade(engine, MIGRATIONS)
     assert current(engine) == KNOWN[-1]
     engine.dispose()
-    api = TestClient(create_app(Config(database_url=database_url)), base_url="http://127.0.0.1")
+    api = serving(database_url)
     (item,) = api.get(
         "/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence&points=5000"
     ).json()["items"]

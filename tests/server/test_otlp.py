@@ -70,7 +70,7 @@ def shared_api(
 
 def rows(api: TestClient) -> list[dict[str, Any]]:
     """Of the only run."""
-    return rows(api)
+    return rows_of(api, run_of(api)["id"])
 
 
 def take(api: TestClient, *requests: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
@@ -457,7 +457,6 @@ def test_the_same_instance_in_two_projects_is_two_runs(each_api: TestClient) -> 
 
 
 MUTATIONS = 400
-
 _numbers = itertools.count()
 
 
@@ -512,7 +511,6 @@ def deep(levels: int) -> bytes:
 
 
 GOOD = memory([MIB] * 5, first=100.0).SerializeToString()
-
 REFUSED: dict[str, tuple[bytes | dict[str, Any], dict[str, str]]] = {
     "nothing": (b"", JSON), "a zero": (b"\0", JSON), "a list": (b"[]", JSON), "null": (b"null", JSON),
     "a text": (b'"x"', JSON), "a text of a list": (b'"[]"', JSON), "UTF-16": ("{}".encode("utf-16"), JSON),

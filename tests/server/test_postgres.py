@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -20,12 +19,11 @@ import psutil
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import event, inspect
+from sqlalchemy import inspect
 from starlette.testclient import TestClient
-from tests.server.stored import engine_of
+from tests.server.server_kills import Figures, Sender, check
+from tests.server.stored import engine_of, serving, statements
 
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.store.engine import Engine, open_engine
 from leakline_server.store.partitioning import (
     TABLES,
@@ -143,29 +141,23 @@ def test_every_question_of_a_run_touches_one_part(
     made = filled(api, make_run, eventually)
     engine = engine_of(api)
     partition(engine, 16)
-    asked: dict[str, tuple[str, Any]] = {}
-
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if any(table in statement for table in TABLES) and not statement.startswith("LOCK"):
-            first = parameters[0] if isinstance(parameters, list) else parameters
-            asked.setdefault(statement, (statement, first))
-
-    event.listen(engine, "before_cursor_execute", note)
-    everything(api, made)
-    more = make_run(id="r2", instance="late", rank=2)
-    assert more.send(api, 0, 650, size=2) == 650
-    eventually(lambda: scalar(engine, "SELECT count(*) FROM segments WHERE run_id = 'r2'") > 1)
-    api.get("/runs/r2", headers={"accept": "text/html"})
-    event.remove(engine, "before_cursor_execute", note)
+    with statements(engine) as asked:
+        everything(api, made)
+        more = make_run(id="r2", instance="late", rank=2)
+        assert more.send(api, 0, 650, size=2) == 650
+        eventually(lambda: scalar(engine, "SELECT count(*) FROM segments WHERE run_id = 'r2'") > 1)
+        api.get("/runs/r2", headers={"accept": "text/html"})
     # Those of `filled` and of this test itself name no run, or count.
-    of_runs = [
-        found for found in asked.values()
-        if not any(sign in found[0] for sign in ABOUT_ALL_RUNS) or "run_id = %(" in found[0]
-    ]  # fmt: skip
+    of_runs = {
+        said: given for said, given in asked
+        if any(table in said for table in TABLES) and not said.startswith("LOCK")
+        and ("run_id = %(" in said or not any(sign in said for sign in ABOUT_ALL_RUNS))
+    }  # fmt: skip
     assert len(of_runs) > 10
     wide = {}
     with engine.connect() as connection:
-        for statement, parameters in of_runs:
+        for statement, given in of_runs.items():
+            parameters = given[0] if isinstance(given, list) else given
             # As the planner sees it with the values, which is how it is asked.
             plan = connection.exec_driver_sql(
                 f"EXPLAIN (FORMAT JSON, COSTS OFF) {statement}", parameters
@@ -192,41 +184,26 @@ def _relations(plan: Any) -> Iterator[str]:
 
 @pytest.mark.flow
 def test_a_server_goes_on_while_its_tables_are_made_anew(
-    serve: Any, make_run: Any, database_url: str
+    serve: Any, make_run: Any, database_url: str, eventually: Any
 ) -> None:
     server = serve(arguments=["--database-url", database_url])
     runs = [make_run(id=f"w{i}", instance=f"i{i}") for i in range(3)]
-    sent = dict.fromkeys((run.id for run in runs), 0)
-    stop, failures = threading.Event(), []
-
-    def write(run: Any) -> None:
-        assert server.request("POST", "/api/v1/runs", run.header)[0] == 201
-        body = None
-        while not stop.is_set() or sent[run.id] < 600:
-            first = sent[run.id]
-            body = body or json.dumps(run.wire(first, 20)).encode()
-            status, answer = server.request("POST", f"/api/v1/runs/{run.id}/batches", body)
-            if status == 200:
-                sent[run.id], body = first + 20, None
-            elif status not in (429, 503):
-                failures.append((status, answer))
-                return
-
-    threads = [threading.Thread(target=write, args=(run,)) for run in runs]
-    for thread in threads:
-        thread.start()
+    senders = [Sender(run, 20, server.port) for run in runs]
+    for sender in senders:
+        sender.start()
     engine = open_engine(database_url)
     for parts in (8, 0, 4):
         partition(engine, parts)
-    stop.set()
-    for thread in threads:
-        thread.join(60)
     engine.dispose()
-    assert failures == []
-    for run in runs:
-        path = f"/api/v1/runs/{run.id}/series?name=process.rss_bytes&x=sequence&points=20000"
-        (item,) = server.request("GET", path)[1]["items"]
-        assert item["x"] == list(range(sent[run.id]))
+    eventually(lambda: all(sender.acknowledged >= 600 for sender in senders), 60.0)
+    for sender in senders:
+        sender.stopping.set()
+    figures = Figures()
+    for sender in senders:
+        sender.join(60)
+        # What was under way when it was stopped may be there.
+        check(figures, sender, server, exactly=False)
+    assert figures.wrong == []
 
 
 def test_a_number_of_parts_that_makes_no_sense_is_a_sentence(engine: Engine) -> None:
@@ -262,8 +239,8 @@ def test_another_database_says_that_it_has_none(tmp_path: Path) -> None:
 
 def test_an_application_starts_on_tables_in_parts(engine: Engine, database_url: str) -> None:
     partition(engine, 3)
-    with TestClient(create_app(Config(database_url=database_url)), base_url="http://x") as again:
-        assert again.get("/healthz").status_code in (200, 403)
+    with serving(database_url) as again:
+        assert again.get("/healthz").status_code == 200
     assert parts_of(engine) == 3
 
 
@@ -303,16 +280,15 @@ def postgres() -> Iterator[Stoppable]:
 
 @pytest.mark.flow
 @pytest.mark.alone
-def test_it_is_alive_not_ready_and_ends_within_its_bound(
-    serve: Any, postgres: Stoppable, make_run: Any
+def test_a_server_on_a_silent_postgres_is_alive_not_ready_and_ends(
+    serve: Any, postgres: Stoppable, make_run: Any, eventually: Any
 ) -> None:
     server = serve(arguments=["--database-url", postgres.url])
     assert server.request("GET", "/readyz")[0] == 200
     assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
     postgres.send(signal.SIGSTOP)
     # More than the pool has threads.
-    for _ in range(45):
-        threading.Thread(target=_ask_in_vain, args=(server.port,), daemon=True).start()
+    ask_in_vain(server.port, 45)
     time.sleep(1)
     began = time.monotonic()
     assert server.request("GET", "/healthz")[0] == 200
@@ -323,25 +299,22 @@ def test_it_is_alive_not_ready_and_ends_within_its_bound(
         assert (status, answer["error"]["code"]) == (503, "database_silent")
         assert time.monotonic() - began < 4
     postgres.send(signal.SIGCONT)
-    deadline = time.monotonic() + 20
-    while server.request("GET", "/readyz")[0] != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    eventually(lambda: server.request("GET", "/readyz")[0] == 200, 20.0)
     postgres.send(signal.SIGSTOP)
-    for _ in range(5):
-        threading.Thread(target=_ask_in_vain, args=(server.port,), daemon=True).start()
+    ask_in_vain(server.port, 5)
     time.sleep(0.5)
     _ends_within_its_bound(server)
 
 
 @pytest.mark.flow
-def test_it_ends_though_nobody_reads_what_it_says(serve: Any, postgres: Stoppable) -> None:
+def test_a_server_on_a_silent_postgres_ends_though_nobody_reads_what_it_says(
+    serve: Any, postgres: Stoppable
+) -> None:
     server = serve(arguments=["--database-url", postgres.url])
     assert server.request("GET", "/readyz")[0] == 200
     postgres.send(signal.SIGSTOP)
     # Each is told with where it was when the end came: more than a pipe holds.
-    for _ in range(100):
-        threading.Thread(target=_ask_in_vain, args=(server.port,), daemon=True).start()
+    ask_in_vain(server.port, 100)
     time.sleep(1)
     _ends_within_its_bound(server)
 
@@ -353,10 +326,17 @@ def _ends_within_its_bound(server: Any) -> None:
     assert time.monotonic() - began < 8
 
 
-def _ask_in_vain(port: int) -> None:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 30) as asked:
-        asked.sendall(b"GET /api/v1/runs/r1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        asked.recv(1)
+def ask_in_vain(port: int, times: int) -> None:
+    def ask() -> None:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), 30) as asked,
+        ):
+            asked.sendall(b"GET /api/v1/runs/r1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            asked.recv(1)
+
+    for _ in range(times):
+        threading.Thread(target=ask, daemon=True).start()
 
 
 def started(url: str, program: str) -> subprocess.Popen[str]:

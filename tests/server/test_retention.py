@@ -21,7 +21,7 @@ from tests.server.stored import LATER, count_of, engine_of, put_run, seal, servi
 
 from leakline import analysis
 from leakline_server import upkeep
-from leakline_server.config import WrongSettings, from_environment
+from leakline_server.config import from_environment
 from leakline_server.store import compaction, removal, retention, sizes, thinning
 from leakline_server.store.codec import encode, numbers, texts
 from leakline_server.store.columns import (
@@ -45,7 +45,6 @@ from leakline_server.worker import Worker
 from leakline_server.workers.retaining import FIRST_DECISION_SECONDS, Retainer
 
 NOW = 1_800_000_000.0
-
 MIB = 2**20
 
 
@@ -372,18 +371,6 @@ def test_the_settings_name_projects() -> None:
     assert from_environment({}).limits == Limits(FOREVER, FOREVER, FOREVER)
 
 
-WRONG = {
-    "LEAKLINE_KEEP_DAYS": ("0", "-1", "a", "30,b=", "nan", "inf", "30,b=x"),
-    "LEAKLINE_KEEP_BYTES": ("0", "much", "-3 GiB", "1 GiB,a=lots"),
-}
-
-
-@pytest.mark.parametrize(("name", "text"), [(name, each) for name in WRONG for each in WRONG[name]])
-def test_wrong_days_and_sizes_are_told(name: str, text: str) -> None:
-    with pytest.raises(WrongSettings, match=name):
-        from_environment({name: text})
-
-
 def compact(engine: Engine) -> None:
     for key in compaction.due(engine, LATER):
         while compaction.compact(engine, key, LATER):
@@ -680,9 +667,7 @@ def test_segments_of_older_versions_are_counted_by_their_chunks(engine: Engine) 
 
 
 SERIES = 65
-
 SEGMENTS = 12
-
 COUNT = 512
 
 

@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, engine_of, make_idle, seal
+from tests.server.stored import (
+    LATER,
+    count_of,
+    engine_of,
+    make_idle,
+    seal,
+    serving,
+    statements,
+)
 
 from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
@@ -62,18 +70,13 @@ def seal_everything(engine: Engine) -> int:
     for key in sealing.due(engine, LATER):
         while sealing.seal_one(engine, key, LATER).snapshots:
             continue
-    return count(engine, func.coalesce(func.sum(batches.c.count), 0))
+    return count_of(engine, func.coalesce(func.sum(batches.c.count), 0))
 
 
 def compact_everything(engine: Engine) -> None:
     for key in compaction.due(engine, LATER):
         while compaction.compact(engine, key, LATER):
             continue
-
-
-def count(engine: Engine, what: Any) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(select(what)).scalar_one())
 
 
 def read_all(api: TestClient) -> dict[str, Any]:
@@ -85,9 +88,9 @@ def test_everything_reads_the_same_before_and_after(api: TestClient, run: Any) -
     run.send(api, 300, 200, size=35)
     run.send(api, 200, 60, size=60)
     before, engine = read_all(api), engine_of(api)
-    assert count(engine, func.count(segments.c.count)) == 0
+    assert count_of(engine, func.count(segments.c.count)) == 0
     assert seal_everything(engine) == 0
-    assert count(engine, func.count(segments.c.count)) == 1
+    assert count_of(engine, func.count(segments.c.count)) == 1
     assert read_all(api) == before
 
 
@@ -106,8 +109,8 @@ def test_blocks_are_sealed_by_themselves_as_they_are_filled(
     engine = engine_of(api)
     eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
     # The batch that reached across the end of the block was divided there.
-    assert count(engine, func.sum(batches.c.count)) == 208
-    assert count(engine, func.min(batches.c.first_sequence)) == 8_192
+    assert count_of(engine, func.sum(batches.c.count)) == 208
+    assert count_of(engine, func.min(batches.c.first_sequence)) == 8_192
 
 
 def test_what_begins_within_a_block_is_sealed_to_its_end(
@@ -192,17 +195,11 @@ def test_what_should_be_sealed_is_looked_for_among_runs_with_news(engine: Engine
 
 
 def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) -> None:
-    asked = []
-
-    def ask(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        if engine.dialect.name == "sqlite" and "FROM batches" in statement:
-            asked.append((statement, parameters))
-
-    event.listen(engine, "before_cursor_execute", ask)
-    sealing.due(engine, LATER, since=2000.0)
-    event.remove(engine, "before_cursor_execute", ask)
-    # Postgres chooses by how much there is.
-    for statement, parameters in asked:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("Postgres chooses by how much there is")
+    with statements(engine) as asked:
+        sealing.due(engine, LATER, since=2000.0)
+    for statement, parameters in [each for each in asked if "FROM batches" in each[0]]:
         with engine.connect() as connection:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
         assert not any("SCAN" in row.detail for row in plan), plan
@@ -216,7 +213,7 @@ def test_two_servers_that_seal_at_once_make_each_segment_once(api: TestClient, r
     with ThreadPoolExecutor(8) as pool:
         sealed = list(pool.map(lambda _: sealing.seal_one(engine, key, LATER).snapshots, range(8)))
     assert sorted(sealed) == [0] * 7 + [400]
-    assert count(engine, func.sum(segments.c.count)) == 400
+    assert count_of(engine, func.sum(segments.c.count)) == 400
 
 
 def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> None:
@@ -245,23 +242,20 @@ def test_what_was_sealed_is_still_known_to_be_stored(api: TestClient, run: Any) 
 
 
 def test_a_restart_after_sealing_knows_every_number(database_url: str, make_run: Any) -> None:
-    from leakline_server.app import create_app
-    from leakline_server.config import Config
-
-    run, config = make_run(), Config(database_url=database_url)
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+    run = make_run()
+    with serving(database_url) as api:
         run.create(api)
         run.send(api, 0, 100, size=50)
         run.send(api, 120, 80)
         assert seal_everything(engine_of(api)) == 0
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+    with serving(database_url) as api:
         assert run.send(api, 0, 220) == 40
 
 
 def test_a_small_run_stays_in_the_inbox(api: TestClient, run: Any) -> None:
     run.send(api, 0, 30)
     assert seal_everything(engine_of(api)) == 30
-    assert count(engine_of(api), func.count(chunks.c.count)) == 0
+    assert count_of(engine_of(api), func.count(chunks.c.count)) == 0
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -363,18 +357,17 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     run.send(api, 0, 4_200, size=200)
     other.send(api, 0, 4_200, size=200)
     engine = engine_of(api)
-    eventually(lambda: count(engine, func.count(segments.c.count)) == 1)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 1)
     # It is left for a while, whatever comes.
     run.send(api, 4_200, 400, size=200)
     other.send(api, 4_200, 4_200, size=200)
-    eventually(lambda: count(engine, func.count(segments.c.count)) == 2)
+    eventually(lambda: count_of(engine, func.count(segments.c.count)) == 2)
     assert tried == [Key("r1", 1)]
     assert "could not seal batches of run r1" in caplog.text
-    assert count(engine, func.max(segments.c.process_id)) == 2
+    assert count_of(engine, func.max(segments.c.process_id)) == 2
 
 
 SIZE = 20
-
 GROUPS = 8
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import http.client
 import os
 import re
 import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -20,20 +19,35 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.server.server_kills import kill_and_check
+from tests.server.stored import serving
 from tests.server.under_load import PER_BATCH, SELF, load, watched
 
-from leakline_server.app import create_app
-from leakline_server.config import Config
 from leakline_server.store.engine import open_engine
 from leakline_server.store.history import load_for_examination
+
+SERVE = (sys.executable, "-m", "leakline", "serve")
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A server that is not expected to stay."""
     return subprocess.run(
-        [sys.executable, "-m", "leakline", "serve", *arguments], cwd=folder,
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=30, check=False,
+        [*SERVE, *arguments], cwd=folder, env={**os.environ, **environment}, capture_output=True,
+        text=True, timeout=30, check=False,
     )  # fmt: skip
+
+
+def told_at_the_start(folder: Path, **environment: str) -> str:
+    """What a server that serves has said to whoever reads its errors."""
+    process = subprocess.Popen(
+        [*SERVE, "--port", "0"], cwd=folder, env={**os.environ, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+    finally:
+        process.terminate()
+        _, told = process.communicate(timeout=20)
+    return told
 
 
 def said_in_one_line(ended: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
@@ -54,26 +68,15 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.flow
-def test_listening_beyond_this_machine_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_argument_is_one_line(tmp_path: Path) -> None:
     said_in_one_line(start(tmp_path, "--host", "0.0.0.0"), 2, "0.0.0.0", "LEAKLINE_INSECURE")
+    said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
 
 
 @pytest.mark.flow
 def test_a_public_address_where_nobody_is_asked_is_told_at_the_start(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "LEAKLINE_PUBLIC_URL": "https://leakline.example"},
-    )  # fmt: skip
-    assert process.stdout is not None and process.stdout.readline()
-    process.terminate()
-    _, told = process.communicate(timeout=20)
+    told = told_at_the_start(tmp_path, LEAKLINE_PUBLIC_URL="https://leakline.example")
     assert len(told.splitlines()) == 1 and "set LEAKLINE_LOGIN=1" in told
-
-
-@pytest.mark.flow
-def test_a_wrong_port_is_one_line(tmp_path: Path) -> None:
-    said_in_one_line(start(tmp_path, "--port", "http"), 2, "--port", "http")
 
 
 @pytest.mark.flow
@@ -88,12 +91,10 @@ def test_each_of_several_wrong_settings_has_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.flow
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    url = f"sqlite:///{tmp_path}/file/leakline.db"
-    said_in_one_line(start(tmp_path, "--port", "0", "--database-url", url), 1, "database")
-    (tmp_path / "not.db").write_text("this is no database" * 100)
-    url = f"sqlite:///{tmp_path}/not.db"
-    said_in_one_line(start(tmp_path, "--port", "0", "--database-url", url), 1, "database")
+    (tmp_path / "file").write_text("this is no database" * 100)
+    for path in ("file/leakline.db", "file"):
+        arguments = ("--port", "0", "--database-url", f"sqlite:///{tmp_path}/{path}")
+        said_in_one_line(start(tmp_path, *arguments), 1, "database")
 
 
 @pytest.mark.flow
@@ -105,108 +106,24 @@ def test_a_database_of_a_newer_version_is_one_line(tmp_path: Path, serve: Any) -
     said_in_one_line(start(tmp_path, "--port", "0"), 1, "9999_future", "newer")
 
 
-@pytest.mark.flow
-def test_a_kill_during_ingest_loses_no_acknowledged_snapshot(serve: Any, make_run: Any) -> None:
-    server = serve()
-    writers = [make_run(id=f"w{i}", instance=f"i{i}") for i in range(4)]
-    acknowledged = {run.id: 0 for run in writers}
-    enough = threading.Event()
-
-    def write(run: Any) -> None:
-        assert server.request("POST", "/api/v1/runs", run.header)[0] == 201
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-        while True:
-            first = acknowledged[run.id]
-            try:
-                connection.request("POST", f"/api/v1/runs/{run.id}/batches", body(run, first))
-                answer = connection.getresponse()
-                answer.read()
-            except (OSError, http.client.HTTPException):
-                return
-            assert answer.status == 200
-            acknowledged[run.id] = first + 25
-            if acknowledged[run.id] >= 700:
-                # Sealing has begun for at least one of them: the kill comes in the middle of everything.
-                enough.set()
-
-    threads = [threading.Thread(target=write, args=(run,)) for run in writers]
-    for thread in threads:
-        thread.start()
-    assert enough.wait(60)
-    server.kill()
-    for thread in threads:
-        thread.join(20)
-
-    again = serve(port=server.port)
-    for run in writers:
-        path = f"/api/v1/runs/{run.id}/series?name=type.app.Env.count&x=sequence&points=20000"
-        (item,) = again.request("GET", path)[1]["items"]
-        stored = len(item["x"])
-        # The batch under way may be there although its answer never came; nothing else may differ.
-        assert acknowledged[run.id] <= stored <= acknowledged[run.id] + 25
-        assert item["x"] == list(range(stored))
-        assert item["last"] == [
-            run.snapshot(i).samples["type.app.Env.count"] for i in range(stored)
-        ]
-        status, answer = again.request(
-            "POST", f"/api/v1/runs/{run.id}/batches", body(run, stored - 25)
-        )
-        assert (status, answer["accepted"]) == (200, 0)
-        status, answer = again.request("POST", f"/api/v1/runs/{run.id}/batches", body(run, stored))
-        assert (status, answer["accepted"]) == (200, 25)
-
-
-def body(run: Any, first: int) -> bytes:
-    import json
-
-    return json.dumps(run.wire(first, 25)).encode()
-
-
-@pytest.mark.flow
-def test_more_than_the_writer_can_take_is_sent_away_for_a_second(
-    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from starlette.testclient import TestClient
-
-    from leakline_server.app import create_app
-    from leakline_server.config import Config
-
-    run = make_run()
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
-        run.create(api)
-        monkeypatch.setattr("leakline_server.writer.MAX_WAITING_BATCHES", 0)
-        answer = api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3))
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) >= 1
-        assert answer.json()["error"]["code"] == "too_busy"
-        monkeypatch.undo()
-        assert run.send(api, 0, 3) == 3
-
-
-@pytest.mark.flow
 def test_a_database_that_fails_is_503_and_the_batch_is_taken_later(
     tmp_path: Path, make_run: Any
 ) -> None:
-    from starlette.testclient import TestClient
+    run, file = make_run(), tmp_path / "x.db"
 
-    from leakline_server.app import create_app
-    from leakline_server.config import Config
+    def rename(old: str, new: str) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            database.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
-    run = make_run()
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{file}") as api:
         run.create(api)
         run.send(api, 0, 3)
-        with sqlite3.connect(tmp_path / "x.db") as database:
-            database.execute("ALTER TABLE batches RENAME TO gone")
+        rename("batches", "gone")
         answer = api.post("/api/v1/runs/r1/batches", json=run.wire(3, 3))
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] == "database_unavailable"
-        with sqlite3.connect(tmp_path / "x.db") as database:
-            database.execute("ALTER TABLE gone RENAME TO batches")
-        database.close()
+        rename("gone", "batches")
         assert run.send(api, 0, 6) == 3
 
 
@@ -218,39 +135,27 @@ def test_a_server_on_a_database_at_the_former_place_says_so_in_one_line(
     assert first.request("POST", "/api/v1/runs", make_run().header)[0] == 201
     first.interrupt()
     (tmp_path / ".leakline-server").rename(tmp_path / ".leakline")
-    assert not (tmp_path / ".leakline-server").exists()
-    second = subprocess.Popen(
-        [sys.executable, "-m", "leakline", "serve", "--port", "0"], cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert second.stdout is not None
-        second.stdout.readline()
-    finally:
-        second.terminate()
-        _, errors = second.communicate(timeout=20)
-    assert errors.count("move leakline.db* to .leakline-server") == 1
+    told = told_at_the_start(tmp_path)
+    assert told.count("move leakline.db* to .leakline-server") == 1
     assert not (tmp_path / ".leakline-server").exists()
 
 
 @pytest.mark.flow
-@pytest.mark.long
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_kills_under_load_lose_and_double_nothing(
-    serve: Any, make_run: Any, database_url: str
+    kills: int, serve: Any, make_run: Any, database_url: str
 ) -> None:
     def start(port: int) -> Any:
         return serve(port, ["--database-url", database_url])
 
-    figures = kill_and_check(start, make_run, 3, seed=7)
+    figures = kill_and_check(start, make_run, kills, seed=7)
     assert figures.wrong == []
-    assert figures.kills == 3
+    assert figures.kills == kills
     assert figures.acknowledged > 0
 
 
 SECONDS = 12.0
-
 PER_SECOND = 300.0
-
 # The bound of C11.
 P99_SECONDS = 0.1
 
@@ -275,9 +180,7 @@ def test_under_load_it_answers_in_time_and_finds_no_leak_in_itself(tmp_path: Pat
 
 
 PAGES = ("/", "/runs/r1", "/alerts", "/runs/r1/report.html", "/settings", "/runs/nobody")
-
 SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice)'")
-
 # One of 4 MiB; then many of 1 MiB, with something of 100 kB behind each that stays.
 BUFFERS = """
 import sys
@@ -316,8 +219,7 @@ def shown_and_alive() -> Counter[str]:
 
 @pytest.fixture
 def client(tmp_path: Path, make_run: Any) -> Any:
-    config = Config(database_url=f"sqlite:///{tmp_path}/leakline.db")
-    with TestClient(create_app(config), base_url="http://127.0.0.1") as made:
+    with serving(f"sqlite:///{tmp_path}/leakline.db") as made:
         run = make_run()
         run.create(made)
         run.send(made, 0, 60)

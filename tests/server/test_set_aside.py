@@ -275,10 +275,8 @@ def test_the_examiner_goes_on_after_damage(
 
 
 RUNS = ("r1", "r2", "r3")
-
 # Of each kind so many, with the seeds that follow each other.
 KINDS = {"a byte": 80, "a block": 40, "a page of zeros": 20, "cut off": 30, "a table emptied": 30}
-
 # What something else points to. Nothing says that there was ever an event or an alert.
 EMPTIED = (
     "runs", "attempts", "processes", "series", "batches", "segments", "chunks", "incidents", "alembic_version",

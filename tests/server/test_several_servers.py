@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from tests.server.conftest import copies_of
 from tests.server.server_kills import RoundRobin, Sender, kill_and_check
 from tests.server.test_live import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
-from leakline.snapshot import RunHeader
+from leakline.snapshot import ProcessIdentity, RunHeader
 from leakline_server.alerts.post import Delivered
 from leakline_server.alerts.signing import make_secret
 from leakline_server.config import Config
@@ -35,14 +36,13 @@ from leakline_server.workers.deliver import Deliverer, Seams
 from leakline_server.workers.examine import Examiner, Wakes
 
 pytestmark = pytest.mark.long
-
 NOW = 1_760_000_000.0
 ENV = "app.Env"
 
 
-@pytest.fixture
-def database_url(postgres_copies: Any, tmp_path: Path) -> Iterator[str]:
-    with postgres_copies.new(tmp_path) as url:
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with copies_of(request).new(tmp_path) as url:
         yield url
 
 
@@ -84,7 +84,6 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_on_one_server_shows_within_a_second_what_another_took_in(
     start: Any, make_run: Any
 ) -> None:
@@ -105,7 +104,6 @@ def test_a_page_on_one_server_shows_within_a_second_what_another_took_in(
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_that_comes_back_to_another_server_misses_nothing(start: Any, make_run: Any) -> None:
     servers = [start(), start()]
     run = make_run()
@@ -126,7 +124,6 @@ def test_a_page_that_comes_back_to_another_server_misses_nothing(start: Any, mak
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_hears_of_a_verdict_that_another_server_came_to(start: Any, make_run: Any) -> None:
     here, there = start(), start()
     run = make_run(leak_bytes=300 * 2**20)
@@ -140,7 +137,6 @@ def test_a_page_hears_of_a_verdict_that_another_server_came_to(start: Any, make_
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_a_page_of_a_run_that_was_removed_on_another_server_ends(start: Any, make_run: Any) -> None:
     here, there = start(), start()
     run = make_run()
@@ -157,7 +153,6 @@ def test_a_page_of_a_run_that_was_removed_on_another_server_ends(start: Any, mak
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_what_one_server_is_asked_reaches_a_process_that_sends_to_another(
     start: Any, make_run: Any, eventually: Any
 ) -> None:
@@ -227,7 +222,6 @@ def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_p
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_of_three_servers_behind_a_proxy_one_is_killed_and_nothing_is_lost_or_doubled(
     start: Any, make_run: Any
 ) -> None:
@@ -286,7 +280,6 @@ def test_of_three_servers_behind_a_proxy_one_is_killed_and_nothing_is_lost_or_do
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 @pytest.mark.soak
 def test_three_servers_that_are_killed_in_turn_lose_and_double_nothing(
     start: Any, make_run: Any
@@ -297,7 +290,6 @@ def test_three_servers_that_are_killed_in_turn_lose_and_double_nothing(
 
 
 @pytest.mark.flow
-@pytest.mark.postgres
 def test_what_a_killed_server_did_not_examine_another_does(
     start: Any, make_run: Any, database_url: str, eventually: Any
 ) -> None:
@@ -321,7 +313,6 @@ def test_what_a_killed_server_did_not_examine_another_does(
     engine.dispose()
 
 
-@pytest.mark.postgres
 def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
@@ -336,7 +327,6 @@ def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> 
         assert later
 
 
-@pytest.mark.postgres
 def test_a_server_that_dies_while_it_examines_keeps_nobody_out(
     engines: tuple[Engine, Engine],
 ) -> None:
@@ -357,7 +347,6 @@ def examiner_of(engine: Engine, woken: list[str]) -> Examiner:
     return Examiner(engine, 600.0, Wakes(woken.append, lambda: None), now=lambda: NOW + 1)
 
 
-@pytest.mark.postgres
 def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
@@ -373,7 +362,6 @@ def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, E
     assert woken == ["r1", "r1"]
 
 
-@pytest.mark.postgres
 def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
@@ -389,7 +377,6 @@ def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine
     assert woken == ["r1"]
 
 
-@pytest.mark.postgres
 def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
@@ -406,7 +393,6 @@ def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Eng
     assert found == examining.Examined(seen + 1, seen + 1)
 
 
-@pytest.mark.postgres
 def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
     engines: tuple[Engine, Engine],
 ) -> None:
@@ -432,7 +418,6 @@ def test_an_incident_that_two_servers_find_in_the_same_moment_is_told_once(
         assert sorted(at_once(*(save(engine, said) for engine in engines))) == [0, 1], status
 
 
-@pytest.mark.postgres
 def test_a_run_that_two_servers_find_silent_is_told_once(engines: tuple[Engine, Engine]) -> None:
     for number in range(8):
         join(engines[0], f"r{number}")
@@ -452,7 +437,6 @@ def test_a_run_that_two_servers_find_silent_is_told_once(engines: tuple[Engine, 
         }
 
 
-@pytest.mark.postgres
 def test_two_servers_deliver_each_alert_once(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     config = Config(webhook_url="http://127.0.0.1:9/hook", webhook_allow=())
@@ -489,7 +473,6 @@ def test_two_servers_deliver_each_alert_once(engines: tuple[Engine, Engine]) -> 
     assert sorted(posted) == sorted(f"evt_{i}" for i in range(40))
 
 
-@pytest.mark.postgres
 def test_servers_that_start_together_make_one_secret(engines: tuple[Engine, Engine]) -> None:
     url = "http://hook.example/x"
     made = at_once(
@@ -504,12 +487,9 @@ def test_servers_that_start_together_make_one_secret(engines: tuple[Engine, Engi
     assert len({registered.webhook.id for registered in made}) == 1
 
 
-@pytest.mark.postgres
 def test_processes_that_join_through_two_servers_are_numbered_apart(
     engines: tuple[Engine, Engine],
 ) -> None:
-    from leakline.snapshot import ProcessIdentity
-
     def joins(engine: Engine, rank: int) -> Callable[[], Any]:
         header = RunHeader("r1", "p", "r1", "generation", None, NOW)
         who = ProcessIdentity(f"p{rank}", rank, 1, "host")
