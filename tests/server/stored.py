@@ -11,9 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, Table, event, func, insert, select, update
 from starlette.testclient import TestClient
 
+from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.store import sealing
+from leakline_server.store import compaction, findings, sealing
+from leakline_server.store.columns import Key
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.tables import batches, runs
 
@@ -21,6 +23,8 @@ from leakline_server.store.tables import batches, runs
 NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
 # When everything has been idle for long, in Unix seconds.
 LATER = 4e9
+# Of most tests the only process.
+R1 = Key("r1", 1)
 
 
 def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
@@ -39,6 +43,24 @@ def put_run(connection: Connection, run_id: str, **values: Any) -> None:
     of_all = {"project": "erl", "name": run_id, "unit": "generation", "state": "finished"}
     at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
     connection.execute(insert(runs).values(id=run_id, **of_all | at | values))
+
+
+def find(engine: Engine, run_id: str, *, when: float) -> Any:
+    """Save a verdict with one confirmed leak, as an examination does; the incident that it made."""
+    growth = Interval(7.0, 6.0, 8.0)
+    found = Finding("f1", "confirmed", "objects", "train", 0.9, (), growth, None, 0.9)
+    said = f"{run_id} leaks"
+    verdict = Verdict(run_id, "generation", 9, "confirmed", said, growth, 0.9, (found,))
+    with writing(engine) as connection:
+        (change,) = findings.save(connection, verdict, to_json(verdict), when)
+    return change
+
+
+def change_file(engine: Engine, statement: str, **values: Any) -> None:
+    """Past all that the server knows, and past foreign keys; SQLite only."""
+    with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
+        database.execute(statement, values)
+        database.commit()
 
 
 def count_of(engine: Engine, what: Any, *which: Any) -> int:
@@ -77,6 +99,19 @@ def seal(engine: Engine) -> None:
     while due := sealing.due(engine, LATER):
         for key in due:
             sealing.seal_one(engine, key, LATER)
+
+
+def seal_all(engine: Engine, key: Key = R1) -> None:
+    """All that waits of one process, be it as little as it may."""
+    make_idle(engine)
+    while sealing.seal_one(engine, key, LATER).snapshots:
+        continue
+
+
+def compact_all(engine: Engine) -> None:
+    for key in compaction.due(engine, LATER):
+        while compaction.compact(engine, key, LATER):
+            continue
 
 
 def damage_all_of(run: str, file: Path) -> None:

@@ -77,6 +77,10 @@ def placed(
         (placed(51, Known(0, 1, 50), Known(0, 2, 100), Known(1, 2, 101), rank=1), Placed(1)),
         # A launcher that restarts says so itself.
         (placed(130, Known(0, 1, 100), told=2, rank=1), Placed(2)),
+        # A launch that begins soon after another, another rank of it, and a spool of the first that comes late.
+        (placed(130, Known(0, 1, 100), Known(1, 1, 101)), Placed(2)),
+        (placed(131, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=1), Placed(2)),
+        (placed(102, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=2), Placed(1)),
         # What a process of the run has started belongs to the attempt of that process.
         (placed(950, Known(0, 1, 100), Known(0, 2, 900), role="child"), Placed(2)),
         (placed(950, Known(1, 1, 100), role="child", told=4), Placed(4)),
@@ -84,14 +88,6 @@ def placed(
 )  # fmt: skip
 def test_a_process_finds_its_attempt(found: Placed, expected: Placed) -> None:
     assert found == expected
-
-
-def test_a_launch_that_begins_soon_after_another_is_told_from_it() -> None:
-    known = [Known(0, 1, 100.0), Known(1, 1, 101.0)]
-    assert placed(130.0, *known) == Placed(2)
-    assert placed(131.0, *known, Known(0, 2, 130.0), rank=1) == Placed(2)
-    # Late: its spool of the first launch.
-    assert placed(102.0, *known, Known(0, 2, 130.0), rank=2) == Placed(1)
 
 
 def test_whatever_the_order_in_which_they_are_heard_of_later_began_is_the_later_attempt() -> None:

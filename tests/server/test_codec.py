@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, make_idle
+from tests.server.stored import LATER, R1, engine_of, seal_all
 
 from leakline_server.store import compaction, compiled, pieces, sealing
 from leakline_server.store.assembling import chunks_of
@@ -34,10 +34,8 @@ from leakline_server.store.codec import (
     numbers,
     texts,
 )
-from leakline_server.store.columns import Key
 from leakline_server.store.cutting import Cut
 from leakline_server.store.encode_rows import encode_rows
-from leakline_server.store.engine import Engine
 from leakline_server.store.packed import Body, pack, unpack
 
 integers = st.integers(-(2**53), 2**53)
@@ -215,16 +213,9 @@ def test_a_frame_cannot_say_that_it_holds_more_than_its_bytes_can() -> None:
         decompress(said)
 
 
-KEY = Key("r1", 1)
 without_native = pytest.mark.skipif(
     compiled.native() is None, reason=f"no native module: {compiled.why_not_native()}"
 )
-
-
-def seal_all(engine: Engine) -> None:
-    make_idle(engine)
-    while sealing.seal_one(engine, KEY, LATER).snapshots:
-        continue
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["compacted at once", "compacted later"])
@@ -239,10 +230,10 @@ def test_a_negative_zero_stays_one(
     read = "/api/v1/runs/r1/series?name=gauge.sign&x=sequence&points=20000"
     before = api.get(read).text
     assert before.count("-0.0") > 60
-    engine = api.app.state.services.engine  # type: ignore[attr-defined]
+    engine = engine_of(api)
     seal_all(engine)
     assert api.get(read).text == before
-    assert compaction.compact(engine, KEY, LATER) == (0 if at_once else 120)
+    assert compaction.compact(engine, R1, LATER) == (0 if at_once else 120)
     assert api.get(read).text == before
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,21 +125,16 @@ def test_what_is_empty_holds_nothing() -> None:
 def test_threads_lose_and_repeat_nothing() -> None:
     queue: FairQueue[tuple[int, int]] = FairQueue()
     taken: list[tuple[int, int]] = []
-    adders = [
-        threading.Thread(
-            target=lambda n=n: [
-                queue.add(Sender(f"p{n % 2}", f"r{n}"), (n, i), ONE, 1) for i in range(500)
-            ]
-        )
-        for n in range(4)
-    ]
-    for adder in adders:
-        adder.start()
+
+    def add(n: int) -> None:
+        for i in range(500):
+            queue.add(Sender(f"p{n % 2}", f"r{n}"), (n, i), ONE, 1)
+
     deadline = time.monotonic() + 20
-    while len(taken) < 2_000 and time.monotonic() < deadline:
-        taken += queue.take(7, 100)
-    for adder in adders:
-        adder.join()
+    with ThreadPoolExecutor(4) as pool:
+        pool.map(add, range(4))
+        while len(taken) < 2_000 and time.monotonic() < deadline:
+            taken += queue.take(7, 100)
     for n in range(4):
         assert [i for m, i in taken if m == n] == list(range(500))
     assert len(queue) == 0

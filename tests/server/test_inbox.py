@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, func, select, update
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, count_of, engine_of, serving, statements
+from tests.server.stored import LATER, count_of, engine_of, statements
 
 from leakline.output import LINE_LIMIT
 from leakline.output import LINES_KEPT as SENT_AT_ONCE
@@ -65,27 +65,12 @@ def test_the_same_batch_again_is_accepted_with_nothing_new(api: TestClient, run:
     assert sequences(api) == list(range(20))
 
 
-def test_other_pieces_of_the_same_snapshots_are_trimmed(api: TestClient, run: Any) -> None:
-    assert run.send(api, 5, 10) == 10
-    assert run.send(api, 0, 20) == 10
-    assert run.send(api, 3, 14, size=3) == 0
-    assert sequences(api) == list(range(20))
-
-
 def test_batches_out_of_order_end_up_in_order(api: TestClient, run: Any) -> None:
     for first in (40, 0, 20, 10, 30):
         assert run.send(api, first, 10) == 10
     items = api.get("/api/v1/runs/r1/series?name=process.rss_bytes&x=sequence").json()["items"]
     assert items[0]["x"] == list(range(50))
     assert items[0]["last"] == [run.snapshot(i).samples["process.rss_bytes"] for i in range(50)]
-
-
-def test_a_gap_stays_a_gap_until_it_is_filled(api: TestClient, run: Any) -> None:
-    run.send(api, 0, 5)
-    run.send(api, 8, 5)
-    assert sequences(api) == [*range(5), *range(8, 13)]
-    assert run.send(api, 0, 13) == 3
-    assert sequences(api) == list(range(13))
 
 
 @pytest.mark.parametrize(
@@ -168,17 +153,6 @@ def test_an_empty_batch_still_tells_what_was_lost(api: TestClient, run: Any) -> 
     wire["columns"] = {"time": [], "series": {}}
     assert api.post(BATCHES, json=wire).json()["accepted"] == 0
     assert api.get("/api/v1/runs/r1").json()["processes"][0]["lost"] == {"thinned": 7}
-
-
-def test_what_is_known_survives_a_restart(database_url: str, make_run: Any) -> None:
-    run = make_run()
-    with serving(database_url) as api:
-        run.create(api)
-        run.send(api, 0, 5)
-        run.send(api, 10, 5)
-    with serving(database_url) as api:
-        assert run.send(api, 0, 20) == 10
-        assert sequences(api) == list(range(20))
 
 
 def test_series_beyond_the_bound_are_left_out_and_counted(

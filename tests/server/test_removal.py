@@ -103,14 +103,8 @@ def test_a_removed_run_is_gone_at_once_for_every_reader(
     assert api.delete("/api/v1/runs/r1").status_code == 204
     assert rows(engine_of(api), "r1", (chunks, batches)) != {}
     for path in (
-        "",
-        "/series?name=*",
-        "/snapshots",
-        "/events",
-        "/verdict",
-        "/books",
-        "/export.csv",
-    ):
+        "", "/series?name=*", "/snapshots", "/events", "/verdict", "/books", "/export.csv",
+    ):  # fmt: skip
         answer = api.get(f"/api/v1/runs/r1{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found"), path
     assert [item["id"] for item in api.get("/api/v1/runs").json()["items"]] == ["other"]

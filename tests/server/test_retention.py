@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
-from tests.server.stored import LATER, count_of, engine_of, put_run, seal, serving
+from tests.server.stored import compact_all, count_of, engine_of, put_run, seal, serving
 
 from leakline import analysis
 from leakline_server import upkeep
 from leakline_server.config import from_environment
-from leakline_server.store import compaction, removal, retention, sizes, thinning
+from leakline_server.store import removal, retention, sizes, thinning
 from leakline_server.store.codec import encode, numbers, texts
 from leakline_server.store.columns import (
     COLUMNS,
@@ -102,14 +102,6 @@ def test_a_project_that_is_too_large_loses_its_oldest(engine: Engine) -> None:
     assert [each.run_id for each in decided.going] == ["r6", "r5", "r4"]
     assert {each.why for each in decided.going} == {"size"}
     assert decided.too_large == []
-
-
-def test_what_goes_by_age_counts_before_the_size_is_looked_at(engine: Engine) -> None:
-    put(engine, "old", days=40, size=10 * MIB)
-    put(engine, "newer", days=20, size=10 * MIB)
-    put(engine, "new", days=1, size=10 * MIB)
-    limits = Limits(keep_days=PerProject(30), keep_bytes=PerProject(20 * MIB))
-    assert going(engine, limits) == ["old"]
 
 
 def test_a_project_that_stays_too_large_is_named(engine: Engine) -> None:
@@ -371,12 +363,6 @@ def test_the_settings_name_projects() -> None:
     assert from_environment({}).limits == Limits(FOREVER, FOREVER, FOREVER)
 
 
-def compact(engine: Engine) -> None:
-    for key in compaction.due(engine, LATER):
-        while compaction.compact(engine, key, LATER):
-            continue
-
-
 def thin(engine: Engine, run_id: str = "r1") -> int:
     return sum(
         thinning.thin(engine, key, first).snapshots for key, first in thinning.whole(engine, run_id)
@@ -498,7 +484,7 @@ def test_what_never_came_is_taken_when_it_comes_after_thinning(
     finish(api)
     with writing(engine) as connection:
         connection.execute(update(runs).values(last_seen_at=1.0))
-    for step in (thin, compact, thin) if thinned_first else (compact, thin, compact):
+    for step in (thin, compact_all, thin) if thinned_first else (compact_all, thin, compact_all):
         step(engine)
     with engine.connect() as connection:
         assert set(connection.scalars(select(segments.c.thinned))) == {True}
@@ -529,14 +515,14 @@ def test_a_compacted_run_is_thinned_and_compacted_again(api: TestClient, run: An
     seal(engine)
     with writing(engine) as connection:
         connection.execute(update(runs).values(last_seen_at=1.0))
-    compact(engine)
+    compact_all(engine)
     before = dict(points(api, "gauge.spike"))
     left_out = thin(engine)
     assert left_out > 4_500
     stayed = dict(points(api, "gauge.spike"))
     assert stayed == {x: v for x, v in before.items() if x in stayed}
     assert set(stayed) >= {*range(9, 5_600, 10), 0, 5_599, 401}
-    compact(engine)
+    compact_all(engine)
     assert dict(points(api, "gauge.spike")) == stayed
     with engine.connect() as connection:
         rows = connection.execute(select(segments.c.level, segments.c.thinned)).all()

@@ -14,6 +14,7 @@ from sqlalchemy import func, insert, select, update
 from starlette.testclient import TestClient
 from tests.server.stored import (
     LATER,
+    compact_all,
     count_of,
     engine_of,
     make_idle,
@@ -26,7 +27,7 @@ from leakline.analysis.history import history_from_batches
 from leakline.analysis.thinning import thinned
 from leakline.snapshot import RunHeader, header_from_wire
 from leakline_server import ingest
-from leakline_server.store import columns, compaction, sealing, starts
+from leakline_server.store import columns, sealing, starts
 from leakline_server.store.codec import Array, Chunk, Numbers, encode
 from leakline_server.store.columns import Key
 from leakline_server.store.encode_rows import encode_rows
@@ -73,12 +74,6 @@ def seal_everything(engine: Engine) -> int:
     return count_of(engine, func.coalesce(func.sum(batches.c.count), 0))
 
 
-def compact_everything(engine: Engine) -> None:
-    for key in compaction.due(engine, LATER):
-        while compaction.compact(engine, key, LATER):
-            continue
-
-
 def read_all(api: TestClient) -> dict[str, Any]:
     return {read: api.get(f"/api/v1/runs/r1/{read}").json() for read in READS}
 
@@ -102,33 +97,28 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
         return [tuple(row) for row in connection.execute(query)]
 
 
-def test_blocks_are_sealed_by_themselves_as_they_are_filled(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 0, 8_400, size=200)
+@pytest.mark.parametrize(
+    ("first", "count", "size", "sealed", "waiting"),
+    [
+        # The batch that reaches across the end of a block is divided there.
+        pytest.param(0, 8_400, 200, [(0, 4_095, 1), (4_096, 8_191, 1)], 208, id="blocks"),
+        # Less than half of a block is left to compaction.
+        pytest.param(3_000, 4_200, 200, [(3_000, 4_095, 0)], 3_104, id="begun within one"),
+        pytest.param(
+            3_800, 8_700, 100, [(3_800, 4_095, 0), (4_096, 8_191, 1), (8_192, 12_287, 1)], 212,
+            id="a few before"),
+        pytest.param(0, 1_300, 4, [(0, 1_023, 0)], 276, id="small batches", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_what_is_enough_for_a_segment_is_sealed_by_itself(
+    first: int, count: int, size: int, sealed: list[tuple[int, int, int]], waiting: int,
+    api: TestClient, run: Any, eventually: Any,
+) -> None:  # fmt: skip
+    run.send(api, first, count, size=size)
     engine = engine_of(api)
-    eventually(lambda: segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1)], PATIENCE_SECONDS)
-    # The batch that reached across the end of the block was divided there.
-    assert count_of(engine, func.sum(batches.c.count)) == 208
-    assert count_of(engine, func.min(batches.c.first_sequence)) == 8_192
-
-
-def test_what_begins_within_a_block_is_sealed_to_its_end(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 3_000, 4_200, size=200)
-    engine = engine_of(api)
-    # Less than half of a block is left to compaction.
-    eventually(lambda: segments_of(engine) == [(3_000, 4_095, 0)], PATIENCE_SECONDS)
-
-
-def test_the_few_before_the_end_of_a_block_are_sealed_by_themselves(
-    api: TestClient, run: Any, eventually: Any
-) -> None:
-    run.send(api, 3_800, 8_700, size=100)
-    engine = engine_of(api)
-    whole = [(4_096, 8_191, 1), (8_192, 12_287, 1)]
-    eventually(lambda: segments_of(engine) == [(3_800, 4_095, 0), *whole], PATIENCE_SECONDS)
+    eventually(lambda: segments_of(engine) == sealed, PATIENCE_SECONDS)
+    assert count_of(engine, func.sum(batches.c.count)) == waiting
+    assert count_of(engine, func.min(batches.c.first_sequence)) == sealed[-1][1] + 1
 
 
 @pytest.mark.long
@@ -146,7 +136,7 @@ def test_what_comes_late_is_sealed_without_what_came_meanwhile(
         lambda: segments_of(engine) == [(0, 4_095, 1), late, (4_096, 8_191, 1), (8_192, 12_287, 1)]
     )
     before = read_all(api)
-    compact_everything(engine)
+    compact_all(engine)
     assert segments_of(engine) == [(0, 4_095, 1), (4_096, 8_191, 1), (8_192, 12_287, 1)]
     assert read_all(api) == before
 
@@ -165,16 +155,9 @@ def test_a_block_around_what_is_sealed_is_left_to_compaction(
     run.send(api, 1_500, 4_200, size=100)
     eventually(lambda: segments_of(engine) == [(0, 1_499, 1), (700, 4_095, 0)], PATIENCE_SECONDS)
     before = read_all(api)
-    compact_everything(engine)
+    compact_all(engine)
     assert segments_of(engine) == [(0, 4_095, 1)]
     assert read_all(api) == before
-
-
-@pytest.mark.long
-def test_many_small_batches_are_sealed_sooner(api: TestClient, run: Any, eventually: Any) -> None:
-    run.send(api, 0, 1_300, size=4)
-    engine = engine_of(api)
-    eventually(lambda: segments_of(engine) == [(0, 1_023, 0)], PATIENCE_SECONDS)
 
 
 def waiting_runs(engine: Engine) -> None:
@@ -241,13 +224,15 @@ def test_what_was_sealed_is_still_known_to_be_stored(api: TestClient, run: Any) 
     assert run.send(api, 0, 300) == 100
 
 
-def test_a_restart_after_sealing_knows_every_number(database_url: str, make_run: Any) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_restart_knows_every_number(sealed: bool, database_url: str, make_run: Any) -> None:
     run = make_run()
     with serving(database_url) as api:
         run.create(api)
         run.send(api, 0, 100, size=50)
         run.send(api, 120, 80)
-        assert seal_everything(engine_of(api)) == 0
+        if sealed:
+            assert seal_everything(engine_of(api)) == 0
     with serving(database_url) as api:
         assert run.send(api, 0, 220) == 40
 
@@ -275,16 +260,8 @@ def test_the_history_is_the_one_the_offline_report_builds(
     for mine, theirs in zip(found.processes, expected.processes, strict=True):
         assert dict(mine.series) == dict(theirs.series)
         for name in (
-            "instance",
-            "rank",
-            "attempt",
-            "sequence",
-            "time",
-            "generation",
-            "phase",
-            "label",
-            "kind",
-        ):
+            "instance", "rank", "attempt", "sequence", "time", "generation", "phase", "label", "kind",
+        ):  # fmt: skip
             assert getattr(mine, name) == getattr(theirs, name), name
     for name in ("unit", "total", "phases", "expectations", "capacities", "ended"):
         assert getattr(found, name) == getattr(expected, name), name

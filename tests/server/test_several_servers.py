@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 from tests.server.conftest import copies_of
-from tests.server.server_kills import RoundRobin, Sender, kill_and_check
+from tests.server.server_kills import kill_and_check
 from tests.server.test_live import Stream
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
@@ -81,46 +81,6 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(call, calls))
-
-
-@pytest.mark.flow
-def test_a_page_on_one_server_shows_within_a_second_what_another_took_in(
-    start: Any, make_run: Any
-) -> None:
-    here, there = start(), start()
-    run = make_run()
-    assert here.request("POST", "/api/v1/runs", run.header)[0] == 201
-    stream = Stream(there.port)
-    stream.until("run")
-    waits = []
-    for first in range(0, 50, 10):
-        send(here, run, first, 10)
-        began = time.monotonic()
-        assert stream.rows_until(first + 9) == list(range(first, first + 10))
-        waits.append(time.monotonic() - began)
-        stream.until("run")
-    stream.close()
-    assert sorted(waits)[len(waits) // 2] < 1.0, waits
-
-
-@pytest.mark.flow
-def test_a_page_that_comes_back_to_another_server_misses_nothing(start: Any, make_run: Any) -> None:
-    servers = [start(), start()]
-    run = make_run()
-    assert servers[0].request("POST", "/api/v1/runs", run.header)[0] == 201
-    stream = Stream(servers[0].port)
-    stream.until("run")
-    seen: list[int] = []
-    for turn in range(6):
-        for first in range(turn * 40, turn * 40 + 40, 10):
-            send(servers[first // 10 % 2], run, first, 10)
-        seen += stream.rows_until(turn * 40 + 39)
-        stream.until("run")
-        stream.close()
-        headers = {"Last-Event-ID": str(stream.last_id)}
-        stream = Stream(servers[turn % 2].port, headers=headers)
-    stream.close()
-    assert sorted(set(seen)) == list(range(240))
 
 
 @pytest.mark.flow
@@ -219,64 +179,6 @@ def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_p
     first.kill()
     serve(arguments=["--database-url", f"sqlite:///{tmp_path}/other.db"])
     assert serve().request("GET", "/readyz") == (200, {"status": "ok"})
-
-
-@pytest.mark.flow
-def test_of_three_servers_behind_a_proxy_one_is_killed_and_nothing_is_lost_or_doubled(
-    start: Any, make_run: Any
-) -> None:
-    servers = [start() for _ in range(3)]
-    stream, seen, over = None, set[int](), threading.Event()
-    with RoundRobin([server.port for server in servers]) as proxy:
-        senders = [
-            Sender(make_run(id=f"r{size}", instance=f"p{size}"), size, proxy.port)
-            for size in (3, 25, 200)
-        ]
-        for sender in senders:
-            sender.start()
-        assert all(sender.began.wait(60) for sender in senders)
-        # A page of the first server watches what goes through all of them.
-        stream = Stream(servers[0].port, path="/api/v1/runs/r3/live?since=0")
-
-        def watch() -> None:
-            for kind, data in stream:
-                if kind == "snapshots":
-                    seen.update(row["sequence"] for row in data["rows"])
-                elif kind == "run" and data["state"] == "finished":
-                    over.set()
-                    return
-
-        threading.Thread(target=watch, daemon=True).start()
-        enough = threading.Event()
-        while senders[0].acknowledged < 60:
-            enough.wait(0.02)
-        servers[1].kill()
-        while senders[0].acknowledged < 150:
-            enough.wait(0.02)
-        for sender in senders:
-            sender.stopping.set()
-        for sender in senders:
-            sender.join(30)
-            assert sender.refusal is None
-        for sender in senders:
-            sender.send_more(3, proxy.port)
-    for server in (servers[0], servers[2]):
-        for sender in senders:
-            run, count = sender.run_, sender.acknowledged
-            path = f"/api/v1/runs/{run.id}"
-            (process,) = server.request("GET", path)[1]["processes"]
-            assert process["stored"] == count
-            query = "series?name=process.rss_bytes&x=sequence&points=20000"
-            (item,) = server.request("GET", f"{path}/{query}")[1]["items"]
-            assert item["x"] == list(range(count))
-            assert item["last"] == [
-                run.snapshot(i).samples["process.rss_bytes"] for i in range(count)
-            ]
-    ended = {"state": "finished", "instance": "p3"}
-    assert servers[2].request("PATCH", "/api/v1/runs/r3", ended)[0] == 200
-    assert over.wait(15)
-    assert seen == set(range(senders[0].acknowledged))
-    stream.close()
 
 
 @pytest.mark.flow
