@@ -219,6 +219,12 @@ def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
 
 
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Replace what the server has by this name, such as a bound by a smaller one."""
+    return lambda name, value: monkeypatch.setattr(f"leakline_server.{name}", value)
+
+
 @pytest.fixture(scope="session")
 def make_run() -> type[Run]:
     return Run

@@ -295,10 +295,8 @@ def counted(api: TestClient, project: str = "default") -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(
-    api: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.joining.MAX_RUN_ATTEMPTS", 3)
+def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, patch: Any) -> None:
+    patch("store.joining.MAX_RUN_ATTEMPTS", 3)
     for _ in range(3):
         api.post(RUNS, json={"id": "r1"})
         assert finish(api).status_code == 200
@@ -344,10 +342,8 @@ def test_a_child_that_says_the_last_number_holds_up_no_attempt_that_is_put_in_be
     assert found == {"earlier": 1, "p1": 2, "child": LAST}
 
 
-def test_another_process_of_the_last_attempt_is_welcome(
-    api: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.joining.MAX_RUN_ATTEMPTS", 1)
+def test_another_process_of_the_last_attempt_is_welcome(api: TestClient, patch: Any) -> None:
+    patch("store.joining.MAX_RUN_ATTEMPTS", 1)
     for rank in range(3):
         header = {"id": "r1", "process": {"instance": f"p{rank}", "rank": rank}}
         assert api.post(RUNS, json=header).json()["attempt"] == 1

@@ -319,6 +319,7 @@ def test_a_wrong_field_of_a_new_run_is_named(name: str, api: TestClient, stored:
 
 WRONG_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a state nobody knows": ({"state": "happy"}, "state"),
+    "a field nobody knows": ({"stats": "finished"}, "stats"),
     "an end that is true": ({"ended_at": True}, "ended_at"),
     "a note without text": ({"notes": [{"link": "https://x"}]}, "notes.0.text"),
     "a note of spaces": ({"notes": [{"text": " \n\t"}]}, "notes.0.text"),

@@ -269,14 +269,12 @@ def test_ten_thousand_come_back_at_a_rate_that_is_cheap_to_refuse() -> None:
     assert sum(refused[60:]) / 60 < 2_000
 
 
-def test_what_is_refused_is_not_unpacked(
-    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_is_not_unpacked(tmp_path: Path, make_run: Any, patch: Any) -> None:
     run = make_run()
     with serving(f"sqlite:///{tmp_path}/x.db") as api:
         run.create(api)
         path, headers = "/api/v1/runs/r1/batches", {"content-encoding": "gzip"}
         body = gzip.compress(b"not a batch")
         assert api.post(path, content=body, headers=headers).status_code == 400
-        monkeypatch.setattr("leakline_server.writer.MAX_WAITING_BATCHES", 0)
+        patch("writer.MAX_WAITING_BATCHES", 0)
         assert api.post(path, content=body, headers=headers).status_code == 429

@@ -156,9 +156,9 @@ def test_an_empty_batch_still_tells_what_was_lost(api: TestClient, run: Any) -> 
 
 
 def test_series_beyond_the_bound_are_left_out_and_counted(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.known.MAX_SERIES", 6)
+    patch("store.known.MAX_SERIES", 6)
     run.send(api, 0, 3)
     wire = run.wire(3, 3)
     wire["columns"]["series"] |= {f"type.T{i}.count": [1, None, 3] for i in range(4)}

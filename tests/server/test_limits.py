@@ -48,10 +48,10 @@ def values(api: TestClient, name: str, **query: Any) -> list[float]:
 
 # -- cardinality
 def test_types_beyond_the_bound_are_added_up_and_counted(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, patch: Any
 ) -> None:
     # app.Env of each snapshot, and two more.
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_TYPES", 3)
+    patch("store.folding.MAX_RUN_TYPES", 3)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [10 * i, None, 1] for i in range(4)}
     wire["columns"]["series"] |= {
@@ -70,10 +70,10 @@ def test_types_beyond_the_bound_are_added_up_and_counted(
 
 
 def test_what_was_folded_may_be_sent_again_and_is_a_contradiction_when_it_differs(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_TYPES", 2)
-    monkeypatch.setattr("leakline_server.store.folding.MAX_RUN_PHASES", 2)
+    patch("store.folding.MAX_RUN_TYPES", 2)
+    patch("store.folding.MAX_RUN_PHASES", 2)
     wire = run.wire(0, 3)
     wire["columns"]["series"] |= {f"type.app.T{i}.count": [i, 5, 0.5] for i in range(5)}
     wire["columns"]["phase"] = ["a", "b", "c"]
@@ -111,10 +111,10 @@ def test_phases_beyond_the_bound_are_one_phase_and_every_snapshot_is_there(
 
 
 def test_processes_of_a_run_have_a_bound_that_is_said(
-    api: TestClient, run: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, run: Any, make_run: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.inbox.MAX_RUN_PROCESSES", 2)
-    monkeypatch.setattr("leakline_server.store.joining.MAX_RUN_PROCESSES", 2)
+    patch("store.inbox.MAX_RUN_PROCESSES", 2)
+    patch("store.joining.MAX_RUN_PROCESSES", 2)
     for name in ("p1", "p2"):
         make_run(instance=name).send(api, 0, 3)
     answers = [
@@ -217,10 +217,10 @@ def test_a_project_stores_so_many_bytes_a_day(bounded: TestClient, make_run: Any
 
 
 def test_a_server_that_starts_again_knows_what_was_stored_today(
-    database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    database_url: str, make_run: Any, patch: Any
 ) -> None:
     # Each transaction tells the database.
-    monkeypatch.setattr("leakline_server.store.intake.FLUSH_SECONDS", 0.0)
+    patch("store.intake.FLUSH_SECONDS", 0.0)
     bound = {"bytes_per_day": PerProject(2_000)}
     run = make_run()
     with serving(database_url, **bound) as first:
@@ -230,15 +230,13 @@ def test_a_server_that_starts_again_knows_what_was_stored_today(
         told_to_wait(second.post(BATCHES, json=run.wire(200, 3)), "too_many_bytes")
 
 
-def test_yesterday_is_forgotten(
-    bounded: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yesterday_is_forgotten(bounded: TestClient, make_run: Any, patch: Any) -> None:
     run = make_run()
     run.create(bounded)
     run.send(bounded, 0, 200)
     told_to_wait(bounded.post(BATCHES, json=run.wire(200, 3)), "too_many_bytes")
     tomorrow = time.time() + 86_400.0
-    monkeypatch.setattr("leakline_server.web.ingest_api.time.time", lambda: tomorrow)
+    patch("web.ingest_api.time.time", lambda: tomorrow)
     run.send(bounded, 200, 3)
 
 
@@ -254,10 +252,8 @@ def test_bounds_are_on_and_one_project_may_have_another() -> None:
 
 
 # -- answers
-def test_lists_without_pages_end(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.details.MAX_LISTED", 2)
+def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
+    patch("store.details.MAX_LISTED", 2)
     wire = run.wire(0, 3)
     of = [{"sequence": 2, "type": f"T{i}"} for i in range(9)]
     wire["large_objects"] = [
@@ -346,9 +342,9 @@ def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, ad
 
 
 def test_one_token_makes_few_sessions_and_ends_none_of_others(
-    asking_api: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    asking_api: TestClient, engine: Engine, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.logins.MAX_SESSIONS_OF_ONE", 5)
+    patch("store.logins.MAX_SESSIONS_OF_ONE", 5)
     other, own = token(engine, "read"), token(engine, "read")
     assert sign_in(asking_api, other[1]).status_code == sign_in(asking_api).status_code == 303
     for _ in range(12):
@@ -364,10 +360,8 @@ def test_one_token_makes_few_sessions_and_ends_none_of_others(
     assert count_of(engine, tables.sessions, of.is_(None)) == 5
 
 
-def test_all_sessions_are_bounded(
-    asking_api: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.logins.MAX_SESSIONS", 4)
+def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch: Any) -> None:
+    patch("store.logins.MAX_SESSIONS", 4)
     for _ in range(3):
         for secret in [token(engine, "read")[1] for _ in range(3)]:
             assert sign_in(asking_api, secret).status_code == 303
@@ -375,9 +369,9 @@ def test_all_sessions_are_bounded(
 
 
 def test_revoked_tokens_are_bounded(
-    asking_api: TestClient, engine: Engine, admin: Any, monkeypatch: pytest.MonkeyPatch
+    asking_api: TestClient, engine: Engine, admin: Any, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.tokens.MAX_PAST", 3)
+    patch("store.tokens.MAX_PAST", 3)
     kept = token(engine, "read")[0]
     for _ in range(9):
         made = asking_api.post("/api/v1/tokens", json={"scope": "read"}, headers=admin)
@@ -393,9 +387,9 @@ def test_counts_that_are_no_longer_accepted_are_bounded(
     engine: Engine,
     admin: Any,
     make_run: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    patch: Any,
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.accepted_counts.MAX_PAST", 3)
+    patch("store.accepted_counts.MAX_PAST", 3)
     asking_api.headers.update(admin)
     make_run().create(asking_api)
     make_run().send(asking_api, 3, 6)
@@ -426,9 +420,9 @@ def begun(asking_api: TestClient, admin: Any) -> None:
 
 
 def test_what_people_said_of_a_leak_is_bounded(
-    asking_api: TestClient, engine: Engine, admin: Any, begun: None, monkeypatch: pytest.MonkeyPatch
+    asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.acknowledgements.MAX_PAST", 3)
+    patch("store.acknowledgements.MAX_PAST", 3)
     examine(engine, ["f1"], time.time())
     for word in ["close"] + ["ignore", "acknowledge"] * 6:
         body = {"project": "p", "reason": word}
@@ -442,9 +436,9 @@ def test_what_people_said_of_a_leak_is_bounded(
 
 
 def test_incidents_of_a_run_that_are_over_are_bounded(
-    engine: Engine, begun: None, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, begun: None, patch: Any
 ) -> None:
-    monkeypatch.setattr("leakline_server.store.findings.MAX_RUN_INCIDENTS", 4)
+    patch("store.findings.MAX_RUN_INCIDENTS", 4)
     for number in range(10):
         examine(engine, ["stays", f"f{number}"], 1e9 + number)
     names = select(tables.incidents.c.fingerprint).order_by(tables.incidents.c.fingerprint)
@@ -452,10 +446,8 @@ def test_incidents_of_a_run_that_are_over_are_bounded(
         assert connection.scalars(names).all() == ["f5", "f6", "f7", "f8", "f9", "stays"]
 
 
-def test_alerts_of_a_run_are_bounded(
-    engine: Engine, begun: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.alerts.MAX_RUN_ALERTS", 4)
+def test_alerts_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
+    patch("store.alerts.MAX_RUN_ALERTS", 4)
     for number in range(10):
         told = alerts.Alert(f"a{number}", "r1", None, "run.killed", 1e9, {}, "run")
         with writing(engine) as connection:
@@ -465,10 +457,8 @@ def test_alerts_of_a_run_are_bounded(
     assert there == ["a6", "a7", "a8", "a9"]
 
 
-def test_answered_requests_of_a_run_are_bounded(
-    engine: Engine, begun: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakline_server.store.requests.MAX_PAST", 3)
+def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, patch: Any) -> None:
+    patch("store.requests.MAX_PAST", 3)
     for number in range(9):
         wanted = requests.Wanted("find_holders", f"app.Class{number}")
         asked = requests.ask(engine, "r1", wanted, 1e9 + number)

@@ -115,7 +115,7 @@ def test_a_request_is_named_by_the_proxy_or_by_us(
 
 
 def test_a_bug_is_told_with_the_id_that_its_log_line_has(
-    said: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: Any
+    said: io.StringIO, tmp_path: Path, patch: Any, make_run: Any
 ) -> None:
     logs.configure("json", "info", said)
     with serving(f"sqlite:///{tmp_path}/x.db", raises=False) as api:
@@ -125,8 +125,8 @@ def test_a_bug_is_told_with_the_id_that_its_log_line_has(
             raise ZeroDivisionError
 
         # Of a page, and of what goes past the framework.
-        monkeypatch.setattr("leakline_server.web.ingest_api.ingest.check", broken)
-        monkeypatch.setattr("leakline_server.web.read_api.runs.get_run", broken)
+        patch("web.ingest_api.ingest.check", broken)
+        patch("web.read_api.runs.get_run", broken)
         for answer in (
             api.get("/api/v1/runs/r1"),
             api.post("/api/v1/runs/r1/batches", json=make_run().wire(0, 1)),

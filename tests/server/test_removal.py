@@ -66,10 +66,10 @@ def working() -> None:
 
 
 @pytest.fixture(autouse=True)
-def still(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def still(request: pytest.FixtureRequest, patch: Any) -> None:
     """Else it leaves the sweeping to the test."""
     if "working" not in request.fixturenames:
-        monkeypatch.setattr("leakline_server.workers.retaining.Retainer.once", lambda self: 3600.0)
+        patch("workers.retaining.Retainer.once", lambda self: 3600.0)
 
 
 @pytest.fixture

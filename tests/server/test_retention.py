@@ -370,10 +370,10 @@ def thin(engine: Engine, run_id: str = "r1") -> int:
 
 
 @pytest.fixture
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody_else(patch: Any) -> None:
     """Verdicts move revisions, and a worker that compacts may come first: neither does here."""
     for worker in ("examine.Examiner", "retaining.Retainer", "compacting.Compactor"):
-        monkeypatch.setattr(f"leakline_server.workers.{worker}.once", lambda self: 3600.0)
+        patch(f"workers.{worker}.once", lambda self: 3600.0)
 
 
 @pytest.fixture
@@ -713,10 +713,10 @@ class Sending:
 
 
 def test_batches_are_acknowledged_while_old_runs_are_removed_and_thinned(
-    api: TestClient, make_run: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, make_run: Any, eventually: Any, patch: Any
 ) -> None:
     """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
-    monkeypatch.setattr("leakline_server.workers.retaining.has_other_servers", lambda engine: False)
+    patch("workers.retaining.has_other_servers", lambda engine: False)
     engine = engine_of(api)
     long_run(engine, "removed")
     long_run(engine, "thinned")
