@@ -1,23 +1,35 @@
-"""Steps of tests that look at what is stored: the engine of an application, and its snapshots sealed."""
+"""Steps of tests of the server: an application in this process, and what is stored by it, sealed or damaged."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
+import socket
 import sqlite3
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, event, func, insert, select, update
+import sqlalchemy
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy import Table, event, func, insert, select, update
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Finding, Interval, Verdict, to_json
 from leakline_server.app import create_app
 from leakline_server.config import Config
+from leakline_server.connections import Connection
 from leakline_server.store import compaction, findings, sealing
 from leakline_server.store.columns import Key
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.tables import batches, runs
+from leakline_server.web.services import Services
 
 # What SQLite stores as text and its driver cannot read.
 NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
@@ -25,6 +37,7 @@ NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
 LATER = 4e9
 # Of most tests the only process.
 R1 = Key("r1", 1)
+START_SECONDS = 15.0
 
 
 def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
@@ -33,12 +46,74 @@ def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=raises)
 
 
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Message
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A connection for each request."""
+
+    port: int
+    services: Services
+    # With every request.
+    sends: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        with contextlib.closing(connection):
+            connection.request(
+                method, path, data, {"content-type": "application/json", **self.sends, **sent}
+            )
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+
+    def get(self, path: str) -> Any:
+        answer = self.ask("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    def post(self, path: str, body: Any) -> Any:
+        answer = self.ask("POST", path, body)
+        assert answer.status in (200, 201), answer.body
+        return answer.json()
+
+
+@contextlib.contextmanager
+def listening(app: FastAPI) -> Iterator[Client]:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        settings = uvicorn.Config(
+            app, log_level="warning", access_log=False, ws="none", server_header=False,
+            timeout_graceful_shutdown=1, http=Connection,
+        )  # fmt: skip
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+        thread.start()
+        pause, deadline = threading.Event(), time.monotonic() + START_SECONDS
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < deadline, "it does not start"
+            pause.wait(0.01)
+        try:
+            yield Client(opened.getsockname()[1], app.state.services)
+        finally:
+            server.should_exit = True
+            thread.join(START_SECONDS)
+
+
 def engine_of(api: TestClient) -> Engine:
     found: Engine = api.app.state.services.engine  # type: ignore[attr-defined]
     return found
 
 
-def put_run(connection: Connection, run_id: str, **values: Any) -> None:
+def put_run(connection: sqlalchemy.Connection, run_id: str, **values: Any) -> None:
     """One of project erl that has ended, as no client brought it."""
     of_all = {"project": "erl", "name": run_id, "unit": "generation", "state": "finished"}
     at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)

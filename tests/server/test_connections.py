@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.server.listening import Client, listening
-from tests.server.stored import serving
+from tests.server.stored import Client, listening, serving
 
 from leakline_server import limits
 from leakline_server.app import create_app

@@ -18,8 +18,8 @@ import pytest
 import zstandard
 from tests.server.access.people import token
 from tests.server.conftest import DATABASES, copies_of
-from tests.server.listening import Answer, Client, listening
 from tests.server.otlp_requests import memory, request
+from tests.server.stored import Answer, Client, listening
 
 from leakline_server import limits
 from leakline_server.app import create_app
