@@ -1,4 +1,4 @@
-"""A full disk refuses what is sent, clearly; what is stored can be read; with room it goes on by itself."""
+"""A full disk refuses what is sent, clearly, and with room goes on by itself; what is removed is given back to it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,34 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
+from tests.server.stored import engine_of, put_run, serving
 
 from leakline_server.app import create_app
 from leakline_server.config import Config
-from leakline_server.store import full_disk, sealing
+from leakline_server.paths import MIGRATIONS
+from leakline_server.store import disk, full_disk, removal, sealing, sizes
 from leakline_server.store.columns import Key
-from leakline_server.store.engine import DATABASE_ERRORS, Engine, is_out_of_space, open_engine
+from leakline_server.store.engine import (
+    DATABASE_ERRORS,
+    Engine,
+    is_out_of_space,
+    open_engine,
+    writing,
+)
+from leakline_server.store.migrate import upgrade
+from leakline_server.store.tables import batches, runs
 from leakline_server.workers.compacting import Compactor
 from leakline_server.workers.examine import Examiner, Wakes
 from leakline_server.workers.seal import Sealer
 
-pytestmark = pytest.mark.long
-
 # Numbers that pack badly, so that a few batches fill a small disk.
 SERIES = 60
+MIB = 2**20
 
 
 def wide(make_run: Any, name: str = "r1") -> Any:
@@ -72,6 +82,7 @@ def until_refused(post: Callable[[int], Any]) -> tuple[int, Any]:
     raise AssertionError("the disk never became full")
 
 
+@pytest.mark.long
 def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
     with pytest.raises(DATABASE_ERRORS) as caught, engine.connect() as connection:
         connection.exec_driver_sql("SELECT * FROM nowhere")
@@ -81,15 +92,15 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
     assert is_out_of_space(OperationalError("INSERT", None, psycopg.errors.DiskFull()))
 
 
+@pytest.mark.long
 def test_what_is_sent_is_refused_once_told_and_taken_when_there_is_room(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
     run = wide(make_run)
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         run.create(api)
         run.send(api, 0, 50)
-        disk = Limited(app.state.services.engine, more=40)
+        disk = Limited(api.app.state.services.engine, more=40)
 
         def post(first: int) -> Any:
             return api.post("/api/v1/runs/r1/batches", json=run.wire(first, 50))
@@ -131,6 +142,7 @@ class Full:
             raise OperationalError(statement, None, error)
 
 
+@pytest.mark.long
 def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,26 +183,13 @@ def count(api: Any) -> int:
     return len(item["x"])
 
 
-def test_other_changes_say_the_same(tmp_path: Path, make_run: Any) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as api:
-        make_run().create(api)
-        disk = Limited(app.state.services.engine, more=1)
-        many = {"id": "r2", "project": "erl", "config": {f"k{i}": "v" * 900 for i in range(60)}}
-        answer = api.post("/api/v1/runs", json=many)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
-        assert int(answer.headers["retry-after"]) >= 1
-        disk.end()
-        assert api.post("/api/v1/runs", json=many).status_code == 201
-
-
+@pytest.mark.long
 def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
-    with TestClient(app, base_url="http://127.0.0.1") as api:
+    with serving(f"sqlite:///{tmp_path}/x.db") as api:
         make_run().create(api)
 
         def is_full() -> bool:
@@ -199,11 +198,13 @@ def test_new_runs_that_find_no_room_are_told_each_time_the_disk_is_full(
             return said
 
         for name in ("r2", "r3"):
-            disk = Limited(app.state.services.engine, more=1)
+            disk = Limited(api.app.state.services.engine, more=1)
             many = {"id": name, "config": {f"k{i}": "v" * 900 for i in range(60)}}
             assert not is_full()
             for _ in range(3):
-                assert api.post("/api/v1/runs", json=many).status_code == 503
+                answer = api.post("/api/v1/runs", json=many)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
+                assert int(answer.headers["retry-after"]) >= 1
             assert is_full()
             disk.end()
             assert api.post("/api/v1/runs", json=many).status_code == 201
@@ -223,9 +224,6 @@ def needs_mounts() -> None:
         pytest.skip(f"mounts are not permitted here: {tried.stderr.strip()}")
 
 
-SMALL_DISK = """
-mount -t tmpfs -o size=6m leakline "$1" && head -c 2m /dev/zero > "$1/ballast" && shift && exec "$@"
-"""
 # As long as it stands: others enter its mounts.
 HELD_DISK = 'mount -t tmpfs -o size=6m leakline "$1" && echo there && exec sleep 600'
 
@@ -288,6 +286,7 @@ def read_at_once(address: str, readers: int = 30) -> list[int]:
         return [status for found in pool.map(read, range(readers)) for status in found]
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
     tmp_path: Path, make_run: Any
@@ -328,26 +327,16 @@ def test_on_a_full_disk_many_read_at_a_time_and_a_start_reads_too(
         assert "its disk is full" in told and len(told.splitlines()) == 1, told
 
 
+@pytest.mark.long
 @pytest.mark.flow
 def test_a_real_disk_that_fills_up_loses_nothing_that_was_acknowledged(
     tmp_path: Path, make_run: Any
 ) -> None:
-    needs_mounts()
-    disk = tmp_path / "disk"
-    disk.mkdir()
     log = tmp_path / "log"
-    url = f"sqlite:///{disk}/leakline.db"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", SMALL_DISK, "sh", str(disk), sys.executable, "-m",
-             "leakline", "serve", "--port", "0", "--database-url", url],
-            cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "http://" in line, log.read_text()
-        with Api("http://" + line.split("http://")[1].split()[0]) as api:
+    with Disk(tmp_path) as disk:
+        ballast = disk.inside / "ballast"
+        ballast.write_bytes(bytes(2 * MIB))
+        with served(disk, log) as (_, address), Api(address) as api:
             run = wide(make_run)
             run.create(api)
             for name in ("r2", "r3"):
@@ -363,13 +352,9 @@ def test_a_real_disk_that_fills_up_loses_nothing_that_was_acknowledged(
             assert api.get("/runs/r1").status_code == 200
             # Verdicts find no room, either.
             time.sleep(3)
-            # In the server's own view of the file system.
-            Path(f"/proc/{process.pid}/root{disk}/ballast").unlink()
+            ballast.unlink()
             assert run.send(api, stored, 100, 50) == 100
             assert count(api) == stored + 100
-    finally:
-        process.kill()
-        process.communicate()
     said = log.read_text().splitlines()
     assert len(said) == 2, "\n".join(said)
     assert "the disk of the database is full" in said[0] and "room on the disk again" in said[1]
@@ -379,10 +364,130 @@ class Api(contextlib.AbstractContextManager["Api"]):
     """What a test client is, over a real connection."""
 
     def __init__(self, address: str) -> None:
-        import httpx2
-
         self._client = httpx2.Client(base_url=address, timeout=20)
         self.get, self.post = self._client.get, self._client.post
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "leakline.db"
+
+
+def fill(engine: Engine, run_id: str, mib: int) -> None:
+    """A run that ended, with so much in it."""
+    with writing(engine) as connection:
+        put_run(connection, run_id)
+        of = {"run_id": run_id, "process_id": 0, "count": 1, "revision": 1, "received_at": 1.0}
+        rows = [{**of, "first_sequence": i, "body": os.urandom(MIB // 16)} for i in range(mib * 16)]
+        connection.execute(insert(batches), rows)
+
+
+def size(file: Path) -> int:
+    """Of the file, when what was written has reached it."""
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file.stat().st_size
+
+
+def test_what_a_removed_run_took_is_given_back_in_small_steps(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "SLACK_BYTES", MIB)
+    engine = open_engine(f"sqlite:///{file}")
+    upgrade(engine, MIGRATIONS)
+    fill(engine, "old", 8)
+    fill(engine, "new", 2)
+    assert not disk.give_back(engine)
+    before = size(file)
+    removal.remove(engine, "old", 1.0)
+    while removal.sweep(engine, 1.0):
+        continue
+    free = disk.space(engine).free
+    assert free > 8 * MIB
+    steps = 0
+    while disk.give_back(engine):
+        assert 0 < free - disk.space(engine).free <= disk.PAGES_PER_STEP * 4096
+        free = disk.space(engine).free
+        steps += 1
+    assert steps > 20
+    assert free <= MIB
+    assert before > 10 * MIB
+    assert size(file) < 4 * MIB
+    with engine.connect() as connection:
+        assert connection.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
+        assert list(connection.scalars(select(runs.c.id))) == ["new"]
+    engine.dispose()
+
+
+def old_file(file: Path, mib: int) -> None:
+    """As a version made it that knew nothing of this."""
+    engine = open_engine(f"sqlite:///{file}")
+    upgrade(engine, MIGRATIONS)
+    fill(engine, "r", mib)
+    engine.dispose()
+    with sqlite3.connect(file, isolation_level=None) as connection:
+        connection.execute("PRAGMA auto_vacuum=NONE")
+        connection.execute("VACUUM")
+
+
+def test_a_small_file_of_before_is_made_able_to_at_the_start(file: Path) -> None:
+    old_file(file, 1)
+    engine = open_engine(f"sqlite:///{file}")
+    assert not disk.space(engine).returns
+    engine.dispose()
+    config = Config(database_url=f"sqlite:///{file}")
+    with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
+        assert disk.space(api.app.state.services.engine).returns  # type: ignore[attr-defined]
+        assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r"]
+
+
+def test_a_large_one_is_left_to_people_with_a_sentence(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    old_file(file, 1)
+    monkeypatch.setattr(disk, "REWRITTEN_AT_START_BYTES", MIB // 2)
+    with caplog.at_level(logging.WARNING):
+        create_app(Config(database_url=f"sqlite:///{file}"))
+    assert "leakline db rewrite" in caplog.text
+
+
+def test_one_that_somebody_reads_is_served_all_the_same(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_file(file, 1)
+    monkeypatch.setattr(disk, "_WAIT_MILLISECONDS", 10)
+    reader = sqlite3.connect(file, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchone()
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    engine = open_engine(f"sqlite:///{file}")
+    advice = disk.prepare(engine)
+    assert advice is not None and "leakline db rewrite" in advice
+    writer.close()
+    reader.close()
+    assert disk.prepare(engine) is None
+    assert disk.space(engine).returns
+    engine.dispose()
+
+
+def test_the_space_of_the_database_is_told(api: TestClient, make_run: Any) -> None:
+    run = make_run()
+    run.create(api)
+    run.send(api, 0, 300)
+    api.patch("/api/v1/runs/r1", json={"state": "finished"})
+    sizes.measure(engine_of(api), 4e9)
+    (project,) = api.get("/api/v1/projects").json()["items"]
+    assert (project["name"], project["runs"]) == ("erl", 1)
+    assert 1_000 < project["bytes"] < 100_000
+    told = {
+        line.split(" ")[0]: float(line.split(" ")[-1])
+        for line in api.get("/metrics").text.splitlines()
+        if not line.startswith("#")
+    }
+    assert told['leakline_project_bytes{project="erl"}'] == project["bytes"]
+    assert told["leakline_database_bytes"] > project["bytes"]
+    assert told["leakline_removals_waiting"] == 0
