@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.recording import events, recorded
 
 import leakline
-from leakline.snapshot import Snapshot
 from leakline.spool import read_batches, read_end, read_header
-
-Recorded = Callable[[], list[Snapshot]]
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +50,7 @@ def together(*work: Callable[[], object]) -> None:
 # -- notebooks ----------------------------------------------------------------------------------------
 
 
-def test_a_cell_that_is_run_again_finishes_the_run_before(
-    spool_directory: Path, recorded: Recorded
-) -> None:
+def test_a_cell_that_is_run_again_finishes_the_run_before(spool_directory: Path) -> None:
     first = leakline.init(mode="offline", quiet=True)
     first.generation(0)
     second = leakline.init(mode="offline", quiet=True)
@@ -83,7 +79,7 @@ def test_the_same_id_twice_in_one_process_is_the_next_attempt(
 
 
 def test_an_exception_in_a_cell_neither_ends_the_run_nor_taints_the_next(
-    spool_directory: Path, recorded: Recorded
+    spool_directory: Path,
 ) -> None:
     """IPython catches it and shows it: the hook for exceptions is never called."""
     first = leakline.init(mode="offline", quiet=True)
@@ -98,7 +94,7 @@ def test_an_exception_in_a_cell_neither_ends_the_run_nor_taints_the_next(
     second.finish()
     ends = [read_end(path) for path in spools(spool_directory)]
     assert [(end["state"], end["reason"]) for end in ends if end] == [("finished", "")] * 2
-    told = [e.name for s in recorded() for e in s.events if e.kind == "exception"]
+    told = [e.name for e in events("exception")]
     assert told == ["ValueError"]
 
 
@@ -123,9 +119,7 @@ def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
 # -- threads ------------------------------------------------------------------------------------------
 
 
-def test_a_run_may_begin_on_one_thread_and_end_on_another(
-    spool_directory: Path, recorded: Recorded
-) -> None:
+def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path) -> None:
     made: list[leakline.Run] = []
     before = signal.getsignal(signal.SIGTERM), sys.excepthook
 
@@ -145,7 +139,7 @@ def test_a_run_may_begin_on_one_thread_and_end_on_another(
     assert read_end(path)["state"] == "finished"  # type: ignore[index]
 
 
-def test_phases_of_many_threads_are_all_told(offline: leakline.Run, recorded: Recorded) -> None:
+def test_phases_of_many_threads_are_all_told(offline: leakline.Run) -> None:
     offline.generation(0)
 
     def work(name: str) -> None:
@@ -198,7 +192,8 @@ def test_a_run_that_ends_while_other_threads_are_inside_phases_says_nothing_more
 
 
 def test_many_threads_that_end_a_run_end_it_once(
-    offline: leakline.Run, spool_directory: Path, recorded: Recorded
+    offline: leakline.Run,
+    spool_directory: Path,
 ) -> None:
     offline.generation(0)
     seen: list[Any] = []

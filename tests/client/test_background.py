@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.client.recording import (
+    MIB,
+    events,
+    fresh_pages,
+    recorded,
+)
 
 import leakline
+from leakline import Run
 from leakline.background import (
     MOST_TOLD,
     SECONDS_EACH,
@@ -19,9 +25,7 @@ from leakline.background import (
     BackgroundFold,
 )
 from leakline.probes.headroom import Headroom
-from leakline.snapshot import Number, Snapshot
-
-MIB, GIB = 2**20, 2**30
+from leakline.snapshot import Event, Number, Snapshot
 
 
 class _Sampler:
@@ -140,22 +144,11 @@ def test_news_is_told_at_the_next_reading() -> None:
     assert [len(told) for _ in range(3) if fold.tick()] == [0, 1, 1]
 
 
-def fresh(size: int) -> mmap.mmap:
-    """Memory past the allocator, which might have some left from other tests."""
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for at in range(0, size, mmap.PAGESIZE):
-        pages[at] = 1
-    return pages
-
-
-def test_a_reading_that_falls_into_a_rise_tells_it(
-    monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
-) -> None:
+def test_a_reading_that_falls_into_a_rise_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0.01")
     # A peak from before, so that the kernel's own mark has nothing to say.
-    fresh(600 * MIB).close()
+    fresh_pages(600 * MIB).close()
     run = leakline.init(mode="offline", quiet=True)
-    assert run._loop is not None
     memory, looked = run._loop.sampler._memory, threading.Event()
     look = memory.look
 
@@ -165,7 +158,7 @@ def test_a_reading_that_falls_into_a_rise_tells_it(
 
     memory.look = tell  # type: ignore[method-assign]
     with run.phase("train"):
-        block = fresh(200 * MIB)
+        block = fresh_pages(200 * MIB)
         looked.clear()
         assert looked.wait(20)
         block.close()
@@ -176,15 +169,13 @@ def test_a_reading_that_falls_into_a_rise_tells_it(
 
 
 def test_without_background_readings_nobody_wakes_between_two_snapshots(
-    monkeypatch: pytest.MonkeyPatch, recorded: Callable[[], list[Snapshot]]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
     run = leakline.init(mode="offline", quiet=True)
-    assert run._loop is not None
     recorder: Any = run._chain.recorder
-    assert recorder._tick is None, (
-        "the recorder's thread waits for snapshots, for as long as it takes"
-    )
+    # The recorder's thread waits for snapshots, for as long as it takes.
+    assert recorder._tick is None
     with run.phase("train"):
         pass
     run.finish()
@@ -194,73 +185,54 @@ def test_without_background_readings_nobody_wakes_between_two_snapshots(
 def test_the_longest_pause_that_was_set_reaches_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "0.002")
     run = leakline.init(mode="offline", quiet=True)
-    assert run._loop is not None
     assert run._loop.governor.max_pause_seconds == 0.002
 
 
-def test_full_collections_of_the_program_are_events_with_what_they_freed(
-    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
-) -> None:
-    import gc
+class Ring:
+    """Garbage that only a collection takes."""
 
-    class Ring:
-        def __init__(self) -> None:
-            self.me = self
+    def __init__(self, size: int) -> None:
+        self.me = self
+        self.block = fresh_pages(size) if size else None
 
-    offline.generation(0)
+
+def collected(run: Run, rings: int, size: int) -> tuple[Snapshot, Event]:
+    """The snapshot after a phase in which the program collects so many rings, and the event of that."""
+    run.generation(0)
     gc.collect()
-    with offline.phase("warm"):
+    with run.phase("warm"):
         pass
     gc.disable()
     try:
-        with offline.phase("train"):
-            for _ in range(1000):
-                Ring()
+        with run.phase("train"):
+            for _ in range(rings):
+                Ring(size)
             gc.collect()
     finally:
         gc.enable()
-    offline.finish()
+    run.finish()
     (after,) = [s for s in recorded() if s.phase == "train"]
     (told,) = [event for event in after.events if event.kind == "collection"]
-    assert told.name == "full"
-    assert told.generation == 0
-    assert told.data["generation"] == 2
+    return after, told
+
+
+def test_full_collections_of_the_program_are_events_with_what_they_freed(offline: Run) -> None:
+    after, told = collected(offline, 1000, 0)
+    assert (told.name, told.generation, told.data["generation"]) == ("full", 0, 2)
     assert told.data["freed"] >= 1000
     assert told.data["seconds"] > 0
     assert told.time <= after.time
 
 
-def test_a_collection_tells_the_resident_memory_that_went_with_it(
-    offline: leakline.Run, recorded: Callable[[], list[Snapshot]]
-) -> None:
-    class Ring:
-        def __init__(self) -> None:
-            self.me = self
-            self.block = mmap.mmap(-1, 32 * MIB)
-            self.block.write(b"x" * 32 * MIB)
-
-    gc.collect()
-    with offline.phase("warm"):
-        pass
-    gc.disable()
-    try:
-        with offline.phase("train"):
-            Ring()
-            gc.collect()
-    finally:
-        gc.enable()
-    offline.finish()
-    (told,) = [
-        event for s in recorded() if s.phase == "train" for event in s.events if event.kind == "collection"
-    ]  # fmt: skip
+def test_a_collection_tells_the_resident_memory_that_went_with_it(offline: Run) -> None:
+    _, told = collected(offline, 1, 32 * MIB)
     before, after = told.data["resident_bytes"]
     assert 30 * MIB < before - after < 40 * MIB
     assert before > 40 * MIB
 
 
 def test_an_emptied_cache_of_a_device_is_an_event_and_one_in_a_cleanup_is_that_cleanups(
-    offline: leakline.Run,
-    recorded: Callable[[], list[Snapshot]],
+    offline: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = {"cuda.0.allocated_bytes": GIB, "cuda.0.reserved_bytes": 10 * GIB}
@@ -278,5 +250,5 @@ def test_an_emptied_cache_of_a_device_is_an_event_and_one_in_a_cleanup_is_that_c
     assert [phase for phase, _ in told] == ["empties"]
     assert told[0][1].kind == "mark"
     assert told[0][1].data["freed_bytes_at_least"] == 3 * GIB
-    (cleanup,) = [e for s in recorded() for e in s.events if e.kind == "cleanup"]
+    (cleanup,) = events("cleanup")
     assert cleanup.data["devices"]["cuda.0.reserved_bytes"] == [9 * GIB, 2 * GIB]

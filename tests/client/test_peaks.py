@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.client.recording import MIB, fresh_pages, recorded
 
 import leakline
 from leakline.probes import peaks
@@ -16,8 +17,6 @@ from leakline.report import report_text
 from leakline.snapshot import Snapshot
 from leakline.spool import read_header
 
-Recorded = Callable[[], list[Snapshot]]
-MIB = 2**20
 _ODD = itertools.count()
 PEAK, PHASE_PEAK = "process.peak_bytes", "process.phase_peak_bytes"
 
@@ -29,11 +28,8 @@ def no_background_readings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rise(by_bytes: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Touch this much fresh memory and let it go again; the allocator might have some left from other tests."""
-    size = by_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        for at in range(0, size, mmap.PAGESIZE):
-            pages[at] = 1
+    """Touch this much fresh memory and let it go again."""
+    with fresh_pages(by_bytes // mmap.PAGESIZE * mmap.PAGESIZE):
         meanwhile()
 
 
@@ -62,7 +58,7 @@ def higher_than_ever() -> int:
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 
 
-def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(recorded: Recorded) -> None:
+def test_a_new_high_that_is_freed_within_the_phase_is_its_peak() -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("quiet"):
@@ -78,9 +74,8 @@ def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(recorded: Recorde
     assert told["quiet again"] < 50 * MIB
 
 
-def test_a_lower_peak_is_told_when_a_background_reading_fell_into_it(recorded: Recorded) -> None:
+def test_a_lower_peak_is_told_when_a_background_reading_fell_into_it() -> None:
     run = started()
-    assert run._loop is not None
     rise(higher_than_ever())
     with run.phase("unseen"):
         rise(200 * MIB)
@@ -94,21 +89,20 @@ def test_a_lower_peak_is_told_when_a_background_reading_fell_into_it(recorded: R
     assert told["quiet"] < 50 * MIB
 
 
-def test_with_exact_peaks_no_peak_is_too_low_or_too_short(recorded: Recorded) -> None:
+def test_with_exact_peaks_no_peak_is_too_low_or_too_short() -> None:
     run = started(exact=True)
-    assert run._loop is not None
     if not run._loop.sampler.exact_peaks:
         pytest.skip("this kernel does not let a process reset its own mark")
-    for phase, high in (("first", 400), ("second", 200), ("third", 300)):
+    highs = {"first": 400, "second": 200, "third": 300}
+    for phase, high in highs.items():
         with run.phase(phase):
             rise(high * MIB)
     run.finish()
     told = above_resident(recorded(), PEAK)
-    for phase, high in (("first", 400), ("second", 200), ("third", 300)):
-        assert told[phase] == pytest.approx(high * MIB, rel=0.1)
+    assert told == {phase: pytest.approx(high * MIB, rel=0.1) for phase, high in highs.items()}
 
 
-def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(recorded: Recorded) -> None:
+def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it() -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("outer"):
@@ -129,9 +123,7 @@ def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(recorded:
     assert since_the_last["outer"] < 50 * MIB
 
 
-def test_a_phase_of_another_thread_within_it_does_not_take_its_peak_away(
-    recorded: Recorded,
-) -> None:
+def test_a_phase_of_another_thread_within_it_does_not_take_its_peak_away() -> None:
     run = started()
     high = higher_than_ever()
 
@@ -149,9 +141,8 @@ def test_a_phase_of_another_thread_within_it_does_not_take_its_peak_away(
     assert of_phases["train"] == pytest.approx(high, rel=0.1)
 
 
-def test_a_background_snapshot_within_it_does_not_take_its_peak_away(recorded: Recorded) -> None:
+def test_a_background_snapshot_within_it_does_not_take_its_peak_away() -> None:
     run = started()
-    assert run._loop is not None
     high = higher_than_ever()
     with run.phase("train"):
         rise(high)
@@ -163,9 +154,8 @@ def test_a_background_snapshot_within_it_does_not_take_its_peak_away(recorded: R
     assert above_resident(recorded(), PHASE_PEAK)["train"] == pytest.approx(high, rel=0.1)
 
 
-def test_a_census_of_ours_is_no_peak_of_the_program(recorded: Recorded) -> None:
+def test_a_census_of_ours_is_no_peak_of_the_program() -> None:
     run = started()
-    assert run._loop is not None
     run._loop.sampler._memory.look = lambda: None  # type: ignore[method-assign]
     measure = run._loop.sampler._looks.at_generation_end
     high = higher_than_ever()
@@ -184,10 +174,10 @@ def test_a_census_of_ours_is_no_peak_of_the_program(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize(("exact", "says"), [(False, "as seen by"), (True, "exact:")])
 def test_the_report_tells_the_peaks_and_who_has_seen_them(
-    exact: bool, says: str, recorded: Recorded
+    exact: bool,
+    says: str,
 ) -> None:
     run = started(exact=exact)
-    assert run._loop is not None
     exact = run._loop.sampler.exact_peaks
     high = higher_than_ever()
     with run.phase("train"):
@@ -196,7 +186,6 @@ def test_the_report_tells_the_peaks_and_who_has_seen_them(
         pass
     path = run._chain.spool_path
     run.finish()
-    assert path is not None
     assert read_header(path)[0].environment["exact_peaks"] is exact
     text = report_text(path)
     part = text[text.index("PEAK MEMORY BY PHASE") :].splitlines()[2:5]

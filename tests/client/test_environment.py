@@ -120,9 +120,7 @@ def test_a_working_folder_that_is_gone_stops_nothing(tmp_path: Path) -> None:
     assert "commit" not in found
 
 
-def test_devices_are_named_only_when_torch_has_set_them_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_devices_are_named_only_when_torch_has_set_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cuda:
         ready = False
 

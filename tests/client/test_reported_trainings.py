@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.client.recording import (
+    MIB,
+    events,
+    fresh_pages,
+    generation_ends,
+    recorded,
+)
 
 import leakline
+from leakline import Run
 from leakline.analysis import examine, expectation_rows, history_from_batches
+from leakline.analysis.history import RunHistory
 from leakline.background import TOLD_EVERY_SECONDS
 from leakline.budget import Governor
 from leakline.errors import BadArgument
@@ -36,20 +45,22 @@ from leakline.spool_file import SpoolFile
 
 pytestmark = pytest.mark.long
 
-Recorded = Callable[[], list[Snapshot]]
-MIB, GIB = 2**20, 2**30
+GIB = 2**30
 
 
-def events(snapshots: list[Snapshot], kind: str) -> list[Event]:
-    return [event for s in snapshots for event in s.events if event.kind == kind]
+def generation_samples() -> list[Mapping[str, Any]]:
+    return [s.samples for s in generation_ends()]
+
+
+def history_of(directory: Path) -> RunHistory:
+    (path,) = directory.rglob("*.spool")
+    return history_from_batches(read_header(path)[0], read_batches(path))
 
 
 # -- report 000: buffers, figures, cleanups ----------------------------------------------------------------
 
 
-def test_a_bounded_list_stands_at_1000_and_one_without_a_bound_goes_on(
-    offline: leakline.Run, recorded: Recorded
-) -> None:
+def test_a_bounded_list_stands_at_1000_and_one_without_a_bound_goes_on(offline: Run) -> None:
     losses, rewards = list[float](), deque[float](maxlen=1000)
     offline.track("losses", losses)
     offline.track("rewards", rewards, capacity=1000)
@@ -58,7 +69,7 @@ def test_a_bounded_list_stands_at_1000_and_one_without_a_bound_goes_on(
         losses += [0.5] * 400
         rewards.extend([1.0] * 400)
     offline.finish()
-    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    ends = generation_samples()
     assert [s["tracked.losses.length"] for s in ends] == [400, 800, 1200, 1600, 2000, 2400]
     assert [s["tracked.rewards.length"] for s in ends] == [400, 800, 1000, 1000, 1000, 1000]
     assert "tracked.losses.capacity" not in ends[0]
@@ -78,18 +89,17 @@ def pyplot() -> Iterator[Any]:
 
 
 def test_thirty_figures_that_nobody_closes_are_flagged(
-    offline: leakline.Run, pyplot: Any, spool_directory: Path, recorded: Recorded
+    offline: Run,
+    pyplot: Any,
+    spool_directory: Path,
 ) -> None:
     for episode in range(30):
         offline.episode(episode)
         with offline.phase("plot"):
             pyplot.figure().image = np.ones(4 * MIB, np.uint8)
     offline.finish()
-    ends = [s for s in recorded() if s.kind == "generation_end"]
-    assert ends[-1].samples["figures.open"] == 30
-    (path,) = spool_directory.rglob("*.spool")
-    verdict = examine(history_from_batches(read_header(path)[0], read_batches(path)))
-    finding = verdict.findings[0]
+    assert generation_samples()[-1]["figures.open"] == 30
+    finding = examine(history_of(spool_directory)).findings[0]
     assert finding.status in ("suspected", "confirmed")
     assert finding.phase == "plot"
     assert any("Figure" in suspect.name for suspect in finding.suspects)
@@ -97,7 +107,8 @@ def test_thirty_figures_that_nobody_closes_are_flagged(
 
 
 def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
-    offline: leakline.Run, pyplot: Any, recorded: Recorded
+    offline: Run,
+    pyplot: Any,
 ) -> None:
     for episode in range(5):
         offline.episode(episode)
@@ -107,14 +118,11 @@ def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
         if episode == 4:
             pyplot.close(saved)
     offline.finish()
-    ends = [s.samples["figures.open"] for s in recorded() if s.kind == "generation_end"]
-    assert ends == [1, 2, 3, 4, 4]
+    assert [s["figures.open"] for s in generation_samples()] == [1, 2, 3, 4, 4]
 
 
 class Agent:
     """The methods that report 000 cleans up with, each measured by one decorator."""
-
-    run: leakline.Run
 
     def __init__(self) -> None:
         self.cache: list[mmap.mmap] = []
@@ -123,39 +131,19 @@ class Agent:
     def cleanup_memory(self) -> None:
         self.cache.clear()
 
-    @leakline.current().cleanup("reset_memory")
-    def reset_memory(self) -> None:
-        self.cache.clear()
-
-    @leakline.current().cleanup("clear")
-    def clear(self) -> None:
-        self.cache.clear()
-
     @leakline.current().cleanup("clear_local_buffer")
     def clear_local_buffer(self) -> None:
         """Frees nothing: what it should clear lies elsewhere."""
 
 
-def mapped(size_bytes: int) -> mmap.mmap:
-    """Private resident memory that goes with the last reference to it."""
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory[:: mmap.PAGESIZE] = b"x" * len(range(0, size_bytes, mmap.PAGESIZE))
-    return memory
-
-
-@pytest.mark.parametrize(
-    "method", ["cleanup_memory", "reset_memory", "clear", "clear_local_buffer"]
-)
-def test_the_effect_of_each_cleanup_method_is_measured(
-    offline: leakline.Run, recorded: Recorded, method: str
-) -> None:
+@pytest.mark.parametrize("method", ["cleanup_memory", "clear_local_buffer"])
+def test_the_effect_of_each_cleanup_method_is_measured(offline: Run, method: str) -> None:
     agent = Agent()
-    # Not from the allocator, which may take it from what other tests have freed, and give nothing back.
-    agent.cache = [mapped(40_000_000)]
+    agent.cache = [fresh_pages(40_000_000)]
     offline.episode(0)
     getattr(agent, method)()
     offline.finish()
-    (told,) = events(recorded(), "cleanup")
+    (told,) = events("cleanup")
     expected = 0 if method == "clear_local_buffer" else 40_000_000
     assert told.name == method
     assert told.data["freed_bytes"] == pytest.approx(expected, rel=0.1, abs=MIB)
@@ -163,7 +151,7 @@ def test_the_effect_of_each_cleanup_method_is_measured(
 
 
 def test_cleanups_stand_where_they_ran_and_the_last_one_before_the_final_snapshot(
-    offline: leakline.Run, recorded: Recorded
+    offline: Run,
 ) -> None:
     """Every 10 episodes all, every 50 steps the collector, every 100 training steps the agent; one at the end."""
     step = 0
@@ -184,13 +172,13 @@ def test_cleanups_stand_where_they_ran_and_the_last_one_before_the_final_snapsho
         pass
     offline.finish()
     told: dict[str, list[int | None]] = {}
-    for event in events(recorded(), "cleanup"):
+    for event in events("cleanup"):
         told.setdefault(event.name, []).append(event.generation)
     assert told == {
         "collector": [4, 9, 14, 19], "agent": [9, 19], "all": [9, 19], "final": [19],
     }  # fmt: skip
     last = recorded()[-1]
-    (final,) = [e for e in events(recorded(), "cleanup") if e.name == "final"]
+    (final,) = [e for e in events("cleanup") if e.name == "final"]
     assert last.kind == "finish"
     assert last.samples["process.rss_bytes"] > 0
     assert final.sequence <= last.sequence
@@ -198,10 +186,16 @@ def test_cleanups_stand_where_they_ran_and_the_last_one_before_the_final_snapsho
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> leakline.Run:
+def patient(monkeypatch: pytest.MonkeyPatch) -> Run:
     """May stop the program for as long as a look at the whole heap of these tests takes."""
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "20")
     return leakline.init(mode="offline", quiet=True)
+
+
+def look(run: Run) -> None:
+    run.census()
+    with run.phase("look"):
+        pass
 
 
 def graphs(snapshots: list[Snapshot]) -> list[float]:
@@ -238,9 +232,7 @@ def test_a_tensor_is_on_a_device_where_its_memory_is_neither_the_hosts_nor_none(
     assert "tracked.replay.device_bytes" not in host
 
 
-def test_attached_tensors_of_a_buffer_are_counted_and_detached_ones_are_not(
-    patient: leakline.Run, recorded: Recorded
-) -> None:
+def test_attached_tensors_of_a_buffer_are_counted_and_detached_ones_are_not(patient: Run) -> None:
     weight = torch.ones(8, requires_grad=True)
     attached, detached = list[Any](), list[Any]()
     for episode in range(3):
@@ -248,15 +240,13 @@ def test_attached_tensors_of_a_buffer_are_counted_and_detached_ones_are_not(
         with patient.phase("store"):
             attached += [(weight * i).sum() for i in range(40)]
             detached += [(weight * i).sum().detach() for i in range(40)]
-        patient.census()
-        with patient.phase("look"):
-            pass
+        look(patient)
     patient.finish()
-    counts = graphs(recorded())
-    assert [b - a for a, b in pairwise(counts)] == [40, 40]
+    assert [b - a for a, b in pairwise(graphs(recorded()))] == [40, 40]
 
 
-def write_spool(path: Path, *snapshots: Snapshot) -> Path:
+def write_spool(folder: Path, *snapshots: Snapshot) -> Path:
+    path = folder / "run-1" / "instance-1.spool"
     header = RunHeader("run-1", "dqn", "fuel-breaks", "episode", 60, 1.0)
     process = ProcessIdentity("instance-1", pid=7, host="box")
     SpoolFile(path, header, process).append(Batch(process, snapshots))
@@ -281,7 +271,7 @@ def test_the_text_report_has_gpu_memory_buffers_and_cleanups(tmp_path: Path) -> 
     freed = {"before_bytes": 3 * MIB, "after_bytes": MIB, "freed_bytes": 2 * MIB, "seconds": 0.1}
     cleanup = Event(1, 1.0, "cleanup", "agent", 1, None, freed)
     path = write_spool(
-        tmp_path / "run-1" / "instance-1.spool", a_snapshot(1, samples, events=(cleanup,)),
+        tmp_path, a_snapshot(1, samples, events=(cleanup,)),
         a_snapshot(2, {**samples, "generation.seconds": 945.2}),
     )  # fmt: skip
     lines = {" ".join(line.split()) for line in report_text(path).splitlines()}
@@ -297,16 +287,14 @@ def test_the_text_report_has_gpu_memory_buffers_and_cleanups(tmp_path: Path) -> 
 # -- reports 001 and 002: gauges, lines, graphs ------------------------------------------------------------
 
 
-def test_a_buffer_that_is_not_ready_is_a_gauge_and_its_readiness_an_event(
-    offline: leakline.Run, recorded: Recorded
-) -> None:
+def test_a_buffer_that_is_not_ready_is_a_gauge_and_its_readiness_an_event(offline: Run) -> None:
     for generation, size in enumerate((6_960, 9_999, 10_000)):
         offline.generation(generation)
         offline.gauge("replay_size", size, warn_above=9_999)
     offline.finish()
-    ends = [s.samples["gauge.replay_size"] for s in recorded() if s.kind == "generation_end"]
-    assert ends == [6_960, 9_999, 10_000]
-    (ready,) = [e for e in events(recorded(), "warning") if e.name == "replay_size"]
+    sizes = [s["gauge.replay_size"] for s in generation_samples()]
+    assert sizes == [6_960, 9_999, 10_000]
+    (ready,) = [e for e in events("warning") if e.name == "replay_size"]
     assert (ready.name, ready.generation, ready.data["value"]) == ("replay_size", 2, 10_000)
 
 
@@ -334,13 +322,11 @@ def test_a_phase_that_waits_for_a_buffer_is_ruled_out_beside_how_full_that_is() 
 
 
 @pytest.mark.parametrize(("pending", "warned"), [(50, 0), (51, 1)])
-def test_more_than_50_pending_uploads_warn(
-    offline: leakline.Run, recorded: Recorded, pending: int, warned: int
-) -> None:
+def test_more_than_50_pending_uploads_warn(offline: Run, pending: int, warned: int) -> None:
     offline.generation(0)
     offline.gauge("pending_uploads", pending, warn_above=50)
     offline.finish()
-    told = [e for e in events(recorded(), "warning") if e.name == "pending_uploads"]
+    told = [e for e in events("warning") if e.name == "pending_uploads"]
     assert len(told) == warned
 
 
@@ -393,15 +379,8 @@ print(threading.current_thread().name in threads, len(threads))
 """
 
 
-def test_growth_and_the_newest_verdict_are_said_after_each_generation(
-    spool_directory: Path,
-) -> None:
-    done = run_program(
-        GROWS,
-        LEAKLINE_DIR=str(spool_directory),
-        LEAKLINE_LOG_EVERY="1",
-        LEAKLINE_MAX_OVERHEAD="0.5",
-    )
+def test_growth_and_the_newest_verdict_are_said_after_each_generation() -> None:
+    done = run_program(GROWS, LEAKLINE_LOG_EVERY="1", LEAKLINE_MAX_OVERHEAD="0.5")
     lines = [line.split("; ", 2) for line in done.stderr.splitlines() if ": end: RSS " in line]
     assert len(lines) >= 20
     # Nothing is worked out for a line, and what is not there yet is not told as "ok".
@@ -410,7 +389,6 @@ def test_growth_and_the_newest_verdict_are_said_after_each_generation(
     grown = [float(growth.split(" MiB since generation ")[0]) for _, growth, _ in lines[5:]]
     assert all(15 < size < 30 for size in grown), grown
     whole = re.search(r", \+([\d.]+) MiB since baseline$", lines[-1][1])
-    assert whole is not None
     assert 400 < float(whole[1]) < 600
     assert re.match(r"after \d+ generations (suspected|confirmed): .*train", lines[-1][2]), lines[
         -1
@@ -436,9 +414,7 @@ def test_a_wrong_number_of_generations_is_named(every: Any) -> None:
         leakline.init(mode="offline", quiet=True, log_every=every)
 
 
-def test_kept_losses_of_16_agents_are_3072_graphs_more_in_each_generation(
-    patient: leakline.Run, recorded: Recorded
-) -> None:
+def test_kept_losses_of_16_agents_are_3072_graphs_more_in_each_generation(patient: Run) -> None:
     """16 agents, 32 gradient steps, 6 accumulation steps: as report 002 counts them."""
     weight, losses = torch.ones(1, requires_grad=True), list[Any]()
     for generation in range(3):
@@ -446,12 +422,9 @@ def test_kept_losses_of_16_agents_are_3072_graphs_more_in_each_generation(
         with patient.phase("train_population"):
             for _ in range(16 * 32 * 6):
                 losses.append(weight * 2)
-        patient.census()
-        with patient.phase("look"):
-            pass
+        look(patient)
     patient.finish()
-    counts = graphs(recorded())
-    assert [b - a for a, b in pairwise(counts)] == [3072, 3072]
+    assert [b - a for a, b in pairwise(graphs(recorded()))] == [3072, 3072]
 
 
 # With the first optimizer and its first step torch loads hundreds of modules, which hold references to `torch.Tensor`.
@@ -491,9 +464,11 @@ def run_program(code: str, *arguments: str, **environment: str) -> subprocess.Co
 @pytest.mark.parametrize("native", ["1", "0"])
 @pytest.mark.parametrize("what", ["keep", "let go"])
 def test_tensors_of_torch_return_to_their_baseline_or_are_told(
-    what: str, native: str, spool_directory: Path, recorded: Recorded
+    what: str,
+    native: str,
+    spool_directory: Path,
 ) -> None:
-    done = run_program(ADAM, what, LEAKLINE_NATIVE=native, LEAKLINE_DIR=str(spool_directory))
+    done = run_program(ADAM, what, LEAKLINE_NATIVE=native)
     loaded, truth = zip(*map(json.loads, done.stdout.splitlines()), strict=True)
     assert loaded[0] > 100
     name = "type.torch.Tensor.count"
@@ -506,9 +481,7 @@ def test_tensors_of_torch_return_to_their_baseline_or_are_told(
     assert told.items() <= dict(enumerate(truth)).items()
     assert len(told) == 6 or native == "0"
     assert {1, 2, 3, 4, 5} <= told.keys()
-    (path,) = spool_directory.rglob("*.spool")
-    history = history_from_batches(read_header(path)[0], read_batches(path))
-    (row,) = expectation_rows(history)
+    (row,) = expectation_rows(history_of(spool_directory))
     assert row.expected == f"up to {truth[1]} (baseline)"
     assert row.last_count == truth[-1]
     if what == "keep":
@@ -537,10 +510,10 @@ assert (created, len(kept)) == (30_160, 1_508)
 """
 
 
-def test_30160_created_of_which_1508_live(spool_directory: Path, recorded: Recorded) -> None:
+def test_30160_created_of_which_1508_live() -> None:
     """Alive is exact; created and freed are lower bounds, for most were born and died between two looks."""
-    run_program(ENVIRONMENTS, LEAKLINE_DIR=str(spool_directory))
-    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+    run_program(ENVIRONMENTS)
+    ends = generation_samples()
     name = "type.__main__.Env"
     alive = [s[f"{name}.count"] for s in ends]
     assert alive == [116 * (generation + 1) for generation in range(13)]
@@ -579,11 +552,9 @@ assert not blocked & {name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks(
-    spool_directory: Path, recorded: Recorded
-) -> None:
-    done = run_program(BARE, LEAKLINE_DIR=str(spool_directory))
-    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks() -> None:
+    done = run_program(BARE)
+    ends = generation_samples()
     assert len(ends) == 3
     assert all(s["process.rss_bytes"] > 0 for s in ends)
     # Unknown is absent, never zero.
@@ -602,10 +573,8 @@ time.sleep(12)
 """
 
 
-def test_a_process_that_calls_nothing_has_samples_in_its_spool_by_time(
-    spool_directory: Path, recorded: Recorded
-) -> None:
-    run_program(IDLE, LEAKLINE_DIR=str(spool_directory), LEAKLINE_SAMPLE_SECONDS="1")
+def test_a_process_that_calls_nothing_has_samples_in_its_spool_by_time() -> None:
+    run_program(IDLE, LEAKLINE_SAMPLE_SECONDS="1")
     told = [s for s in recorded() if s.kind == "sample"]
     assert told
     assert all(s.samples["process.rss_bytes"] > 0 for s in told)
@@ -629,11 +598,9 @@ run.finish()
 """
 
 
-def test_fitness_history_and_generation_times_are_recorded_without_being_named(
-    spool_directory: Path, recorded: Recorded
-) -> None:
-    run_program(HISTORIES, LEAKLINE_DIR=str(spool_directory))
-    ends = [s.samples for s in recorded() if s.kind == "generation_end"]
+def test_fitness_history_and_generation_times_are_recorded_without_being_named() -> None:
+    run_program(HISTORIES)
+    ends = generation_samples()
     assert all(s["generation.seconds"] > 0 for s in ends)
     for attribute, each in (("fitness_history", 16), ("generation_times", 1)):
         name = f"container.__main__.Trainer.{attribute}.length"
@@ -646,7 +613,7 @@ def test_fitness_history_and_generation_times_are_recorded_without_being_named(
 
 
 def test_large_objects_are_told_up_to_a_number_and_from_a_size_that_people_set(
-    monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_LARGE_OBJECTS", "2")
     monkeypatch.setenv("LEAKLINE_LARGE_FROM", "40 MiB")
@@ -672,9 +639,7 @@ def test_wrong_limits_of_large_objects_are_named(name: str, value: str) -> None:
         resolve({name: value})
 
 
-def test_a_snapshot_can_be_taken_at_any_point_with_any_label(
-    offline: leakline.Run, recorded: Recorded
-) -> None:
+def test_a_snapshot_can_be_taken_at_any_point_with_any_label(offline: Run) -> None:
     offline.snapshot("Debug checkpoint 1")
     offline.generation(3)
     with offline.phase("train_population"):
@@ -708,11 +673,8 @@ print("the end", file=sys.stderr)
 RULER = "=" * 78
 
 
-def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report(
-    spool_directory: Path,
-) -> None:
-    where = {"LEAKLINE_DIR": str(spool_directory), "LEAKLINE_SAMPLE_SECONDS": "0"}
-    done = run_program(SHOWN, **where)
+def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report() -> None:
+    done = run_program(SHOWN, LEAKLINE_SAMPLE_SECONDS="0")
     title = "MEMORY SNAPSHOT: Gen 1: After evaluate_population"
     _, head, shown, rest = done.stderr.split(f"{RULER}\n")
     # At once: before the program goes on.
@@ -729,8 +691,8 @@ def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report(
     assert "nor this" not in done.stderr
 
 
-def test_a_quiet_run_shows_no_snapshot(spool_directory: Path) -> None:
-    done = run_program(SHOWN, "quiet", LEAKLINE_DIR=str(spool_directory))
+def test_a_quiet_run_shows_no_snapshot() -> None:
+    done = run_program(SHOWN, "quiet")
     assert "MEMORY SNAPSHOT: Gen 1" in done.stdout
     assert done.stderr == "the end\n"
 
@@ -747,7 +709,7 @@ def test_growth_is_that_of_report_004(
         a_snapshot(number, {"process.rss_bytes": round(size * GIB)})
         for number, size in ((1, start), (2, now))
     ]
-    path = write_spool(tmp_path / "run-1" / "instance-1.spool", *rows)
+    path = write_spool(tmp_path, *rows)
     assert growth in " ".join(report_text(path).split())
 
 
@@ -775,7 +737,7 @@ def test_object_changes_are_those_of_report_004_with_a_rating_each(tmp_path: Pat
         )
         for n in (1, 2, 3)
     ]  # fmt: skip
-    path = write_spool(tmp_path / "run-1" / "instance-1.spool", *rows)
+    path = write_spool(tmp_path, *rows)
     lines = [" ".join(line.split()) for line in report_text(path).splitlines()]
     for name, (old, new, rest) in counts.items():
         assert f"{name} {old:,} -> {new:,} {rest}" in lines, lines
@@ -784,9 +746,7 @@ def test_object_changes_are_those_of_report_004_with_a_rating_each(tmp_path: Pat
 def test_large_objects_are_told_in_mib_with_two_decimals_largest_first(tmp_path: Path) -> None:
     sizes = (("numpy.ndarray", 2345.67), ("torch.Tensor", 456.23), ("dict", 89.45), ("list", 67.34))
     large = tuple(LargeObject(1, name, round(size * MIB), "") for name, size in sizes)
-    path = write_spool(
-        tmp_path / "run-1" / "instance-1.spool", a_snapshot(1, {}, large_objects=large)
-    )
+    path = write_spool(tmp_path, a_snapshot(1, {}, large_objects=large))
     text = report_text(path)
     told = text[text.index("LARGE OBJECTS") : text.index("VERDICT")]
     found = [tuple(line.split()) for line in told.splitlines() if "MiB" in line]

@@ -1,4 +1,4 @@
-"""Work in slices beside the training thread, and what decides where a look at the heap is taken."""
+"""Work in slices beside the training thread, where a look at the heap is taken, and how our threads rest."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.client.recording import recorded
 
 import leakline
+from leakline import breathing
 from leakline.budget import Governor
 from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
-from leakline.guard import swallowed
 from leakline.news import NEWS_FOR
 from leakline.probes.native import native, why_not_native
 from leakline.sampled_growth import AT_LEAST, SampledGrowth
 from leakline.slices import Outcome, SliceThread
-from leakline.snapshot import Snapshot
 
 pytestmark = pytest.mark.alone
 
@@ -60,7 +60,6 @@ def test_work_is_done_on_another_thread_and_fetched_once() -> None:
     beside, work = SliceThread(), Steps(5)
     assert beside.offer("census", work)
     outcome = taken(beside)
-    assert outcome is not None
     assert (outcome.name, outcome.result) == ("census", "found")
     assert outcome.seconds >= outcome.longest_slice > 0
     assert work.threads == {"leakline-census"}
@@ -81,27 +80,15 @@ def test_one_piece_of_work_at_a_time() -> None:
     assert beside.bytes == 0
 
 
-def test_work_that_fails_gives_nothing_and_the_next_goes_on(
-    kept_failures: Callable[[], list[Any]],
-) -> None:
+def test_work_that_fails_gives_nothing_and_the_next_goes_on(internal_exceptions: Any) -> None:
     beside = SliceThread()
     beside.offer("census", Broken(1))
     outcome = taken(beside)
-    assert outcome is not None
     assert outcome.result is None
-    assert [type(error) for error in kept_failures()] == [ValueError]
+    assert [type(error) for error in internal_exceptions] == [ValueError]
+    internal_exceptions.clear()
     assert beside.offer("census", Steps(1))
     assert taken(beside) is not None
-
-
-@pytest.fixture
-def kept_failures() -> Callable[[], list[Any]]:
-    def take() -> list[Any]:
-        found = list(swallowed)
-        swallowed.clear()
-        return found
-
-    return take
 
 
 def test_a_stop_ends_the_work_and_takes_no_more() -> None:
@@ -109,7 +96,6 @@ def test_a_stop_ends_the_work_and_takes_no_more() -> None:
     beside.offer("census", Steps(1 << 60))
     beside.stop()
     outcome = taken(beside)
-    assert outcome is not None
     assert outcome.result is None
     assert not beside.offer("census", Steps(1))
 
@@ -216,7 +202,7 @@ class Frozen:
 
 @pytest.mark.parametrize("pause", [0.05, pytest.param(0.001, marks=needs_native)])
 def test_objects_that_the_program_freezes_stay_counted(
-    recorded: Callable[[], list[Snapshot]], monkeypatch: pytest.MonkeyPatch, pause: float
+    monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     """Also where the first census was taken in slices, and those made since count, too."""
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
@@ -236,9 +222,7 @@ def test_objects_that_the_program_freezes_stay_counted(
     assert len(things) == 78
 
 
-def test_a_class_is_counted_although_objects_frozen_before_die(
-    recorded: Callable[[], list[Snapshot]],
-) -> None:
+def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
     going = [[number] for number in range(1_000)]
     gc.freeze()
     try:
@@ -255,3 +239,87 @@ def test_a_class_is_counted_although_objects_frozen_before_die(
     told = [s.samples.get(f"type.{__name__}.Late.count") for s in recorded()]
     assert told[-1] == 40
     assert len(kept) == 40
+
+
+def on_a_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        breathing.breathe()
+
+
+def shares(hurry: threading.Event | None) -> float:
+    """CPU time as a share of wall time, of work in one go."""
+    if hurry is not None:
+        breathing.begin(hurry)
+    begun, cpu = time.perf_counter(), time.thread_time()
+    compute(0.05)
+    return (time.thread_time() - cpu) / (time.perf_counter() - begun)
+
+
+def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
+    assert on_a_thread(lambda: shares(threading.Event())) < 0.2
+
+
+def share_when_late() -> float:
+    breathing.late(True)
+    return shares(threading.Event())
+
+
+def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
+    assert on_a_thread(share_when_late) > 0.3
+
+
+def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
+    """Seconds that a thread of ours rests after one piece and a wait."""
+    breathing.begin(threading.Event(), **how)
+    until = time.thread_time() + work_seconds
+    while time.thread_time() < until:
+        pass
+    breathing.rested(waited_seconds)
+    begun = time.perf_counter()
+    breathing.breathe()
+    return time.perf_counter() - begun
+
+
+def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
+    assert on_a_thread(lambda: rest_after(0.0005, 0)) < breathing.REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0)) >= breathing.LONGEST_REST_SECONDS
+    short = on_a_thread(lambda: rest_after(0.003, 0, longest_rest=breathing.REST_SECONDS))
+    assert breathing.REST_SECONDS <= short < breathing.LONGEST_REST_SECONDS
+
+
+def test_waiting_for_the_interpreter_is_no_rest() -> None:
+    assert on_a_thread(lambda: rest_after(0.003, 0.005)) >= breathing.LONGEST_REST_SECONDS
+    assert on_a_thread(lambda: rest_after(0.003, 0.02)) < breathing.REST_SECONDS
+
+
+def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
+    waited: list[float] = []
+
+    def work() -> None:
+        for _ in range(1000):
+            begun = time.thread_time()
+            breathing.breathe()
+            waited.append(time.thread_time() - begun)
+
+    on_a_thread(work)
+    # Asking costs nothing worth mentioning either.
+    assert sorted(waited)[500] < 20e-6
+    assert not hasattr(breathing._local, "hurry")
+
+
+def test_nobody_rests_when_the_process_ends() -> None:
+    ends = threading.Event()
+    ends.set()
+    begun = time.perf_counter()
+    cpu = on_a_thread(lambda: (shares(ends), time.thread_time())[1])
+    # No rest of ten milliseconds for each of fifty pieces; other programs may have had the processor.
+    assert time.perf_counter() - begun < cpu + 0.4

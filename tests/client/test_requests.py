@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.client.recording import recorded
 
 import leakline
+from leakline import Run
 from leakline.probes.native import native, why_not_native
 from leakline.requests import KNOWN_LIMIT, PATIENCE, WAITING_LIMIT, Answer, Request, RequestBox
 from leakline.snapshot import Snapshot
-
-Recorded = Callable[[], list[Snapshot]]
 
 
 class Kept:
@@ -121,7 +120,7 @@ run.finish()
 """
 
 
-def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorded) -> None:
+def test_the_program_asks_for_holders_and_a_census(start: Any) -> None:
     # A pause so long that nothing is looked at beside the training thread, however slow the machine is.
     process = start(SCRIPT.format(mode="mode='offline', quiet=True") + OWN, LEAKLINE_MAX_PAUSE="1")
     assert process.communicate(timeout=60)[1] == ""
@@ -143,22 +142,18 @@ def test_the_program_asks_for_holders_and_a_census(start: Any, recorded: Recorde
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])
-def test_holders_of_what_is_no_class_are_a_wrong_argument(
-    offline: leakline.Run, wrong: Any
-) -> None:
+def test_holders_of_what_is_no_class_are_a_wrong_argument(offline: Run, wrong: Any) -> None:
     with pytest.raises(leakline.BadArgument):
         offline.find_holders(wrong)
 
 
 def test_a_run_that_does_nothing_finds_nothing() -> None:
-    leakline.Run().find_holders(Kept)
-    leakline.Run().census()
+    Run().find_holders(Kept)
+    Run().census()
 
 
 @pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
-def test_what_would_pause_for_too_long_is_looked_at_in_slices(
-    start: Any, recorded: Recorded
-) -> None:
+def test_what_would_pause_for_too_long_is_looked_at_in_slices(start: Any) -> None:
     own = """
 for generation in range(400):
     with run.generation(generation), run.phase("train"):
@@ -177,6 +172,10 @@ run.finish()
     assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
 
 
+def sent(server: Any) -> list[Snapshot]:
+    return [s for batch in server.batches for s in batch.snapshots]
+
+
 def ends_well(process: Any) -> None:
     said = process.communicate("x", timeout=60)[1]
     assert process.returncode == 0, said
@@ -188,17 +187,14 @@ def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start
     server.wishes = [search("r1", "__main__.Kept"), {"id": "r2", "kind": "census"}]
     process = start(SCRIPT.format(mode=f"server={server.address!r}") + LOOP)
 
-    def sent() -> list[Snapshot]:
-        return [s for batch in server.batches for s in batch.snapshots]
-
-    until(lambda: len(marks(sent())) >= 2)
+    until(lambda: len(marks(sent(server))) >= 2)
     seen = len(server.batches)
     until(lambda: len(server.batches) > seen + 2)
     ends_well(process)
-    assert sorted(marks(sent())) == ["census: done", "find_holders __main__.Kept: done"]
-    events = [event for s in sent() for event in s.events if event.kind == "mark"]
+    assert sorted(marks(sent(server))) == ["census: done", "find_holders __main__.Kept: done"]
+    events = [event for s in sent(server) for event in s.events if event.kind == "mark"]
     assert {event.data["request"] for event in events} == {"r1", "r2"}
-    held = [h for s in sent() for h in s.holders if h.type == "__main__.Kept"]
+    held = [h for s in sent(server) for h in s.holders if h.type == "__main__.Kept"]
     assert [(h.path, h.count) for h in held] == [("__main__.kept[*]", 30)]
 
 
@@ -217,12 +213,9 @@ def test_a_run_may_refuse_what_the_server_asks(
     code = SCRIPT.format(mode=f"server={server.address!r}, {mode}") + "run.census()" + LOOP
     process = start(code, **environment)
 
-    def told() -> list[str]:
-        return marks([s for batch in server.batches for s in batch.snapshots])
-
-    until(lambda: len(told()) >= 3)
+    until(lambda: len(marks(sent(server))) >= 3)
     ends_well(process)
     # What the program asks itself is not the server's.
-    assert sorted(told()) == [
+    assert sorted(marks(sent(server))) == [
         "census: done", f"census: {answer}", f"find_holders __main__.Kept: {answer}",
     ]  # fmt: skip

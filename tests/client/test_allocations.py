@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.client.recording import events
 
-import leakline
+from leakline import Run
 from leakline.allocations import (
     LINES_TOLD,
     LOOK_SECONDS,
@@ -19,8 +20,6 @@ from leakline.allocations import (
     Allocations,
 )
 from leakline.snapshot import Snapshot
-
-Recorded = Callable[[], list[Snapshot]]
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +34,8 @@ def nobody_traces() -> Iterator[None]:
 class Watched:
     """An `Allocations` with a clock and a verdict by hand."""
 
-    def __init__(self, **more: Any) -> None:
-        self.status, self.now = "ok", 0.0
+    def __init__(self, status: str = "suspected", **more: Any) -> None:
+        self.status, self.now = status, 0.0
         self.told: list[tuple[str, str, Any]] = []
         self.traced = Allocations(
             lambda kind, name, data: self.told.append((kind, name, data)), lambda: self.status,
@@ -64,15 +63,14 @@ class Watched:
 
 @pytest.mark.parametrize("status", ["learning", "ok", "filling", "watch", "recovered"])
 def test_nothing_is_traced_before_a_leak_is_suspected(status: str) -> None:
-    watched = Watched()
-    watched.status = status
+    watched = Watched(status)
     for kind in ("baseline", "phase_end", "generation_end", "generation_end", "finish"):
         watched.see(kind)
         assert not tracemalloc.is_tracing()
     assert watched.told == []
 
 
-def test_a_run_that_did_not_ask_traces_nothing(offline: leakline.Run) -> None:
+def test_a_run_that_did_not_ask_traces_nothing(offline: Run) -> None:
     assert not any(
         getattr(each, "__self__", None).__class__ is Allocations
         for each in offline._chain.loop.listeners
@@ -82,7 +80,6 @@ def test_a_run_that_did_not_ask_traces_nothing(offline: leakline.Run) -> None:
 def test_a_program_that_traces_itself_goes_on_tracing() -> None:
     tracemalloc.start()
     watched = Watched()
-    watched.status = "suspected"
     for kind in ("generation_end", "generation_end", "finish"):
         watched.see(kind)
     assert tracemalloc.is_tracing()
@@ -91,8 +88,7 @@ def test_a_program_that_traces_itself_goes_on_tracing() -> None:
 
 
 def test_at_most_ten_lines_are_told_once_the_largest_first() -> None:
-    watched, kept = Watched(), list[Any]()
-    watched.status = "confirmed"
+    watched, kept = Watched("confirmed"), list[Any]()
     watched.see("generation_end")
     assert tracemalloc.is_tracing()
     scope: dict[str, Any] = {"kept": kept}
@@ -116,7 +112,6 @@ def test_at_most_ten_lines_are_told_once_the_largest_first() -> None:
 
 def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> None:
     watched, kept = Watched(), list[Any]()
-    watched.status = "suspected"
     watched.see("generation_end")
     kept += [bytearray(1000) for _ in range(100)]
     watched.now = TRACED_SECONDS
@@ -134,7 +129,6 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
 
 def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
     watched, kept = Watched(), list[Any]()
-    watched.status = "suspected"
     watched.see("generation_end")
     while tracemalloc.is_tracing() and len(kept) < 5_000_000:
         kept.append(object())
@@ -144,11 +138,15 @@ def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
     assert len(watched.soon_told()) == 1
 
 
-def test_what_has_been_stopped_tells_nothing_later() -> None:
+@pytest.mark.parametrize(
+    "end", [lambda watched: watched.traced.stop(), lambda watched: watched.see("finish")]
+)
+def test_a_run_that_was_stopped_or_ends_meanwhile_tells_nothing_later(
+    end: Callable[[Watched], None],
+) -> None:
     watched = Watched()
-    watched.status = "suspected"
     watched.see("generation_end")
-    watched.traced.stop()
+    end(watched)
     assert not tracemalloc.is_tracing()
     watched.now = 2 * TRACED_SECONDS
     watched.see("generation_end")
@@ -156,15 +154,6 @@ def test_what_has_been_stopped_tells_nothing_later() -> None:
     assert not tracemalloc.is_tracing()
     assert watched.told == []
     assert not watched.lives()
-
-
-def test_a_run_that_ends_meanwhile_traces_no_more() -> None:
-    watched = Watched()
-    watched.status = "suspected"
-    watched.see("generation_end")
-    watched.see("finish")
-    assert not tracemalloc.is_tracing()
-    assert watched.told == []
 
 
 TRAINING = """
@@ -185,12 +174,11 @@ print(len(heard))
 """
 
 
-def test_a_real_training_that_leaks_is_told_the_line(start: Any, recorded: Recorded) -> None:
+def test_a_real_training_that_leaks_is_told_the_line(start: Any) -> None:
     process = start(TRAINING)
     said, errors = process.communicate(timeout=120)
     assert (process.returncode, said.strip()) == (0, "1"), errors
-    told = [e for s in recorded() for e in s.events if e.kind == "mark" and e.name == "allocations"]
-    (mark,) = told
+    (mark,) = (event for event in events("mark") if event.name == "allocations")
     line, size, count = mark.data["lines"][0]
     assert line.endswith("train.py:9")
     assert size >= 40 * 50_000
@@ -216,17 +204,15 @@ print(traced, ended, still, tracemalloc.is_tracing())
 """
 
 
-def test_a_forked_child_is_not_traced(start: Any, recorded: Recorded) -> None:
+def test_a_forked_child_is_not_traced(start: Any) -> None:
     process = start(FORKS)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said.split()) == (0, ["True", "0", "True", "False"]), errors
-    told = [e for s in recorded() for e in s.events if e.name == "allocations"]
-    assert len(told) == 1
+    assert [event.name for event in events("mark")] == ["allocations"]
 
 
-def test_a_run_that_is_discarded_leaves_nothing_traced(offline: leakline.Run) -> None:
+def test_a_run_that_is_discarded_leaves_nothing_traced(offline: Run) -> None:
     watched = Watched()
-    watched.status = "suspected"
     offline._chain._traced = watched.traced
     for end in (offline._chain.abandon, offline._chain.discard):
         watched.traced._may_begin = True
