@@ -39,9 +39,7 @@ test-soak: $(VENV)/.test ## kill, fork and starve trainings hundreds of times; n
 
 test-fuzz: $(VENV)/.test ## schemathesis over every operation and ten thousand hostile bodies, against real servers on SQLite and Postgres (BODIES, EXAMPLES, SEED)
 	LEAKLINE_FUZZ_BODIES=$${BODIES:-10000} LEAKLINE_FUZZ_EXAMPLES=$${EXAMPLES:-100} LEAKLINE_FUZZ_SEED=$${SEED:-10} \
-	  $(PYTHON) -m pytest -s -o timeout=3600 tests/server/test_thousands_of_bodies_do_no_harm.py \
-	  tests/server/test_bombs_stop_at_the_bound.py tests/server/test_schemathesis_finds_nothing.py \
-	  tests/server/test_limits_over_http.py $(TEST_ARGS)
+	  $(PYTHON) -m pytest -s -o timeout=3600 tests/server/test_fuzz.py tests/server/test_limits_over_http.py $(TEST_ARGS)
 
 test-integrations: $(INTEGRATIONS)/.integrations ## real trainings of five frameworks and what else needs packages or tools of its own (under 15 minutes)
 	@.ci/bring-tfjs .peers/tfjs
