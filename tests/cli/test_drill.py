@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import time
@@ -16,7 +17,7 @@ from tests.cli.conftest import DOCS, MIB
 
 from leakline.cli import drill
 from leakline.cli.drill import KINDS, Answer
-from leakline.drill.receiver import Receiver, signature_holds
+from leakline.drill.receiver import Alert, Receiver, signature_holds
 
 OBJECTS = KINDS["objects"]
 
@@ -50,7 +51,7 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
         ([], "found", "found: not found within 30 generations"),
         ([finding(status="watch")], "found", ""),
         ([finding(status="recovered")], "found", ""),
-        ([finding(), finding("__main__.Model")], "found", ""),
+        ([finding(), finding("__main__.Model")], "found", "found: 1 more besides"),
         ([finding(), finding("__main__.Model", status="watch")], "", ""),
         ([finding(phase="train")], "where", "where: train"),
         ([finding(phase=None)], "where", "where: no single phase"),
@@ -62,6 +63,7 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
         ([finding(kind="tensors")], "what", ""),
         ([finding(estimate=5 * MIB)], "", "how much: off by 25.0%"),
         ([finding(estimate=5.1 * MIB)], "how much", ""),
+        ([finding(estimate=3 * MIB)], "", ""),
         ([finding(estimate=2.9 * MIB)], "how much", "how much: off by 27.5%"),
         ([finding(start=2)], "", ""),
         ([finding(start=3)], "since when", "since when: generation 3, planted from 0 on"),
@@ -169,6 +171,32 @@ def test_without_torch_a_drill_of_graphs_says_how_it_could_be(
     said = leakline("drill", "graph")
     assert said.status == 1
     assert "pip install torch" in said.error
+
+
+def test_without_torch_only_a_drill_of_all_speaks_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drill, "find_spec", lambda name: None)
+    options = argparse.Namespace(kind="objects", generations=30)
+    assert (drill._chosen(options), capsys.readouterr().out) == (["objects"], "")
+    options.kind = None
+    assert drill._chosen(options) == ["objects", "container"]
+    assert "graph: skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", ["confirmed", "ok"])
+def test_the_end_of_a_run_is_no_alert_on_its_leak(
+    monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setattr(drill, "ALERT_SECONDS", 0.05)
+    with Receiver() as receiver:
+        receiver.take(Alert("run.finished", "r1", True))
+        answer = drill._alert(receiver, "r1", {"status": status})
+        assert (answer.right, answer.text) == (False, "none came")
+        receiver.take(Alert("incident.confirmed", "r1", False))
+        assert not drill._alert(receiver, "r1", {"status": status}).right
+        receiver.take(Alert("incident.confirmed", "r2", True))
+        assert drill._alert(receiver, "r2", {"status": status}).right
 
 
 def test_without_the_server_it_says_in_one_line_how_to_install_it(

@@ -35,7 +35,7 @@ def snapshots_of(directory: Path) -> list[Snapshot]:
 
 
 def recorded() -> list[Snapshot]:
-    """Of all runs of this test."""
+    """Return the snapshots of all runs of this test."""
     return snapshots_of(Path(os.environ["LEAKLINE_DIR"]))
 
 
@@ -63,4 +63,5 @@ def private(snapshot: Snapshot) -> int:
 
 def books_close(ends: list[Snapshot]) -> bool:
     """From each generation end to the next the lines sum to the change of private memory."""
+    assert len(ends) > 1
     return all(booked(b) == private(b) - private(a) for a, b in pairwise(ends))

@@ -141,7 +141,7 @@ def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
 @pytest.mark.parametrize(
     "end", [lambda watched: watched.traced.stop(), lambda watched: watched.see("finish")]
 )
-def test_a_run_that_was_stopped_or_ends_meanwhile_tells_nothing_later(
+def test_tracing_that_is_stopped_or_outlives_its_run_reports_nothing(
     end: Callable[[Watched], None],
 ) -> None:
     watched = Watched()

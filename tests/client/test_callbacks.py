@@ -47,7 +47,7 @@ def leaking(sequence: int, grown: int, generation: int | None = None) -> Snapsho
 
 
 @pytest.mark.parametrize("wrong", ["leaking", "incident.resolved", "run.finished", "", None, 5, []])
-def test_a_wrong_name_and_what_cannot_be_called_raise_at_once_and_name_the_right_ones(
+def test_an_unknown_event_or_a_callback_that_is_not_callable_raises_at_once(
     offline: Run, wrong: Any
 ) -> None:
     with pytest.raises(BadArgument, match="event=") as raised:
@@ -76,6 +76,14 @@ def call_due(watch: VerdictWatch) -> None:
     watch._take()
     for callback, verdict in watch.due():
         callback(verdict)
+
+
+def test_a_leak_calls_back_once_when_it_is_suspected() -> None:
+    watch, heard = watching("suspected")
+    for generation in range(40):
+        watch.see(leaking(generation + 1, generation))
+        call_due(watch)
+    assert [name for name, _ in heard] == ["suspected"]
 
 
 def test_a_leak_that_stops_is_told_as_its_incident_once_for_each_change() -> None:

@@ -158,7 +158,7 @@ def test_numbers_that_no_server_takes_are_refused_at_once(offline: Run) -> None:
     offline.gauge("pending", 2**53)
 
 
-def test_a_generation_beyond_all_numbers_or_none_is_left_out_and_counted(
+def test_a_generation_that_is_too_large_or_no_number_is_left_out_and_counted(
     offline: Run, internal_exceptions: Any
 ) -> None:
     offline.generation(1)

@@ -331,5 +331,6 @@ def test_a_copy_is_a_training_that_has_not_begun(
     training.end()
     fit(twin, 4)
     twin.end()
-    generations = [numbers for numbers, state in recorded(tmp_path).values() if state == "finished"]
-    assert sorted(generations) == [[0, 1, 2], [0, 1, 2, 3]]
+    assert sorted(recorded(tmp_path).values()) == [
+        ([0, 1, 2], "finished"), ([0, 1, 2, 3], "finished")
+    ]  # fmt: skip

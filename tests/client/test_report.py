@@ -371,6 +371,7 @@ def test_without_a_device_the_report_has_no_such_part(samples: Any, tmp_path: Pa
         ("fixed", "Fixed: 16 MiB before, 0 B after", "fixed: 16 MiB before, 0 B after"),
         ("no_effect", "No effect: neither run leaks", "no_effect: neither run leaks"),
         ("filling", "Filling, not leaking: replay", "filling: not leaking: replay"),
+        ("ok", "No leak", "ok: No leak"),
         ("learning", "Learning", "learning: Learning"),
         ("watch", "Watchers grow", "watch: Watchers grow"),
     ],

@@ -107,6 +107,15 @@ def test_a_generation_as_a_context_ends_with_it(offline: Run) -> None:
     ]  # fmt: skip
 
 
+def test_every_snapshot_has_the_next_sequence_number(offline: Run) -> None:
+    offline.generation(0)
+    with offline.phase("train"):
+        offline.snapshot("inside")
+    offline.finish()
+    assert [s.sequence for s in recorded()] == [*range(1, len(recorded()) + 1)]
+    assert len(recorded()) >= 5
+
+
 def test_the_same_generation_called_again_changes_nothing(offline: Run) -> None:
     for _ in range(3):
         offline.generation(7)

@@ -68,7 +68,7 @@ def test_a_planted_leak_is_found(drill: Drill, tmp_path: Path, kind: str) -> Non
     assert errors == ""
     assert output.count(" right ") == 6
     # On a busy machine it may be confirmed when it is first told.
-    assert re.search(r"alert\? +right  signed rightly: incident\.(suspected|confirmed)", output)
+    assert re.search(r"alert\? +right  correctly signed: incident\.(suspected|confirmed)", output)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,6 +77,7 @@ def test_a_leak_that_had_no_time_to_show_is_a_failed_drill(drill: Drill) -> None
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1, output + errors
     assert "found?       WRONG  not found within 2 generations" in output
+    assert "alert?       WRONG  none came" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -114,7 +115,7 @@ print(json.dumps([planted, own.memory_full_info().uss - before]))
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_planted_is_what_the_kernel_sees(kind: str) -> None:
-    """Without Leakline. The first generations also load and warm up what they need."""
+    """Without a run. The first generations also load and warm up what they need."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, kind],
         cwd=TRAINING.parent, capture_output=True, text=True, timeout=60,

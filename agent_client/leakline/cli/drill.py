@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
@@ -85,7 +87,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "kind", metavar="KIND", nargs="?", help=f"{', '.join(KINDS)}; default: all of them"
     )
     parser.add_argument(
-        "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
+        "--generations",
+        type=int,
+        default=GENERATIONS,
+        help=f"generations to train (default {GENERATIONS})",
     )
 
 
@@ -94,7 +99,7 @@ def main(options: argparse.Namespace) -> int:
     kinds = _chosen(options)
     with (
         ends_by_signals(),
-        tempfile.TemporaryDirectory(prefix="leakline-drill-", ignore_cleanup_errors=True) as folder,
+        _folder() as folder,
     ):
         try:
             with Receiver() as receiver, Children() as children:
@@ -104,8 +109,6 @@ def main(options: argparse.Namespace) -> int:
                     for kind in kinds
                 ]
         except KeyboardInterrupt:
-            # A second Ctrl-C must not leave half of the folder.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             print("\nstopped", file=sys.stderr, flush=True)
             return 130
     return 0 if all(drills) else 1
@@ -119,12 +122,29 @@ def _chosen(options: argparse.Namespace) -> list[str]:
         raise BadArgument(
             "--generations", options.generations, f"must be from 1 to {MAX_GENERATIONS}"
         )
+    if options.kind not in (None, "graph"):
+        return [options.kind]
     if find_spec("torch") is not None:
         return [options.kind] if options.kind else list(KINDS)
     if options.kind == "graph":
         raise LeaklineError("a drill of graphs needs torch: pip install torch")
-    print("graph: skipped, needs torch\n")
-    return [options.kind] if options.kind else [kind for kind in KINDS if kind != "graph"]
+    print("graph: skipped, needs torch\n", flush=True)
+    return [kind for kind in KINDS if kind != "graph"]
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder for the database and the spools, and remove it in the end."""
+    path = tempfile.mkdtemp(prefix="leakline-drill-")
+    try:
+        yield path
+    finally:
+        # A second signal must not leave half of it.
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        shutil.rmtree(path, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -217,7 +237,8 @@ def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator
         yield Answer("found", False, text)
         return
     finding = max(raised, key=lambda each: _place(kind, each) is not None)
-    yield Answer("found", len(raised) == 1, status)
+    more = f"; {len(raised) - 1} more besides" if len(raised) > 1 else ""
+    yield Answer("found", not more, status + more)
     yield Answer("where", finding["phase"] == kind.phase, finding["phase"] or "no single phase")
     names = [suspect["name"] for suspect in finding["suspects"]]
     place = _place(kind, finding)
@@ -246,9 +267,12 @@ def _place(kind: Kind, finding: Mapping[str, Any]) -> int | None:
 
 def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     """Wait for the alert on the status of a verdict."""
-    alerts = receiver.wait_for(run, f"incident.{verdict['status']}", ALERT_SECONDS)
+    seconds = ALERT_SECONDS if verdict["status"] in RAISED else 0.0
+    came = receiver.wait_for(run, f"incident.{verdict['status']}", seconds)
+    # An alert on the end of the run says nothing of the leak.
+    alerts = [alert for alert in came if alert.event.startswith("incident.")]
     if not alerts:
         return Answer("alert", False, "none came")
     right = all(alert.signature_valid for alert in alerts)
-    signed = "signed rightly" if right else "NOT signed rightly"
+    signed = "correctly signed" if right else "WRONGLY signed"
     return Answer("alert", right, f"{signed}: {', '.join(alert.event for alert in alerts)}")

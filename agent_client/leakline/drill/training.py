@@ -28,7 +28,7 @@ class Leak(Protocol):
 
 
 class Environment:
-    """Of which a training needs one."""
+    """One is all that a training needs."""
 
     def __init__(self) -> None:
         self.prices = filled(64 * 1024)
