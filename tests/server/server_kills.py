@@ -101,6 +101,8 @@ class Sender(threading.Thread):
         self.began = threading.Event()
         self.stopping = threading.Event()
         self.refusal: str | None = None
+        # Requests without an answer.
+        self.unreached = 0
         self._pause = threading.Event()
 
     def run(self) -> None:
@@ -126,6 +128,7 @@ class Sender(threading.Thread):
         data = json.dumps(body).encode()
         while not self.stopping.is_set():
             status, answer = forward(self.port, "POST", path, data)
+            self.unreached += status == 502
             if status in (200, 201):
                 return True
             if status not in (429, 502, 503):

@@ -411,6 +411,7 @@ def peak_bytes(pid: int) -> int:
     return int(kib) * 1024
 
 
+MAX_CPU_SECONDS: Final = 0.1
 # As large as fits through: past 256 KiB it is refused before it is looked at.
 SIZES: Final = [
     ("gzip", 1_024), ("gzip", MAX_INFLATED_BYTES), ("gzip", MAX_INFLATED_BYTES + 1), ("gzip", 64 * MIB),
@@ -430,11 +431,13 @@ def test_a_bomb_is_refused_and_nothing_of_it_is_kept(serve: Any, make_run: Any) 
         # Everything that is needed to refuse one is there now.
         server.request("POST", path, body, headers)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-        before = peak_bytes(pid)
+        before, spent = peak_bytes(pid), cpu_seconds(pid)
         for _ in range(TRIES):
             status, _ = server.request("POST", path, body, headers)
             assert status == (413 if size > MAX_INFLATED_BYTES else 400)
         assert peak_bytes(pid) - before <= MAX_PEAK_BYTES, (encoding, size)
+        # To inflate 1 GiB and throw it away takes about a second.
+        assert (cpu_seconds(pid) - spent) / TRIES <= MAX_CPU_SECONDS, (encoding, size)
     newest = server.request("GET", "/api/v1/runs/r1/snapshots?limit=1")[1]["items"][0]
     assert newest["sequence"] == 59
 

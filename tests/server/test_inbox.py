@@ -1,4 +1,5 @@
-"""A snapshot is stored once, in whatever pieces it is sent and whichever server takes it; so is what was printed."""
+"""A snapshot is stored once, in whatever pieces it is sent and whichever server takes it; of what a process
+printed the newest lines are kept."""
 
 from __future__ import annotations
 
@@ -62,6 +63,14 @@ def sequences(api: TestClient) -> list[int]:
 def test_the_same_batch_again_is_accepted_with_nothing_new(api: TestClient, run: Any) -> None:
     assert run.send(api, 0, 20) == 20
     assert run.send(api, 0, 20) == 0
+    assert sequences(api) == list(range(20))
+
+
+def test_other_pieces_are_trimmed_and_fill_gaps(api: TestClient, run: Any) -> None:
+    assert run.send(api, 5, 5) == run.send(api, 12, 5) == 5
+    assert sequences(api) == [*range(5, 10), *range(12, 17)]
+    assert run.send(api, 0, 20) == 10
+    assert run.send(api, 3, 14, size=3) == 0
     assert sequences(api) == list(range(20))
 
 

@@ -344,6 +344,9 @@ REFUSED: dict[str, Way] = {
 }  # fmt: skip
 
 
+BUSY = {"MAX_BODIES_BYTES", "MAX_WAITING_BATCHES", "MAX_WAITING_SNAPSHOTS", "MAX_WAITING_BYTES"}
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_beyond_is_refused_and_nothing_is_lost(
     name: str, client: Client, stored: Any, monkeypatch: pytest.MonkeyPatch
@@ -365,9 +368,15 @@ def test_what_is_beyond_is_refused_and_nothing_is_lost(
         assert 10 < len(error["message"]) < 500 and "\n" not in error["message"]
     if way.status == 429:
         assert 1 <= int(answer.headers["retry-after"]) <= 3_600
+    if name in BUSY:
+        assert (answer.json()["error"]["code"], answer.headers["retry-after"]) == ("too_busy", "1")
+    if name == "MAX_LIVE_STREAMS":
+        assert answer.json()["error"]["code"] == "too_many_streams"
     there = client.get("/api/v1/runs/stored/snapshots?limit=200")["items"]
     assert [row["sequence"] for row in there] == list(range(9, -1, -1))
     assert client.services.coming.size == 0
+    # What was refused left no room taken.
+    assert client.post(PATH.format("stored"), stored.wire(0, 10))["accepted"] == 0
 
 
 # -- what is folded, clamped, cut or paged instead

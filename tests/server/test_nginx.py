@@ -146,6 +146,7 @@ def test_a_server_that_goes_takes_nothing_with_it(site: Site, make_run: Any, how
     for sender in senders:
         assert sender.began.wait(60), sender.refusal
     victim, other = site.servers
+    page = Stream(other.port, path="/api/v1/runs/k-1/live?since=0")
     if how == "killed":
         victim.kill()
     else:
@@ -171,6 +172,9 @@ def test_a_server_that_goes_takes_nothing_with_it(site: Site, make_run: Any, how
         sender.send_more(2, site.port)
         for server in (other, again):
             check(figures, sender, server, exactly=True)
+    seen = page.rows_until(senders[0].acknowledged - 1)
+    page.close()
+    assert sorted(set(seen)) == list(range(senders[0].acknowledged))
     assert figures.wrong == []
 
 

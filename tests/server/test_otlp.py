@@ -519,6 +519,8 @@ REFUSED: dict[str, tuple[bytes | dict[str, Any], dict[str, str]]] = {
     "a line in a key": (b'{"resourceMetrics": [{"a\\nb\\u001b[2J": 1, "resource": 7}]}', JSON),
     "lists in lists": (b'{"resourceMetrics":' + b"[" * 100_000 + b"]" * 100_000 + b"}", JSON),
     "objects in objects": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, JSON),
+    "half a surrogate": (b'{"resourceMetrics": [{"resource": {"attributes": [{"key": "\\ud800"}]}}]}', JSON),
+    "no instance": ({"resourceMetrics": [{}]}, JSON),
     "a text for a list": ({"resourceMetrics": "SECRET"}, JSON), "a number in a list": ({"resourceMetrics": [1]}, JSON),
     "400 digits": (exported(asInt="9" * 400), JSON), "time below zero": (exported(timeUnixNano="-5"), JSON),
     "time of 70 bits": (exported(timeUnixNano=str(2**70)), JSON),
@@ -594,26 +596,26 @@ def test_damaged_requests_never_fail_in_the_server(hostile_api: TestClient) -> N
     ],
 )  # fmt: skip
 def test_what_is_of_the_wrong_kind_is_left_out(
-    api: TestClient, point: dict[str, Any], row: dict[str, Any]
+    each_api: TestClient, point: dict[str, Any], row: dict[str, Any]
 ) -> None:
-    answer = api.post("/v1/metrics", content=json.dumps(exported(**point)), headers=JSON)
+    answer = each_api.post("/v1/metrics", content=json.dumps(exported(**point)), headers=JSON)
     assert answer.status_code == 200, answer.text
-    (found,) = rows(api)
+    (found,) = rows(each_api)
     assert found["samples"] == {"process.rss_bytes": 5}
     assert {key: found[key] for key in row} == row
     assert (found["phase"] or "").isprintable()
 
 
-def test_secrets_among_the_attributes_of_a_resource_are_not_stored(api: TestClient) -> None:
+def test_secrets_among_the_attributes_of_a_resource_are_not_stored(each_api: TestClient) -> None:
     """As of a program that uses our client: whoever sends them."""
     who = {
         "api_key": "SECRET", "db.password": "SECRET", "process.pid": True,
         "process.command_line": "train.py --password SECRET --lr 0.1", "url": "postgresql://ann:SECRET@db/x",
         "steers\x1b[2J": "\u202etext", "harmless": "seed 7",
     }  # fmt: skip
-    answer = api.post("/v1/metrics", content=json.dumps(exported(who=who)), headers=JSON)
+    answer = each_api.post("/v1/metrics", content=json.dumps(exported(who=who)), headers=JSON)
     assert answer.status_code == 200
-    run = run_of(api)
+    run = run_of(each_api)
     assert "SECRET" not in json.dumps(run)
     told = run["environment"]["otlp"]
     assert (told["api_key"], told["db.password"], told["harmless"]) == (HIDDEN, HIDDEN, "seed 7")
@@ -621,35 +623,35 @@ def test_secrets_among_the_attributes_of_a_resource_are_not_stored(api: TestClie
     assert told["steers[2J"] == "text"
     assert run["processes"][0]["pid"] == 0
     for path in (f"/runs/{run['id']}", f"/api/v1/runs/{run['id']}/export.json"):
-        assert "SECRET" not in api.get(path).text
+        assert "SECRET" not in each_api.get(path).text
 
 
-def test_a_run_does_not_begin_with_what_is_refused(api: TestClient) -> None:
-    assert post(api, memory([MIB, 2 * MIB, -5])).status_code == 422
-    assert api.get("/api/v1/runs").json()["items"] == []
-    take(api, memory([MIB, 2 * MIB]))
+def test_a_run_does_not_begin_with_what_is_refused(each_api: TestClient) -> None:
+    assert post(each_api, memory([MIB, 2 * MIB, -5])).status_code == 422
+    assert each_api.get("/api/v1/runs").json()["items"] == []
+    take(each_api, memory([MIB, 2 * MIB]))
     # Neither is a part of it stored where the run is there: 300 snapshots are more than a batch.
-    assert post(api, memory([MIB] * 300 + [-5], first=50.0)).status_code == 422
-    assert len(rows(api)) == 2
-    take(api, memory([MIB] * 3, first=50.0))
-    assert len(rows(api)) == 5
+    assert post(each_api, memory([MIB] * 300 + [-5], first=50.0)).status_code == 422
+    assert len(rows(each_api)) == 2
+    take(each_api, memory([MIB] * 3, first=50.0))
+    assert len(rows(each_api)) == 5
 
 
-def test_one_point_of_the_far_future_makes_no_later_one_late(api: TestClient) -> None:
+def test_one_point_of_the_far_future_makes_no_later_one_late(each_api: TestClient) -> None:
     future = request({RSS: [(500_000_000.0, MIB, {})]})
-    take(api, future)
+    take(each_api, future)
     # Sent again, it counts once.
     for at in (0.0, 10.0, 10.0):
-        assert take(api, memory([2 * MIB], first=at)) == WHOLE
-    assert sorted(row["process.rss_bytes"] for row in columns(api)) == [MIB, 2 * MIB, 2 * MIB]
+        assert take(each_api, memory([2 * MIB], first=at)) == WHOLE
+    assert sorted(row["process.rss_bytes"] for row in columns(each_api)) == [MIB, 2 * MIB, 2 * MIB]
 
 
-def test_a_point_that_is_not_stored_is_reported_as_rejected(api: TestClient) -> None:
+def test_a_point_that_is_not_stored_is_reported_as_rejected(each_api: TestClient) -> None:
     """Also where all that is stored of the run is newer."""
-    take(api, memory([MIB], first=3_600.0))
+    take(each_api, memory([MIB], first=3_600.0))
     body = exported(timeUnixNano=f"{STARTED}000000000")
     body["resourceMetrics"][0]["resource"]["attributes"] = attributes(WHO)
-    answer = api.post("/v1/metrics", content=json.dumps(body), headers=JSON)
+    answer = each_api.post("/v1/metrics", content=json.dumps(body), headers=JSON)
     assert answer.status_code == 200
     assert answer.json()["partialSuccess"]["rejectedDataPoints"] == "1"
-    assert len(rows(api)) == 1
+    assert len(rows(each_api)) == 1

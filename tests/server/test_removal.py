@@ -568,6 +568,7 @@ def test_a_server_removes_it_by_itself(serve: Any, make_run: Any, eventually: An
     with writing(engine) as connection:
         connection.execute(update(deletions).values(deleted_at=time.time() - GRACE_SECONDS))
     eventually(lambda: server.request("GET", "/api/v1/runs/r1")[0] == 404)
+    eventually(lambda: not any(rows(engine, "r1").values()) and removal.waiting(engine) == 0)
     engine.dispose()
     assert "removed run r1" in server.interrupt()[1]
 
