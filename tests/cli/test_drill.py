@@ -141,7 +141,8 @@ def test_an_alert_is_kept_by_run_with_what_its_signature_was_worth() -> None:
         now = int(time.time())
         assert _post(receiver, signed(OTHER, at=now), BODY) == 401
         assert _post(receiver, {}, b"not JSON") == 401
-        assert _post(receiver, signed(receiver.secret, at=now), BODY) == 204
+        titled = {name.title(): text for name, text in signed(receiver.secret, at=now).items()}
+        assert _post(receiver, titled, BODY) == 204
         found = receiver.wait_for("r1", "incident.suspected", 5)
         assert [each.signature_valid for each in found] == [False, True]
         assert receiver.wait_for("r2", "incident.suspected", 0.05) == []

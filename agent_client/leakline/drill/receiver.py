@@ -67,7 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(min(int(self.headers.get("content-length", 0)), MAX_BODY_BYTES))
-        valid = signature_holds(self.server.secret, dict(self.headers.items()), body, time.time())
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        valid = signature_holds(self.server.secret, headers, body, time.time())
         try:
             told = json.loads(body)
             self.server.take(Alert(told["type"], told["data"]["run"]["id"], valid))
@@ -82,7 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def signature_holds(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
-    """Return True if one of the signatures is ours, over this body, made less than five minutes from ``now``."""
+    """Return True if one of the signatures is ours, over this body, made less than five minutes from ``now``.
+
+    ``headers`` are in lower case.
+    """
     sent = headers.get("webhook-timestamp", "")
     if not sent.isdecimal() or abs(now - int(sent)) > TOLERANCE_SECONDS:
         return False
