@@ -30,6 +30,11 @@ def is_right(finding: dict[str, Any], right: Any) -> bool:
     return called and named and finding["phase"] == right.phase
 
 
+def accused(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """Findings that blame something; one of status "ok" says that a growth does not matter."""
+    return [finding for finding in verdict["findings"] if finding["status"] != "ok"]
+
+
 def told(verdict: dict[str, Any]) -> str:
     """What the chain said, for the message of a failed test."""
     lines = [f"{verdict['status']}: {verdict['summary']}"]
