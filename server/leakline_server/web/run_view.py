@@ -16,7 +16,6 @@ from ..chart_parts import PRIVATE
 from ..store.runs import LISTENING, unix
 from . import ending_view, formats, growth_since, inventory, sections, types_view
 from .accounted import SOURCES, accounted
-from .calculator import calculator
 from .checklist import ticks
 from .children_view import children
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
@@ -191,7 +190,6 @@ def _sections(data: RunData) -> list[Section | None]:
             next(iter(data.books.generations[-1:]), None),
             graph_rates(data.verdict),
         ),
-        calculator(data.verdict, data.holders, unit, data.asked),
         _growth_since(data, whose) if by_phase else None,
         inventory.holders(data.holders, whose),
         sections.tensors(found.tensors, unit),
