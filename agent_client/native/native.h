@@ -37,7 +37,6 @@ int ll_add_walk(PyObject *module);
 int ll_add_classes(PyObject *module);
 int ll_add_errands(PyObject *module);
 int ll_add_census(PyObject *module);
-int ll_add_arenas(PyObject *module);
 int ll_add_referrers(PyObject *module);
 int ll_add_garbage(PyObject *module);
 
