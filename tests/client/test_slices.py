@@ -15,9 +15,7 @@ import leakline
 from leakline import breathing
 from leakline.budget import Governor
 from leakline.census_plan import NATIVE_SECONDS_PER_BLOCK, CensusPlan
-from leakline.news import NEWS_FOR
 from leakline.probes.native import native, why_not_native
-from leakline.sampled_growth import AT_LEAST, SampledGrowth
 from leakline.slices import Outcome, SliceThread
 
 pytestmark = pytest.mark.alone
@@ -168,32 +166,6 @@ def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
     assert plan.way() == "slices"
     assert plan.expected_seconds() == pytest.approx(0.06)
     assert NATIVE_SECONDS_PER_BLOCK < 0.06 / 1_000_000 * 2
-
-
-def test_a_rise_in_samples_is_believed_beyond_their_error_and_twice() -> None:
-    growth = SampledGrowth()
-    assert not growth.note([("numpy.ndarray", 100_000, 0.05)])
-    # Within the error, then beyond it, and again.
-    assert not growth.note([("numpy.ndarray", 110_000, 0.05)])
-    assert not growth.note([("numpy.ndarray", 150_000, 0.05)])
-    assert growth.note([("numpy.ndarray", 200_000, 0.05)])
-    assert not growth.note([("numpy.ndarray", 200_000, 0.05)])
-
-
-def test_a_buffer_that_fills_for_long_is_news_for_a_while() -> None:
-    growth = SampledGrowth()
-    told = [growth.note([("numpy.ndarray", 5_000 * n, 0.0)]) for n in range(20)]
-    assert told == [2 <= n <= NEWS_FOR + 1 for n in range(20)]
-    assert not growth.is_in_doubt
-    # Three times as fast: something else begins.
-    assert growth.note([("numpy.ndarray", 115_000, 0.0)])
-    assert growth.is_in_doubt
-
-
-def test_a_few_more_of_something_are_no_rise() -> None:
-    growth = SampledGrowth()
-    for count in range(1_000, 1_000 + 5 * AT_LEAST, AT_LEAST):
-        assert not growth.note([("list", count, 0.0)])
 
 
 class Frozen:
