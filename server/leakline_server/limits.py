@@ -39,8 +39,7 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 15.0
 # Requests behind one that is not answered yet.
 MAX_PIPELINED: Final = 64
-# Of a body that was answered before it was there: what else is on its way, so that the answer can be read.
-MAX_UNREAD_BYTES: Final = 2 * 2**20
+# For the rest of a body that was answered before it was there: it is read, so that the client can read the answer.
 UNREAD_SECONDS: Final = 5.0
 # Without a byte read of an answer that waits.
 ANSWER_SECONDS: Final = 60.0

@@ -14,7 +14,7 @@ from .config import Config
 from .paths import MIGRATIONS
 from .store import backup, disk
 from .store.backup import CannotBackUp, Checked
-from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine
+from .store.engine import DATABASE_ERRORS, BadDatabaseUrl, open_engine, without_content
 from .store.migrate import NewerDatabase, current, refuse_newer, revisions, upgrade
 from .store.serving import AlreadyServed, alone_on
 from .store.views import VIEWS
@@ -110,5 +110,4 @@ def _told() -> Iterator[None]:
     except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
         raise LeaklineError(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise LeaklineError(f"the database does not do it: {reason}") from error
+        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
