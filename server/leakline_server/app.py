@@ -43,7 +43,6 @@ from .web import (
     otlp_api,
     overlay_pages,
     pages,
-    patterns_page,
     read_api,
     report_pages,
     rules_api,
@@ -149,7 +148,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         settings_pages.router,
         token_pages.router,
         sign_in_pages.router,
-        patterns_page.router,
         document_pages.router,
     ):
         # Not included, which makes every route and its models anew for each application, at the first request.
