@@ -363,12 +363,15 @@ def test_an_upgrade_that_is_cut_off_leaves_the_database_as_it_was(
     engine = open_engine(database_url)
     downgrade(engine, MIGRATIONS, KEYS)
 
-    def cut_off(_connection: Any) -> None:
+    whole = command.upgrade
+
+    def cut_off(*given: Any) -> None:
+        whole(*given)
         raise OSError("power cut")
 
     with monkeypatch.context() as patched:
-        # The last thing that it does, in the same transaction.
-        patched.setattr("leakline_server.store.views.make", cut_off)
+        # After the last step, in the same transaction.
+        patched.setattr(command, "upgrade", cut_off)
         with pytest.raises(OSError, match="power cut"):
             upgrade(engine, MIGRATIONS)
     assert current(engine) == KEYS
