@@ -5,19 +5,15 @@ Every part is plain text of one line; each format escapes it for its service.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from .message import MAX_BODY_BYTES, Message
+from .message import Message
 
 ADVICE: Final = "Advice"
-LINK_TEXT: Final = "Open in Leakline"
 MAX_ADVICE_LINES: Final = 3
-# Services count what is sent, escapes included; a sentence is never this long unless somebody makes it so.
-MAX_SUMMARY_CHARACTERS: Final = 1_000
 MAX_LINK_CHARACTERS: Final = 900
 
 # Keys of the facts, in the order in which somebody reads at night.
@@ -101,17 +97,6 @@ def escaped(text: str, limit: int, escape: Mapping[str, str]) -> str:
             break
         kept.append(piece)
     return "".join(kept).rstrip() + "…"
-
-
-def fitted(make: Callable[[Sequence[Line]], Any], lines: Sequence[Line]) -> bytes:
-    """Return UTF-8 JSON of at most MAX_BODY_BYTES, without the last lines where it would be longer."""
-    for kept in range(len(lines), -1, -1):
-        body = make(lines[:kept])
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        encoded = text.encode()
-        if len(encoded) <= MAX_BODY_BYTES:
-            return encoded
-    raise ValueError(f"the message does not fit into {MAX_BODY_BYTES} bytes")
 
 
 def _tone(message: Message) -> str:
