@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ..alerts.formats import FORMATS
 from ..store.webhook_changes import BY_HAND
-from ..store.webhooks import NO_LONGER_CONFIGURED, NOT_BY_APPRISE
+from ..store.webhooks import APPRISE, NO_LONGER_CONFIGURED, NOT_BY_APPRISE
 from . import formats
 from .rules_view import RulesSection
 
@@ -168,7 +168,7 @@ def _hook(hook: Json) -> HookRow:
         status=status,
         word=word,
         facts=tuple(_hook_facts(hook)),
-        can_enable=not gone,
+        can_enable=not gone and hook["format"] in (*FORMATS, APPRISE),
         can_rotate=own,
         can_delete=own or gone,
     )

@@ -131,7 +131,7 @@ def test_without_the_package_one_line_says_so_and_nothing_is_written(
     with writing(engine) as connection:
         assert add(connection, [alert]) == 0
     outcome = by_apprise.notify("json://hook.example/token", MESSAGE)
-    assert isinstance(outcome, GiveUp)
+    assert isinstance(outcome, TryAgain)
     assert "not installed" in outcome.reason
 
 
