@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import select
 import socket
@@ -228,7 +229,7 @@ def test_a_body_that_goes_on_after_its_answer_is_not_read_for_ever(
     began = time.monotonic()
     with connected(client) as connection, pytest.raises(ConnectionError):
         connection.sendall(PIECES)
-        while time.monotonic() - began < 20:
+        while time.monotonic() - began < 5:
             connection.sendall(piece)
     still_answers(client)
 
@@ -249,9 +250,12 @@ def test_a_connection_that_ends_its_refused_body_late_and_asks_nothing_is_closed
 def test_a_body_that_stops_after_its_answer_is_not_waited_for(client: Client, patch: Any) -> None:
     patch("limits.UNREAD_SECONDS", 0.2)
     head = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n{"
+    began = time.monotonic()
     with connected(client) as connection:
         connection.sendall(head)
         assert statuses(all_said(connection)) == [413]
+    # The server under test keeps idle connections for 5 seconds.
+    assert time.monotonic() - began < 4
 
 
 def test_who_reads_nothing_of_an_answer_is_let_go(
@@ -274,10 +278,12 @@ def test_a_complete_answer_that_nobody_reads_does_not_keep_its_connection(
     lost = []
 
     class Roomy(Connection):
-        """The entire answer fits into its buffer, so that nothing pauses."""
+        """The entire answer fits into its buffer, so that nothing pauses, and not into that of the kernel."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             transport.set_write_buffer_limits(2**24)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -370,7 +376,7 @@ def test_600_slow_connections_are_closed_in_time(serve: Any, eventually: Any) ->
 
 def test_this_was_tried_on_the_installed_uvicorn() -> None:
     """`connections.py` overrides what uvicorn may change: run this file on a new version, then add it here."""
-    assert uvicorn.__version__ in ("0.54.0",)
+    assert uvicorn.__version__ in ("0.50.0", "0.51.0", "0.52.4", "0.53.0", "0.54.0")
 
 
 @pytest.mark.flow
