@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leakline.analysis.estimates import NEAR, RIGHT, rounded_factor
 from leakline.errors import BadArgument
-from leakline.sizes import size_bytes
+from leakline.text_format import size_bytes
 
 from . import formats
 from .contexts import Ask, AskField, Section
