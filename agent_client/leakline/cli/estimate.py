@@ -33,8 +33,8 @@ from ..analysis.estimates import (
 )
 from ..analysis.results import to_json
 from ..analysis.sums import NotUnderstood
+from ..analysis.wording import short_name
 from ..errors import BadArgument
-from ..text_format import short_name
 from .asking import Asker, add_server
 
 OUT_STATUS: Final = 3
