@@ -18,7 +18,7 @@ from leakline.analysis.priority import DEFAULTS as PRIORITIES
 from leakline.analysis.priority import Priorities
 from leakline.errors import BadArgument, LeaklineError
 from leakline.settings import read_secret
-from leakline.sizes import size_bytes
+from leakline.text_format import size_bytes
 
 from .alerts.address import parse as parse_webhook_url
 from .alerts.formats import FORMATS

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from ..text_format import short_name
 from .books import live_bytes_by_phase, without_give_and_take
 from .contracts import Violation
 from .counts import CountGrowth
@@ -17,7 +18,6 @@ from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .series import BETWEEN, UNKNOWN_PHASE, Lane, top_level
 from .stores import comes_with_a_store, lies_in_a_store, overshooting
 from .trend import floor_slope
-from .wording import short_name
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
 # Types that the program has not written: they say little of what it keeps.

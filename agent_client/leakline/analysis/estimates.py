@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from .wording import format_bytes, format_count
+from ..text_format import format_bytes, format_count
 
 Direction = Literal["too_high", "too_low"]
 EXAMPLE: Final = "write it as 208 x 100 KB = 20 GB"

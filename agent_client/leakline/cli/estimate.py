@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from ..analysis.estimates import EstimateCheck, check_estimate, compare_with_growth
 from ..analysis.results import to_json
-from ..analysis.wording import short_name
 from ..errors import BadArgument
+from ..text_format import short_name
 from .asking import Asker, add_server
 
 OUT_STATUS: Final = 3

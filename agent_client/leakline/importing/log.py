@@ -8,6 +8,7 @@ from typing import Final
 
 from ..errors import LeaklineError
 from ..snapshot import Number
+from ..text_format import printable
 
 # A file of text, and of anything else, is not larger.
 MAX_TEXT_BYTES: Final = 64 * 2**20
@@ -32,7 +33,7 @@ class ImportRefused(LeaklineError):
         where = f"{path}" if line is None else f"{path}, line {line}"
         # It may quote the file, and a database what is in it.
         told = f"{where}: {why}"[:MAX_MESSAGE]
-        super().__init__("".join(c if c.isprintable() else " " for c in told))
+        super().__init__(printable(told))
         self.path, self.line = path, line
 
 

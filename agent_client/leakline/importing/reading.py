@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ..sizes import format_bytes
+from ..text_format import format_bytes
 from . import (
     mlflow_database,
     printed_blocks,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from leakline.text_format import printable
+
 from .message import Message
 
 ADVICE: Final = "Advice"
@@ -75,7 +77,7 @@ def plain(value: object) -> str:
     """``value`` as one line without control characters; empty for what is no text."""
     if not isinstance(value, str):
         return ""
-    text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    text = " ".join(printable(value).split())
     # Clients make links of addresses in plain text too; a space of no width keeps them from it.
     return text.replace("://", ":\u200b//")
 
