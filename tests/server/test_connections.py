@@ -379,8 +379,9 @@ def test_600_slow_connections_are_closed_in_time(serve: Any, eventually: Any) ->
 
 
 def test_this_was_tried_on_the_installed_uvicorn() -> None:
-    """`connections.py` overrides what uvicorn may change: run this file on a new version, then add it here."""
-    assert uvicorn.__version__ in ("0.50.0", "0.51.0", "0.52.4", "0.53.0", "0.54.0")
+    """`connections.py` overrides private methods: run this file on a newer one, then add it here."""
+    tried = ("0.50", "0.51", "0.52", "0.53", "0.54")
+    assert uvicorn.__version__.rpartition(".")[0] in tried
 
 
 @pytest.mark.flow
