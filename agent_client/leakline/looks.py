@@ -243,6 +243,7 @@ class Looks:
             self._types.note_sizes(result.rows_by_type())
             measured.samples.update({**self._types.read(), **self._types.read_census()})
         self.plan.taken(result.objects, self._governor.work_seconds() - started, rising)
+        self._memory.counted()
 
     def _on_instances(self, instances: Mapping[type, Sequence[object]]) -> None:
         self._containers.find(None, instances)
@@ -274,6 +275,7 @@ class Looks:
                 self._references, result.counts, result.names, alone=alone
             )
         self.plan.taken(result.objects, seconds, self._was_rising, "slices")
+        self._memory.counted()
         self._census = result
 
     def _tell_census(self, measured: Measured) -> None:

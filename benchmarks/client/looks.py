@@ -53,7 +53,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Tier0:
+class PhaseEndReadings:
     """A sampler as a run has it after its baseline."""
 
     sampler: Sampler = field(default_factory=lambda: Sampler(Governor(1.0)))

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .heaps import Kept, Planted, Registry, Suspect, planted_heap, tracked_counts
-from .looks import Look, Tier0, is_native, looks
+from .looks import Look, PhaseEndReadings, is_native, looks
 from .peers import peers
 from .rows import NOT_BUILT, NOT_MEASURED, Row, to_json
 from .timing import PATIENCE_SECONDS, busy, each, in_turns, longest_gap_ms, once, reference
@@ -95,7 +95,7 @@ class Bench:
         return Row(self.table, "reference", figures, note=note)
 
     def _phase_end(self) -> Iterator[Row]:
-        for reading in Tier0().readings():
+        for reading in PhaseEndReadings().readings():
             at_most = {} if reading.at_most_ms is None else {"cpu_ms": reading.at_most_ms}
             yield Row(self.table, reading.name, {"cpu_ms": each(reading.run)}, at_most)
 

@@ -1,6 +1,6 @@
-"""Webhooks in the formats of Discord and Teams are sent by way of apprise; what apprise cannot send is disabled.
+"""Convert webhooks in the formats of Discord and Teams to apprise; disable those that apprise cannot send.
 
-Cures: the server no longer writes these formats, so nothing would arrive.
+The server no longer writes these formats, so nothing would arrive.
 """
 
 import sqlalchemy as sa
@@ -44,16 +44,15 @@ def upgrade() -> None:
     # A webhook of the environment has its format from there, at each start.
     of_discord = sa.and_(w.source == "api", w.format == "discord")
     of_teams = sa.and_(w.source == "api", w.format == "teams")
-    url = w.url
+    url = sa.func.rtrim(w.url, "/")
     for old, new in _SAME.items():
         url = sa.func.replace(url, old, new)
-    op.execute(_WEBHOOKS.update().where(of_discord).values(url=url))
-    url = sa.func.lower(w.url)
-    taken = sa.or_(*(sa.and_(url.like(f"{a}%/%"), url.not_like(f"{a}%/%/%")) for a in _DISCORD))
-    op.execute(_WEBHOOKS.update().where(of_discord, taken).values(format="apprise"))
-    taken = sa.or_(*map(url.like, _TEAMS))
+    small = sa.func.lower(url)
+    taken = sa.or_(*(sa.and_(small.like(f"{a}%/%"), small.not_like(f"{a}%/%/%")) for a in _DISCORD))
+    op.execute(_WEBHOOKS.update().where(of_discord, taken).values(format="apprise", url=url))
+    taken = sa.or_(*map(sa.func.lower(w.url).like, _TEAMS))
     op.execute(_WEBHOOKS.update().where(of_teams, taken).values(format="apprise"))
-    # They keep address and format, which people may want to read.
+    # Those that are left keep address and format, which people may want to read.
     left = sa.and_(sa.or_(of_discord, of_teams), w.enabled)
     of_left = d.webhook_id.in_(sa.select(w.id).where(left))
     waiting = d.state.in_(("pending", "claimed"))

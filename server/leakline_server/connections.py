@@ -19,9 +19,9 @@ class Connection(HttpToolsProtocol):
         self._deadlines: dict[str, TimerHandle] = {}
         self._unanswered: deque[Any] = deque()
         # Received since the parser last completed a head or a part of a body.
-        self._head_bytes = 0
+        self._head_bytes, self._head_is_too_large = 0, False
         self._limit("send", limits.HEAD_SECONDS)
-        # uvicorn alone refuses requests, and keeps the files of connections that send none.
+        # uvicorn alone would refuse requests only: connections that send none would keep their files.
         if len(self.connections) >= (most := self.limit_concurrency or limits.MAX_CONNECTIONS):
             self.connections.discard(self)
             self._refuse(429, "too_many_connections", f"all {most} connections are in use")
@@ -32,6 +32,7 @@ class Connection(HttpToolsProtocol):
         if not self._unanswered and "send" not in self._deadlines:
             self._limit("send", limits.HEAD_SECONDS)
         if self._head_bytes > limits.MAX_HEAD_BYTES:
+            self._head_is_too_large = True
             self.send_400_response("")
 
     def pause_writing(self) -> None:
@@ -52,11 +53,15 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()
+        if "read" in self._deadlines:
+            self._limit("send", limits.ANSWER_SECONDS)
+        else:
+            self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = len(self.url) + sum(len(k) + len(v) + 4 for k, v in self.headers)
-        if self._head_bytes > limits.MAX_HEAD_BYTES or len(self._unanswered) > limits.MAX_PIPELINED:
+        size = len(self.url) + sum(len(k) + len(v) + 4 for k, v in self.headers)
+        self._head_is_too_large = size > limits.MAX_HEAD_BYTES
+        if self._head_is_too_large or len(self._unanswered) > limits.MAX_PIPELINED:
             raise ValueError("the parser stops, and uvicorn calls send_400_response")
         self._head_bytes = 0
         self._limit("send", None)
@@ -77,8 +82,9 @@ class Connection(HttpToolsProtocol):
             self._limit("send", limits.UNREAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
-        if self._head_bytes > (most := limits.MAX_HEAD_BYTES):
-            self._refuse(413, "head_too_large", f"the address and the headers exceed {most} bytes")
+        if self._head_is_too_large:
+            message = f"the address and the headers exceed {limits.MAX_HEAD_BYTES} bytes"
+            self._refuse(413, "head_too_large", message)
         else:
             self._refuse(400, "malformed_http", "this is not an HTTP/1.1 request")
 
@@ -95,8 +101,17 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _limit(self, what: str, seconds: float | None) -> None:
-        """Abort after so many seconds: closing would wait until the client has read everything."""
         if what in self._deadlines:
             self._deadlines.pop(what).cancel()
         if seconds is not None:
-            self._deadlines[what] = self.loop.call_later(seconds, self.transport.abort)
+            unread = self.transport.get_write_buffer_size()
+            self._deadlines[what] = self.loop.call_later(
+                seconds, self._expire, what, seconds, unread
+            )
+
+    def _expire(self, what: str, seconds: float, unread: int) -> None:
+        """Abort unless the client goes on reading: closing would wait until it has read everything."""
+        if unread - self.transport.get_write_buffer_size() >= limits.MIN_READ_BYTES:
+            self._limit(what, seconds)
+        else:
+            self.transport.abort()

@@ -41,8 +41,9 @@ HEAD_SECONDS: Final = 15.0
 MAX_PIPELINED: Final = 64
 # For the rest of a body that was answered before it was there: it is read, so that the client can read the answer.
 UNREAD_SECONDS: Final = 5.0
-# Without a byte read of an answer that waits.
+# A client that reads less of an answer than these bytes in this time is disconnected.
 ANSWER_SECONDS: Final = 60.0
+MIN_READ_BYTES: Final = 16 * 1024
 
 # -- a batch
 MAX_SNAPSHOTS: Final = 200

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from leakline.analysis.estimates import check_estimate
+from leakline.cli.estimate import _measured
+
 
 def test_an_estimate_that_is_out_is_told_by_its_factor(leakline: Any) -> None:
     said = leakline("estimate", "208 x 100 KB = 20 GB")
@@ -39,6 +42,7 @@ def test_one_that_is_out_among_several_decides(
         ("136 GB / 13 generations = 5-8 GB per generation", 3, "out"),
         ("16 agents x 192 updates x 13 generations x 8 bytes = 10-20 MB", 3, "out"),
         ("39,936 losses x 8 bytes = about 312 KB", 0, "right"),
+        ("3 million x 8 bytes = 24 MB", 0, "right"),
         ("15-20 GB + 5-8 GB + 2-3 GB + 3-5 GB + 100 MB + 10-20 MB = 25-36 GB", 0, "right"),
     ],
 )
@@ -87,6 +91,22 @@ def test_without_per_generation_it_is_about_the_entire_run(ask: Any) -> None:
     (size,) = item["measured"]
     assert size["computed"]["low"] == pytest.approx(280 * 2**20, rel=0.01)
     assert size["outcome"] == "right" and "in 14 generations" in size["sentence"]
+
+
+@pytest.mark.parametrize("text", ["16 Envs x 25 MiB = 400 MiB", "400 MiB in all x 1"])
+def test_a_growth_counts_from_the_generation_that_it_began_in(text: str) -> None:
+    rate = 20 * 2**20
+    finding = {
+        "fingerprint": "f", "started_at_generation": {"estimate": 20},
+        "suspects": [{"name": "app.Env", "bytes_per_generation": rate}],
+    }  # fmt: skip
+    verdict = {
+        "unit": "epoch", "generations": 40, "findings": [finding],
+        "growth_bytes_per_generation": {"estimate": rate},
+    }  # fmt: skip
+    (measured,) = _measured(text, check_estimate(text), verdict)
+    assert measured.outcome == "right"
+    assert "at this rate in 20 epochs: 400.00 MiB measured" in measured.sentence
 
 
 def test_an_estimate_that_names_no_suspect_is_compared_with_the_growth_of_the_run(

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from tests.server.stored import Client, listening, serving
 
@@ -205,9 +207,12 @@ def test_a_live_page_with_a_request_behind_it_ends_with_its_connection(
     eventually(lambda: client.services.live.listeners == 0)
 
 
-def test_what_is_no_http_is_told_as_json(client: Client) -> None:
+@pytest.mark.parametrize(
+    "said", [b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n" + b"x" * 100_000]
+)
+def test_what_is_no_http_is_refused_as_json(client: Client, said: bytes) -> None:
     with connected(client) as connection:
-        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        connection.sendall(said)
         assert refused(all_said(connection), 400) == "malformed_http"
 
 
@@ -316,6 +321,28 @@ def test_a_slow_reader_gets_the_whole(tmp_path: Path, lost: list[Any], patch: An
         slowly.wait(1.2)
         connection.sendall(HEALTH + b"\r\n")
         assert status(connection) == 200
+
+
+@pytest.mark.parametrize("ends", ["keep-alive", "close"])
+def test_a_client_that_reads_on_gets_an_answer_for_longer_than_the_deadline(
+    tmp_path: Path, lost: list[Any], patch: Any, ends: str
+) -> None:
+    """Of one piece that the server hands over at once; what is read in between counts."""
+    patch("limits.ANSWER_SECONDS", 0.5)
+    body = b"x" * 4_000_000
+    app = create_app(Config(database_url=f"sqlite:///{tmp_path}/x.db"))
+    app.router.routes.insert(0, Route("/large", lambda _: Response(body)))
+    ask = f"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: {ends}\r\n\r\n".encode()
+    with listening(app) as client, connected(client, window=65_536) as connection:
+        connection.sendall(ask)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        read, slowly, began = 0, threading.Event(), time.monotonic()
+        while part := answer.read(50_000):
+            read += len(part)
+            slowly.wait(0.02)
+        assert read == len(body)
+        assert time.monotonic() - began > 3 * limits.ANSWER_SECONDS
 
 
 @contextlib.contextmanager

@@ -263,6 +263,7 @@ LED = {
     ("discord", "https://canary.discord.com/api/v10/webhooks/123/t?thread_id=9"): (
         "apprise", f"{DISCORD}/123/t?thread=9",
     ),
+    ("discord", f"{DISCORD}/123/t/"): ("apprise", f"{DISCORD}/123/t"),
     ("discord", "https://discordapp.com/api/webhooks/123/t"): (
         "apprise", "https://discordapp.com/api/webhooks/123/t",
     ),
@@ -272,7 +273,7 @@ LED = {
 }  # fmt: skip
 # apprise does not take these.
 LEFT = (
-    ("discord", "https://relay.example/api/webhooks/123/t"),
+    ("discord", "https://relay.example/api/v10/webhooks/123/t"),
     ("discord", f"{DISCORD}/123/t/slack"),
     ("teams", "https://a.webhook.office.com/webhookb2/x"),
 )

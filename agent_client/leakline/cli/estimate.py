@@ -23,7 +23,7 @@ from typing import Any, Final
 from ..analysis.estimates import EstimateCheck, check_estimate, compare_with_growth
 from ..analysis.results import to_json
 from ..errors import BadArgument
-from ..text_format import short_name
+from ..text_format import count_of, short_name
 from .asking import Asker, add_server
 
 OUT_STATUS: Final = 3
@@ -66,21 +66,36 @@ def _measured(
 ) -> Iterator[EstimateCheck]:
     """Compare with the growth of each suspect that the text names, or else of the entire run."""
     words = {_plain(word) for word in re.findall(r"[^\W\d][\w.]*\w", text)}
-    growth, unit, times = verdict["growth_bytes_per_generation"], verdict["unit"], 1
+    growth, unit, findings = (
+        verdict["growth_bytes_per_generation"],
+        verdict["unit"],
+        verdict["findings"],
+    )
+    generations = {each["fingerprint"]: _generations_of(each, verdict) for each in findings}
     rates = {
-        short_name(suspect["name"]): suspect["bytes_per_generation"]
-        for finding in reversed(verdict["findings"])
-        for suspect in finding["suspects"]
+        short_name(suspect["name"]): (
+            suspect["bytes_per_generation"],
+            generations[each["fingerprint"]],
+        )
+        for each in reversed(findings)
+        for suspect in each["suspects"]
         if words & {_plain(suspect["name"]), _plain(short_name(suspect["name"]))}
         and suspect["bytes_per_generation"] is not None
-    } or {"the run": growth and growth["estimate"]}
-    span = f"per {unit}"
-    if not re.search(rf"(?:\bper|/|\beach|\bevery)\s*(?:{unit}|gen)\b", text, re.IGNORECASE):
-        times = verdict["generations"]
-        span = f"in {times:,} {unit}s"
-    for name, rate in rates.items():
-        if rate is not None and check.computed.is_size:
-            yield compare_with_growth(check, f"{name}, {span}", rate * times)
+    }
+    if not rates and growth is not None:
+        rates["the run"] = growth["estimate"], _generations_of(next(iter(findings), None), verdict)
+    is_rate = re.search(rf"(?:\bper|/|\beach|\bevery)\s*(?:{unit}|gen)\b", text, re.IGNORECASE)
+    for name, (rate, times) in rates.items():
+        if check.computed.is_size:
+            span = f"per {unit}" if is_rate else f"at this rate in {count_of(times, unit)}"
+            size = rate if is_rate else rate * times
+            yield compare_with_growth(check, f"{name}, {span}", size)
+
+
+def _generations_of(finding: Mapping[str, Any] | None, verdict: Mapping[str, Any]) -> int:
+    """Return how many generations a growth has lasted; all of them if its start is not known."""
+    start = finding and finding["started_at_generation"]
+    return int(verdict["generations"] - start["estimate"]) if start else int(verdict["generations"])
 
 
 def _plain(name: str) -> str:

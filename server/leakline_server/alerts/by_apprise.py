@@ -24,9 +24,9 @@ from .formats.message import Message
 from .post import TOTAL_SECONDS, Delivered, GiveUp, Outcome, TryAgain
 
 FORMAT: Final = "apprise"
-# What the smallest of the services take; none of our own texts comes near.
+# Discord refuses more than 2,000 characters of title and body together.
 MAX_TITLE: Final = 250
-MAX_BODY: Final = 4_000
+MAX_BODY: Final = 1_700
 # The process takes a quarter of it, as long as no answer is large.
 MAX_MEMORY_BYTES: Final = 256 * 2**20
 

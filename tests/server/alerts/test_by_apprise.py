@@ -302,6 +302,7 @@ def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> N
     parts = by_apprise.parts(replace(MESSAGE, facts=facts))
     assert len(parts["title"]) <= by_apprise.MAX_TITLE
     assert len(parts["body"]) <= by_apprise.MAX_BODY
+    assert len(parts["title"]) + len(parts["body"]) <= 2_000, "Discord refuses more"
     assert parts["body"].endswith("\nhttps://leakline.example/runs/r1")
     for text in (parts["title"], parts["body"].replace("\n", "")):
         assert text.replace("\u200b", "").isprintable()
