@@ -16,13 +16,11 @@ RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _MAX_TEXT: Final = 500
 _MAX_NUMBER: Final = 1e30
-_COUNTS: Final = {
-    "": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "thousand": 1e3, "million": 1e6, "billion": 1e9,
-}  # fmt: skip
+_COUNTS: Final = {"": 1.0, "%": 0.01, "k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "billion": 1e9}  # fmt: skip
 _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _TOKEN: Final = re.compile(
     rf"(?P<low>{_NUMBER})(?:\s*(?:-|–|\bto\b)\s*(?P<high>{_NUMBER}))?"
-    r"\s?(?P<unit>%|(?:(?:[KMGTP]i?)?B|bytes?|[KM]|thousand|million|billion)(?!\w)|)"
+    r"\s?(?P<unit>%|(?:(?:[KMGTP]i?)?B|bytes?|[KM]|thousand|[mb]illion)(?!\w)|)"
     # Letters right after a number may be an unknown unit; the x of 208x100 is a sign.
     r"(?![\d,.]*\d|(?!x(?:[\s\d~]|$))[^\W\d])"
     r"|(?P<sign>[×*+]|(?<![A-Z_])x(?![A-Z_])|/(?=[\s~]*\d))"

@@ -2,10 +2,9 @@
 
 A sum has numbers and ranges (8-10 MB) with x, + and /; KB is 1,000 bytes and KiB 1,024. Words are skipped. With --run,
 the size is also compared with the measured growth: of a suspect that the text names, else of the run. Write "per
-generation" if the estimate is about one generation; otherwise it is about all generations so far.
+generation" if the estimate is about one generation; otherwise it is about all since the growth began.
 
-The exit status is 3 if an estimate is out, 2 if a text is not understood, else 0. An estimate is out beyond a factor
-of 2, or if ranges in it do not meet within a tenth.
+The exit status is 3 if an estimate is out (a factor over 2, or ranges that do not meet within a tenth), else 0.
 
 example: leakline estimate "208 x 100 KB = 20 GB"
          leakline estimate "16 agents x 32 x 6 tensors x 8-10 MB = 27 GB" "7 x 3,072 = 21,504"
@@ -17,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..analysis.estimates import EstimateCheck, check_estimate, compare_with_growth
@@ -66,36 +65,25 @@ def _measured(
 ) -> Iterator[EstimateCheck]:
     """Compare with the growth of each suspect that the text names, or else of the entire run."""
     words = {_plain(word) for word in re.findall(r"[^\W\d][\w.]*\w", text)}
-    growth, unit, findings = (
-        verdict["growth_bytes_per_generation"],
-        verdict["unit"],
-        verdict["findings"],
-    )
-    generations = {each["fingerprint"]: _generations_of(each, verdict) for each in findings}
-    rates = {
-        short_name(suspect["name"]): (
-            suspect["bytes_per_generation"],
-            generations[each["fingerprint"]],
-        )
-        for each in reversed(findings)
-        for suspect in each["suspects"]
-        if words & {_plain(suspect["name"]), _plain(short_name(suspect["name"]))}
-        and suspect["bytes_per_generation"] is not None
-    }
+    growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
+    rates: dict[str, tuple[float, int]] = {}
+    for finding in reversed(verdict["findings"]):
+        for suspect in finding["suspects"]:
+            name, rate = short_name(suspect["name"]), suspect["bytes_per_generation"]
+            if rate is not None and words & {_plain(suspect["name"]), _plain(name)}:
+                rates[name] = rate, _length(verdict, [finding])
     if not rates and growth is not None:
-        rates["the run"] = growth["estimate"], _generations_of(next(iter(findings), None), verdict)
+        rates["the run"] = growth["estimate"], _length(verdict, verdict["findings"])
     is_rate = re.search(rf"(?:\bper|/|\beach|\bevery)\s*(?:{unit}|gen)\b", text, re.IGNORECASE)
-    for name, (rate, times) in rates.items():
-        if check.computed.is_size:
-            span = f"per {unit}" if is_rate else f"at this rate in {count_of(times, unit)}"
-            size = rate if is_rate else rate * times
-            yield compare_with_growth(check, f"{name}, {span}", size)
+    for name, (rate, times) in rates.items() if check.computed.is_size else ():
+        span = f"per {unit}" if is_rate else f"at this rate in {count_of(times, unit)}"
+        yield compare_with_growth(check, f"{name}, {span}", rate if is_rate else rate * times)
 
 
-def _generations_of(finding: Mapping[str, Any] | None, verdict: Mapping[str, Any]) -> int:
-    """Return how many generations a growth has lasted; all of them if its start is not known."""
-    start = finding and finding["started_at_generation"]
-    return int(verdict["generations"] - start["estimate"]) if start else int(verdict["generations"])
+def _length(verdict: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many generations a growth has lasted: all of them if no start is known."""
+    starts = [each["started_at_generation"] for each in findings[:1]]
+    return int(verdict["generations"] - (starts[0]["estimate"] if any(starts) else 0))
 
 
 def _plain(name: str) -> str:
