@@ -55,7 +55,7 @@ class InPart:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is stored of one process. A million snapshots are read some at a time: no column is held for all of them."""
+    """The stored snapshots of one process. Of a million, no column is held for all: they are read some at a time."""
 
     connection: Connection
     key: Key
@@ -66,15 +66,16 @@ class _Stored:
         return read(self.connection, self.key, wanted, self.names, self.stretches, only)
 
     def iterate_blocks(self, *wanted: int) -> Iterator[Block]:
-        """These columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
+        """Read these columns of all snapshots, in ascending blocks of about SNAPSHOTS_AT_ONCE; none is empty."""
         some: list[Stretch] = []
+        count, last = 0, -1
         for stretch in self.stretches:
-            # Batches that came late lie in gaps of the segments before them.
-            behind = max((each.last for each in some), default=-1) < stretch.first
-            if behind and sum(each.count for each in some) >= SNAPSHOTS_AT_ONCE:
+            # Batches that came late lie in gaps of the segments before them, and belong to the same block.
+            if count >= SNAPSHOTS_AT_ONCE and last < stretch.first:
                 yield from self._block(some, wanted)
-                some = []
+                some, count = [], 0
             some.append(stretch)
+            count, last = count + stretch.count, max(last, stretch.last)
         yield from self._block(some, wanted)
 
     def _block(self, some: Sequence[Stretch], wanted: Collection[int]) -> Iterator[Block]:
@@ -110,16 +111,16 @@ _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
 def _generations(stored: _Stored) -> tuple[_GenerationsOf, Array]:
-    """How the rows are counted, and all generations in ascending order; see `generations_of`."""
-    said, minutes = [_EMPTY], [_EMPTY]
+    """Return how to count the rows of a block, and all generations in ascending order; see `generations_of`."""
+    declared, minutes = [_EMPTY], [_EMPTY]
     start: float | None = None
     for block in stored.iterate_blocks(GENERATION, MONOTONIC):
         generation, monotonic = block.numbers(GENERATION), block.numbers(MONOTONIC).values
         start = float(monotonic[0]) if start is None else start
         there = generation.present
-        said.append(np.unique(generation.values if there is None else generation.values[there]))
+        declared.append(np.unique(generation.values if there is None else generation.values[there]))
         minutes.append(np.unique(_minutes(monotonic, start)))
-    found = np.unique(np.concatenate(said))
+    found = np.unique(np.concatenate(declared))
     if len(found):
         return _declared_generations, found
     return partial(_counted_by_minutes, start or 0.0), np.unique(np.concatenate(minutes))
@@ -151,7 +152,7 @@ def _to_read(
 
 
 def _peaks(stored: _Stored, numbered: Mapping[str, int], last: int) -> set[int]:
-    """The generations up to this one with the largest resident size: one snapshot may be far above all others."""
+    """Return the generations up to ``last`` with the largest resident size, which one snapshot may decide."""
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):
         peak, at = -1.0, None
