@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, delete, func, select, update
-from tests.server.stored import LATER, count_of, statements
+from tests.server.stored import LATER, count_of
 
 from leakline.snapshot import RunHeader
 from leakline_server.ingest import check
@@ -24,12 +24,11 @@ from leakline_server.store import (
     details,
     pieces,
     points,
-    rollups,
     sealing,
     snapshots,
     summaries,
 )
-from leakline_server.store.columns import TEXT_COLUMNS, TIME, Key
+from leakline_server.store.columns import TIME, Key
 from leakline_server.store.engine import Engine, writing
 from leakline_server.store.history import load_history
 from leakline_server.store.inbox import Inbox
@@ -37,7 +36,6 @@ from leakline_server.store.incoming import Accepted
 from leakline_server.store.joining import join_run
 from leakline_server.store.tables import batches, chunks, runs, segments
 from leakline_server.store.tables import details as detail_rows
-from leakline_server.store.tables import rollups as rollup_rows
 from leakline_server.workers.compacting import LOOK_SECONDS, Compactor
 
 # Small, so that a few hundred snapshots have all levels.
@@ -52,9 +50,8 @@ def small() -> Iterator[None]:
             patch.setattr(module, "PIECE", PIECE)
         # It remembers records of pieces of another length.
         pieces.of_numbers.cache_clear()
-        patch.setattr(summaries, "COARSE", BLOCK)
+        patch.setattr(summaries, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
-        patch.setattr(rollups, "SEGMENTS", 3)
         patch.setattr(points, "CHUNK_RATIO", 4)
         patch.setattr(sealing, "MIN_SNAPSHOTS", 16)
         patch.setattr(sealing, "ENOUGH_BATCHES", 1)
@@ -100,7 +97,7 @@ FILTERED = [
     points.SeriesQuery(("*",), phase="train/step", axis="sequence", start=37, points=40),
     points.SeriesQuery(("rss",), kind="generation_end", axis="time", points=5),
     points.SeriesQuery(("rare", "odd"), kind="generation_end", points=2),
-    # Of two phases, which are two strands of every piece.
+    # Of two phases.
     points.SeriesQuery(("spike",), kind="phase_end", points=2),
 ]
 
@@ -226,7 +223,7 @@ def read_while_it_is_compacted(
     seal_all(engine, packed)
     compact_all(engine, packed)
     assert_same(read_all(engine, packed, questions), expected)
-    assert {level for _, level, _ in segments_of(engine, packed)} <= {1, 2}
+    assert {level for _, level, _ in segments_of(engine, packed)} <= {1}
 
 
 def segments_of(engine: Engine, run_id: str) -> list[tuple[range, int, int]]:
@@ -256,18 +253,13 @@ def prepare(engine: Engine, run_id: str, without: int | None = None) -> Key:
 BLOCKS = [range(64 * i, min(700, 64 * i + 64)) for i in range(11)]
 
 
-def test_a_run_that_ended_has_whole_segments_and_rows_above_them(engine: Engine) -> None:
+def test_a_run_that_ended_has_whole_segments(engine: Engine) -> None:
     prepare(engine, "r")
     before = count_of(engine, func.count(detail_rows.c.body))
     assert compact_all(engine, "r") == 11
-    assert segments_of(engine, "r") == [
-        (block, 2 if i < 9 else 1, len(block)) for i, block in enumerate(BLOCKS)
-    ]
-    series = count_of(engine, func.count(chunks.c.series_id.distinct())) - len(TEXT_COLUMNS)
-    assert count_of(engine, func.count(rollup_rows.c.series_id)) == 3 * series
+    assert segments_of(engine, "r") == [(block, 1, len(block)) for block in BLOCKS]
     assert count_of(engine, func.count(detail_rows.c.body)) < before
-    beside = (func.coalesce(func.length(c), 0) for c in (chunks.c.pieces, chunks.c.strands))
-    packed = sum(beside, func.length(chunks.c.blob))
+    packed = func.coalesce(func.length(chunks.c.pieces), 0) + func.length(chunks.c.blob)
     assert count_of(engine, func.sum(segments.c.bytes)) == count_of(engine, func.sum(packed))
 
 
@@ -278,12 +270,10 @@ def test_a_block_is_sealed_as_compaction_would_make_it(
     compact_all(engine, "compacted")
     monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 99)
     prepare(engine, "r")
-    assert segments_of(engine, "r") == [
-        (block, 2 if i < 9 else 1, len(block)) for i, block in enumerate(BLOCKS)
-    ]
+    assert segments_of(engine, "r") == [(block, 1, len(block)) for block in BLOCKS]
     compact_all(engine, "r")
     assert segments_of(engine, "r") == segments_of(engine, "compacted")
-    for table in (chunks, rollup_rows, detail_rows, segments):
+    for table in (chunks, detail_rows, segments):
         of_both = [rows_of(engine, table, run_id) for run_id in ("r", "compacted")]
         for mine, other in zip(*of_both, strict=True):
             assert mine == other, table.name
@@ -317,7 +307,7 @@ def test_what_came_late_joins_the_segment_it_belongs_into(engine: Engine) -> Non
     found = segments_of(engine, "r")
     assert [numbers for numbers, _, _ in found] == BLOCKS
     assert all(len(numbers) == count for numbers, _, count in found)
-    assert [level for _, level, _ in found][:9] == [2] * 9
+    assert [level for _, level, _ in found][:9] == [1] * 9
 
 
 def test_who_finds_the_segments_changed_leaves_them(
@@ -381,22 +371,6 @@ def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> 
     assert [numbers for numbers, _, _ in segments_of(engine, "r")] == BLOCKS
     assert_same(read_all(engine, "r"), whole)
     assert count_of(engine, func.sum(chunks.c.count), chunks.c.series_id == TIME) == 700
-
-
-def test_rolling_up_locks_the_process_before_its_segments(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As compaction and removal do: in another order, each could wait for the other."""
-    key = prepare(engine, "r")
-    monkeypatch.setattr(rollups, "SEGMENTS", 99)
-    compact_all(engine, "r")
-    monkeypatch.setattr(rollups, "SEGMENTS", 3)
-    with statements(engine) as asked:
-        assert rollups.roll_up(engine, key) == 3
-    tables = ("processes", "segments")
-    order = [table for said, _ in asked for table in tables if f"FROM {table}" in said]
-    # The first two are read, beside everything else.
-    assert order == ["segments", "segments", "processes", "segments"]
 
 
 def test_the_worker_makes_all_that_is_due_and_rests(engine: Engine) -> None:

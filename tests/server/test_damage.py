@@ -22,8 +22,7 @@ from tests.server.stored import (
     seal_all,
 )
 
-from leakline_server.store import blocks, compaction, removal, sealing, summaries
-from leakline_server.store import rollups as rolling
+from leakline_server.store import compaction, removal, sealing
 from leakline_server.store.alerts import list_alerts
 from leakline_server.store.columns import GENERATION, LABEL, SEQUENCE, TIME
 from leakline_server.store.deliveries import claim
@@ -42,7 +41,6 @@ from leakline_server.store.tables import (
     incidents,
     metadata,
     processes,
-    rollups,
     rule_states,
     rules,
     runs,
@@ -293,31 +291,6 @@ def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
     assert compaction.due(engine, LATER) == []
 
 
-def test_a_damaged_segment_or_piece_does_not_keep_others_from_being_rolled_up(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(api)
-    monkeypatch.setattr(blocks, "BLOCK", 128)
-    monkeypatch.setattr(rolling, "SEGMENTS", 99)
-    monkeypatch.setattr(summaries, "COARSE", 512)
-    compact_all(engine)
-    short = "series?name=float&points=2&x=sequence"
-    before = read(api, short)
-    mine = chunks.c.series_id == number_of(engine, "float")
-    for first in (256, 640):
-        flip(engine, chunks, "pieces", and_(mine, chunks.c.first_sequence == first))
-    with writing(engine) as connection:
-        # As one that was left without pieces.
-        connection.execute(update(chunks).where(chunks.c.first_sequence == 512).values(pieces=None))
-    monkeypatch.setattr(rolling, "SEGMENTS", 4)
-    while rolling.roll_up(engine, R1):
-        continue
-    with engine.connect() as connection:
-        query = select(segments.c.first_sequence).where(segments.c.level == 2)
-        assert set(connection.scalars(query)) == {0, 128, 256, 384, 640, 768, 896, 1024}
-    assert read(api, short) == before
-
-
 def test_damaged_numbers_of_pieces_are_read_from_their_chunk_instead(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -330,22 +303,6 @@ def test_damaged_numbers_of_pieces_are_read_from_their_chunk_instead(
     assert read(api, short) == before
     assert damaged_chunks(api) == 1
     assert "the summary of float of snapshots 0 to 1199" in caplog.text
-
-
-def test_a_damaged_rollup_is_read_from_what_lies_under_it(
-    api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(api)
-    monkeypatch.setattr(blocks, "BLOCK", 128)
-    monkeypatch.setattr(rolling, "SEGMENTS", 4)
-    monkeypatch.setattr(summaries, "COARSE", 512)
-    compact_all(engine)
-    short = "series?name=float&points=2&x=sequence"
-    before = read(api, short)
-    for column in (number_of(engine, "float"), SEQUENCE):
-        flip(engine, rollups, "pieces", rollups.c.series_id == column)
-        assert read(api, short) == before
-    assert damaged_chunks(api) == 2
 
 
 SECRET = "sk-very-secret"

@@ -279,7 +279,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "runs": ("RUNS_PER_DAY", "PROJECTS_PER_DAY"),
     "attempts": ("MAX_RUN_ATTEMPTS",), "processes": ("MAX_RUN_PROCESSES",),
     "series": ("MAX_RUN_SERIES", "MAX_RUN_TYPES", "MAX_RUN_PHASES"),
-    **dict.fromkeys(("batches", "segments", "chunks", "rollups", "details"), ("BYTES_PER_DAY",)),
+    **dict.fromkeys(("batches", "segments", "chunks", "details"), ("BYTES_PER_DAY",)),
     "requests": ("MAX_REQUESTS", "MAX_PAST"), "incidents": ("MAX_RUN_INCIDENTS", "MAX_RUN_SERIES"),
     "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",), "rules": ("MAX_RULES",),
     # Of each leak, of which a run has so many.

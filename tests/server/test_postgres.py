@@ -33,7 +33,7 @@ READS = (
 )  # fmt: skip
 
 # The tables that grow with runs.
-TABLES = ("segments", "batches", "chunks", "rollups", "details")
+TABLES = ("segments", "batches", "chunks", "details")
 
 # Questions that are about all runs: what is to be done in the background, by row of whichever run.
 ABOUT_ALL_RUNS = ("GROUP BY", "count(", "sum(", "swept_at", "LIMIT")

@@ -28,14 +28,13 @@ from leakline_server.store.tables import (
     details,
     processes,
     removals,
-    rollups,
     runs,
     segments,
     series,
 )
 from leakline_server.workers.retaining import IDLE_SECONDS, LEASE_SECONDS, Retainer
 
-OF_A_RUN = (attempts, batches, chunks, details, processes, rollups, segments, series)
+OF_A_RUN = (attempts, batches, chunks, details, processes, segments, series)
 
 
 def rows(engine: Engine, run_id: str, tables: tuple[Table, ...] = OF_A_RUN) -> dict[str, int]:

@@ -17,7 +17,6 @@ from leakline_server.store import buckets, compaction, pieces, points, sealing
 from leakline_server.store.codec import CorruptChunk
 from leakline_server.store.columns import ChunkRows, Key
 from leakline_server.store.engine import Engine, writing
-from leakline_server.store.pieces import PRESENT
 from leakline_server.store.points import downsample
 from leakline_server.store.tables import chunks
 
@@ -244,35 +243,18 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
         assert len(everything) == 400
 
 
-def test_the_numbers_of_many_stretches_at_once_are_those_of_each() -> None:
-    made = [
-        np.array([[512, 1, 2, 0, 9], [512, 3, 4, 3, 4]], float),
-        np.array([[512, 7, 7, 7, 7], [100, 7, 7, 7, 7]], float),
-        np.array([[20, 5, 5, 5, 5]], float),
-    ]
-    counts = [pieces_of[:, PRESENT] for pieces_of in made]
-    packed = [*map(pieces.pack, made, counts), None]
-    assert len(packed[1] or b"") < len(packed[0] or b"")
-    counts.append(np.array([512.0, 3.0]))
-    lengths = np.array([len(each) for each in counts])
-    found = pieces.unpack_all(packed, lengths, np.concatenate(counts))
-    assert np.array_equal(found, np.concatenate([*made, pieces.nothing(2)]))
-
-
 @pytest.mark.parametrize(
     "harm",
     [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
 )
-def test_damage_in_one_of_many_stretches_is_found(harm: Callable[[bytes], bytes]) -> None:
-    records, counts = np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3)
-    packed = pieces.pack(records, counts)
-    both, lengths = np.concatenate([counts, counts]), np.array([3, 3])
-    assert len(pieces.unpack_all([packed, packed], lengths, both)) == 6
+def test_a_damaged_record_is_found(harm: Callable[[bytes], bytes]) -> None:
+    packed = pieces.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    assert len(pieces.unpack(packed)) == 1
     with pytest.raises(CorruptChunk):
-        pieces.unpack_all([packed, harm(packed)], lengths, both)
+        pieces.unpack(harm(packed))
 
 
 def test_records_of_other_pieces_are_damage() -> None:
-    packed = pieces.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
+    counts = np.array([2.0] * 4)
     with pytest.raises(CorruptChunk):
-        pieces.unpack_all([packed], np.array([4]), np.array([2.0] * 4))
+        pieces.spread(np.array([[2, 1, 2, 1, 2]] * 3, float), counts)

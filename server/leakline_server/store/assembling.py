@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from .batch_columns import NOT_THERE
-from .chunk_rows import Beside
-from .codec import Array, Chunk, Column, Numbers, Texts, texts
+from .codec import Array, Chunk, Column, Numbers, texts
 from .codec import numbers as column_of
 from .columns import GENERATION, KIND, LABEL, MONOTONIC, PHASE, SEQUENCE, TIME
 from .compiled import native
@@ -28,18 +27,16 @@ SERIES_AT_ONCE: Final = 128
 
 def chunks_of(
     firsts: Sequence[int], bodies: Sequence[Body], *, compacted: bool = False
-) -> Iterator[tuple[int, Chunk, Beside]]:
-    """(column, chunk, what stands beside it) of every column of these batches, which begin at the sequence numbers
+) -> Iterator[tuple[int, Chunk, bytes | None]]:
+    """Yield (column, chunk, packed pieces) of every column of these batches, which begin at the sequence numbers
     ``firsts``.
 
-    ``compacted``: as compaction would make it of them, cut into pieces and strands.
+    ``compacted``: as compaction would make it of them, cut into pieces.
     """
-    sequence, common = _sequence(firsts, bodies), dict(_common(bodies))
-    phases, kinds = common[PHASE], common[KIND]
-    assert isinstance(phases, Texts) and isinstance(kinds, Texts)
-    cut = Cut(sequence, phases, kinds) if compacted else None
-    for number, column in {SEQUENCE: Numbers(sequence), **common}.items():
-        yield number, *pack_column(number, column, cut)
+    sequence = _sequence(firsts, bodies)
+    cut = Cut(sequence) if compacted else None
+    for number, column in ((SEQUENCE, Numbers(sequence)), *_common(bodies)):
+        yield number, *pack_column(column, cut)
     ids, floats = _names(bodies)
     for at in range(0, len(ids), SERIES_AT_ONCE):
         yield from _of_series(_Table(bodies, ids[at : at + SERIES_AT_ONCE], floats), cut)
@@ -58,17 +55,17 @@ def _unique(packed: Collection[bytes]) -> Array:
     return np.unique(np.frombuffer(b"".join(packed), "<u4"))
 
 
-def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, Beside]]:
+def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
     ids = table.ids.tolist()
     others = set(range(len(ids)))
-    for row, chunk, beside in encode_rows(table.values, cut):
-        yield ids[row], chunk, beside
+    for row, chunk, pieces in encode_rows(table.values, cut):
+        yield ids[row], chunk, pieces
         others.discard(row)
     for row in sorted(others):
-        column, beside = pack_column(ids[row], table.column(row), cut)
+        column, pieces = pack_column(table.column(row), cut)
         # What holds nothing is left out of a compacted segment.
         if column.present or cut is None:
-            yield ids[row], column, beside
+            yield ids[row], column, pieces
 
 
 def _sequence(firsts: Sequence[int], bodies: Sequence[Body]) -> Array:

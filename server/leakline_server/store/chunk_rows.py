@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from .codec import Chunk
 from .tables import chunks
@@ -17,27 +17,17 @@ PACKED: Final = tuple(
 )
 
 
-class Beside(NamedTuple):
-    """What stands beside the chunk of a compacted segment, packed (pieces.py, strands.py)."""
-
-    pieces: bytes | None
-    strands: bytes | None
-
-
-NOTHING_BESIDE: Final = Beside(None, None)
-
-
 def chunk_row(
-    key: Key, number: int, first_sequence: int, chunk: Chunk, beside: Beside = NOTHING_BESIDE
+    key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
 ) -> dict[str, Any]:
-    """Of the column with this number, in the segment that begins here."""
+    """Return the row of a column in the segment that begins here; ``pieces``: of a compacted segment (pieces.py)."""
     return {
         "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
         "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,
-        "max": chunk.max, "width": chunk.width, "blob": chunk.blob, **beside._asdict(),
+        "max": chunk.max, "width": chunk.width, "blob": chunk.blob, "pieces": pieces,
     }  # fmt: skip
 
 
 def size(row: Mapping[str, Any]) -> int:
     """Bytes of what is packed in it."""
-    return sum(len(row[name] or b"") for name in ("blob", "pieces", "strands"))
+    return sum(len(row[name] or b"") for name in ("blob", "pieces"))

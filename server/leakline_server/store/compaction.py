@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from . import blocks, packing, rollups
+from . import blocks, packing
 from .codec import Array
 from .columns import (
     COLUMNS,
@@ -115,7 +115,6 @@ def compact(engine: Engine, key: Key, now: float) -> int:
             packing.replace(connection, key, plan.details)
     except packing.Changed:
         return 0
-    rollups.roll_up(engine, key)
     return int(plan.segments[0]["count"])
 
 
@@ -293,9 +292,6 @@ def _these(key: Key, taken: Sequence[Segment]) -> Any:
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
-    for row in plan.taken:
-        if row["level"] == 2:
-            rollups.dissolve(connection, key, row["first_sequence"], row["last_sequence"])
     gone = and_(
         of(chunks, key),
         chunks.c.series_id.in_(plan.series),

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from .batch_columns import NOT_THERE
-from .chunk_rows import NOTHING_BESIDE, Beside
 from .codec import Array, Chunk, integer_chunk, integer_payload
 from .compiled import native
 from .cutting import Cut
@@ -18,24 +17,17 @@ from .pieces import checked
 _Encoded = tuple[float, float, float, float, int, bytes, bytes]
 
 
-def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, Beside]]:
-    """(row, chunk, what stands beside it) of the rows of int64 in which no entry is NOT_THERE."""
+def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
+    """Yield (row, chunk, packed pieces) of the rows of int64 in which no entry is NOT_THERE."""
     module = native()
     if module is None:
         found = in_numpy(values, cut)
     else:
         starts = _NOTHING if cut is None else cut.starts
         found = module.encode_table(np.ascontiguousarray(values), values.shape[1], starts)
-    if cut is None:
-        for row, one in enumerate(found):
-            if one is not None:
-                yield row, _chunk(values, one), NOTHING_BESIDE
-        return
-    limits = [None if one is None else (one[2], one[3]) for one in found]
-    for row, strands in enumerate(cut.strands_of_rows(values, limits)):
-        one = found[row]
+    for row, one in enumerate(found):
         if one is not None:
-            yield row, _chunk(values, one), Beside(checked(one[6]), strands)
+            yield row, _chunk(values, one), None if cut is None else checked(one[6])
 
 
 def _chunk(values: Array, one: _Encoded) -> Chunk:

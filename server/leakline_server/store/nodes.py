@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .codec import Array
-from .columns import Block, Stretch
-from .pieces import FIRST, LAST, MAX, MIN, NUMBERS, PRESENT, concatenate, nothing
+from .columns import SEQUENCE, Block, Stretch
+from .pieces import FIRST, LAST, MAX, MIN, NUMBERS, PRESENT, concatenate, nothing, summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,20 @@ class Nodes:
         found: Array = on[:, PRESENT] == self.count
         return found & span.holds(on[:, MIN]) & span.holds(on[:, MAX])
 
-    def stretches(self) -> list[Stretch]:
-        """Of nodes that are segments."""
-        of_each = zip(self.low.tolist(), self.high.tolist(), self.count.tolist(), strict=True)
-        return [Stretch(low, high, count, sealed=True, level=2) for low, high, count in of_each]
-
 
 def of_entries(block: Block, number: int) -> Array:
     column = block.numbers(number)
     found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
     found[:, PRESENT] = 1 if column.present is None else column.present
     return found
+
+
+def of_block(block: Block, numbers: Collection[int], width: int) -> Nodes:
+    """Return a node for each multiple of ``width`` that has some of these snapshots, which are in order."""
+    sequence = block.numbers(SEQUENCE).values
+    starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
+    records = [summed(block.numbers(number), starts) for number in numbers]
+    return of_records([records], numbers)
 
 
 def of_records(parts: Sequence[Sequence[Array]], numbers: Collection[int]) -> Nodes:
@@ -105,18 +108,6 @@ def together(parts: Sequence[Nodes], numbers: Collection[int]) -> Nodes:
     )
     joined = {number: concatenate([part.numbers[number] for part in parts]) for number in numbers}
     return Nodes(low, high, count, joined)
-
-
-def with_some_within(nodes: Nodes, stretches: Sequence[Stretch]) -> Array:
-    """Which of these have a part of one of the stretches between their ends."""
-    if not len(nodes) or not stretches:
-        return np.zeros(len(nodes), dtype=bool)
-    ordered = sorted((s.first, s.last) for s in stretches)
-    low, high = np.array(ordered, dtype=np.int64).T
-    reach = np.maximum.accumulate(high)
-    at = np.searchsorted(low, nodes.high, side="right") - 1
-    within: Array = (at >= 0) & (reach[np.maximum(at, 0)] >= nodes.low)
-    return within
 
 
 def parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .chunk_rows import chunk_row, size
 from .codec import Array, Texts, only_used
-from .columns import COLUMNS, KIND, PHASE, Block, Key
+from .columns import COLUMNS, Block, Key
 from .cutting import Cut, pack_column
 
 
@@ -27,9 +27,7 @@ class Part:
     def begin(self, key: Key, block: Block, columns: Collection[int]) -> None:
         """The rows of what every snapshot has, by which the others are cut."""
         if self._compacted:
-            texts = (block.texts(number).index[self.start : self.stop] for number in (PHASE, KIND))
-            names = (block.texts(number).names for number in (PHASE, KIND))
-            self._cut = Cut(self._sequence, *map(Texts, names, texts))
+            self._cut = Cut(self._sequence)
         self.add(key, block, columns)
 
     def add(self, key: Key, block: Block, columns: Collection[int]) -> None:
@@ -39,9 +37,9 @@ class Part:
             column = part.columns[number]
             if isinstance(column, Texts):
                 column = only_used(column)
-            chunk, beside = pack_column(number, column, self._cut)
+            chunk, pieces = pack_column(column, self._cut)
             if chunk.present or number in COLUMNS:
-                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, beside))
+                self.rows.append(chunk_row(key, number, int(self._sequence[0]), chunk, pieces))
             # Whoever answers a request comes first.
             time.sleep(0)
 

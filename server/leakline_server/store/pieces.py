@@ -4,9 +4,9 @@
              last, min, max, each a little-endian 8-byte float; all zero where nothing is present
 
 A compacted chunk has a piece for each stretch of PIECE sequence numbers that begins at a multiple of PIECE (of a power
-of two times as many, where sequence numbers have gaps, so that there are at most MAX_PIECES). A row of rollups has one
-for each chunk under it. Where one record stands alone and the pieces are more, all are full and of that one value.
-How many pieces there are, and which sequence numbers each has, say the pieces of the column of sequence numbers.
+of two times as many, where sequence numbers have gaps, so that there are at most MAX_PIECES). Where one record stands
+alone and the pieces are more, all are full and of that one value. How many pieces there are, and which sequence
+numbers each has, say the pieces of the column of sequence numbers.
 """
 
 from __future__ import annotations
@@ -62,16 +62,6 @@ def _fill(found: Array, rows: Array | slice, values: Array, starts: Array, ends:
     found[rows, MAX] = np.maximum.reduceat(values, starts)
 
 
-def joined(records: Array) -> Array:
-    """The one record of them together; of at least one."""
-    found = nothing(1)
-    there = records[records[:, PRESENT] > 0]
-    if len(there):
-        low, high = there[:, MIN].min(), there[:, MAX].max()
-        found[0] = (there[:, PRESENT].sum(), there[0, FIRST], there[-1, LAST], low, high)
-    return found
-
-
 def pack(records: Array, counts: Array) -> bytes:
     """The bytes of the records of pieces with ``counts`` entries each."""
     return checked(told(records, counts))
@@ -115,32 +105,6 @@ def spread(records: Array, counts: Array) -> Array:
         raise CorruptChunk("the numbers of a stored chunk are of other pieces than its sequence")
     found = np.repeat(records, len(counts), axis=0)
     found[:, PRESENT] = counts
-    return found
-
-
-def unpack_all(packed: Sequence[bytes | None], lengths: Array, counts: Array) -> Array:
-    """The records of many stretches of one column below each other; None: it has nothing there.
-
-    ``lengths``: how many pieces each stretch has; ``counts``: how many entries each of all these pieces has. Gives what
-    `unpack` and `spread` of each would, in a tenth of the time. Raises CorruptChunk.
-    """
-    bodies = [b"" if each is None else each[4:] for each in packed]
-    for each, body in zip(packed, bodies, strict=True):
-        if each is not None and (not body or each[:4] != zlib.crc32(body).to_bytes(4, "little")):
-            raise CorruptChunk("the checksum of the numbers of a stored chunk is wrong")
-    sizes = np.array([len(body) for body in bodies])
-    have = sizes // (8 * NUMBERS)
-    alone = (have == 1) & (lengths > 1)
-    if (sizes % (8 * NUMBERS)).any() or not (alone | (have == lengths) | (have == 0)).all():
-        raise CorruptChunk("the numbers of a stored chunk are of other pieces than its sequence")
-    found = nothing(int(lengths.sum()))
-    records = np.frombuffer(b"".join(bodies), "<f8").reshape(-1, NUMBERS)
-    # Of each record, how many pieces it stands for.
-    times = np.ones(len(records), np.int64)
-    times[(np.cumsum(have) - have)[alone]] = lengths[alone]
-    found[np.repeat(have > 0, lengths)] = np.repeat(records, times, axis=0)
-    of_one = np.repeat(alone, lengths)
-    found[of_one, PRESENT] = counts[of_one]
     return found
 
 

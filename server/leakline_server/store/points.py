@@ -2,7 +2,7 @@
 
 A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
 snapshots a point, snapshots are read one by one and joined to points of equally many; above it, chunks are not opened
-(buckets.py; stranded.py where a phase or kind is chosen). Which of the two depends on what is asked for and on nothing
+(buckets.py), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
 else, so whether a run is compacted makes no difference to any answer.
 """
 
@@ -21,9 +21,8 @@ from .codec import Array, Texts
 from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
 from .damage import Damaged
 from .history import NoSuchRun
-from .nodes import Span
+from .nodes import Nodes, Span, of_block, together
 from .runs import LIVED
-from .stranded import Choice, StrandedLines
 from .summaries import Stored
 from .tables import processes, runs
 
@@ -182,7 +181,11 @@ def _read_process(
 ) -> None:
     span = Span(AXES[query.axis], query.start, query.stop)
     points = max(1, min(query.points, MAX_POINTS))
-    stored = Stored(connection, key, instance, wanted, span)
+    filters = (
+        *((PHASE,) if query.phase is not None else ()),
+        *((KIND,) if query.kind is not None else ()),
+    )
+    stored = Stored(connection, key, wanted, span)
     most = CHUNK_RATIO * points
     if stored.count() > most:
         if query.phase is None and query.kind is None:
@@ -192,16 +195,10 @@ def _read_process(
                 found.add_damaged(instance, stored.damaged)
                 return
         elif (width := buckets.bucket_width(stored, points, most)) is not None:
-            choice = Choice(query.phase, query.kind)
-            lines = StrandedLines(connection, key, wanted, span, choice)
-            told = lines.points(*stored.told_and_opened(), width)
-            found.add(instance, ((phase, wanted[n], of_one) for phase, n, of_one in told))
-            found.add_damaged(instance, [*stored.damaged, *lines.damaged])
+            chosen = _bucketed_by_phase(stored, wanted, query, filters, width)
+            found.add(instance, chosen)
+            found.add_damaged(instance, stored.damaged)
             return
-    filters = (
-        *((PHASE,) if query.phase is not None else ()),
-        *((KIND,) if query.kind is not None else ()),
-    )
     block = read(connection, key, (span.axis, *filters, *wanted), wanted, stored.stretches())
     found.add_damaged(instance, block.damaged)
     # What was only needed to choose by is not picked from.
@@ -221,6 +218,30 @@ def _read_process(
             of_points = downsample(at, values, values, values, values, points)
             named = {"name": name, "process": instance, "phase": phase}
             found.items.append({**named, **of_points})
+
+
+def _bucketed_by_phase(
+    stored: Stored,
+    wanted: Mapping[int, str],
+    query: SeriesQuery,
+    filters: Sequence[int],
+    width: int,
+) -> Iterator[tuple[str | None, str, buckets.Shown]]:
+    """Yield (phase, name, points), the phase that came first before others."""
+    parts: dict[str | None, list[Nodes]] = {}
+    for block in stored.blocks(filters):
+        shown = Block({number: block.columns[number] for number in stored.numbers})
+        for phase, rows in _by_phase(block, query):
+            part = shown if rows is None else shown.take(rows)
+            if len(part):
+                nodes = of_block(part, stored.numbers, width)
+                parts.setdefault(phase, []).append(nodes)
+    for phase, made in sorted(parts.items(), key=lambda item: int(item[1][0].low[0])):
+        nodes = together(made, stored.numbers)
+        for number, name in wanted.items():
+            of_one = buckets.points_of(nodes, number, AXES[query.axis], width)
+            if of_one["x"]:
+                yield phase, name, of_one
 
 
 def downsample(

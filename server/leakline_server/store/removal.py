@@ -1,6 +1,6 @@
 """Removing runs: gone for every reader in one transaction, their rows afterwards, a few at a time.
 
-The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks, rollups and
+The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks and
 details have none; `sweep` deletes them in steps so short that ingest beside them hardly waits. Until it is done, a row
 of `removals` says which process numbers are to go. A run with the same id that begins anew numbers its processes above
 them (`known.next_process`), so nothing old is ever read as new, whenever and wherever the sweeping is broken off.
@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from .engine import writing
-from .tables import batches, chunks, details, processes, removals, rollups, runs, segments
+from .tables import batches, chunks, details, processes, removals, runs, segments
 
 # Of one step. A row lies on a page of its own, which may have to be read first.
 ROWS_PER_STEP: Final = 64
@@ -54,7 +54,6 @@ class _Kept:
 _KEPT: Final = (
     _Kept(batches, (batches.c.process_id, batches.c.first_sequence)),
     _Kept(segments, (segments.c.process_id, segments.c.first_sequence)),
-    _Kept(rollups, (rollups.c.process_id, rollups.c.series_id, rollups.c.first_sequence)),
     _Kept(chunks, (chunks.c.process_id, chunks.c.series_id, chunks.c.first_sequence)),
 )
 

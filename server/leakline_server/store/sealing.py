@@ -29,12 +29,12 @@ from sqlalchemy import (
     select,
 )
 
-from . import blocks, damage, full_disk, packing, rollups
+from . import blocks, damage, packing
 from .assembling import chunks_of
 from .chunk_rows import chunk_row, size
 from .codec import CorruptChunk
 from .columns import Key, mine, reading, series_ids
-from .engine import DATABASE_ERRORS, Many, without_content, writing
+from .engine import Many, writing
 from .packed import Body, unpack
 from .runs import STATES
 from .tables import batches, chunks, runs, segments
@@ -86,15 +86,14 @@ def _is_worth(connection: Connection, key: Key, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The batches to replace, without bodies, and what replaces them. ``rolls_up``: as many as a rollup needs are there
-    then; ``more``: of what waits, another segment can be made.
+    """The batches to replace, without bodies, and what replaces them. ``more``: of what waits, another segment can be
+    made.
     """
 
     taken: Sequence[Row[Any]]
     chunks: Sequence[dict[str, Any]]
     segment: dict[str, Any]
     details: Sequence[packing.Packed]
-    rolls_up: bool
     more: bool
 
 
@@ -123,17 +122,6 @@ def seal_one(engine: Engine, key: Key, now: float) -> Sealed:
             _replace(connection, key, plan)
     except packing.Changed:
         return Sealed(0)
-    if plan.rolls_up:
-        try:
-            rollups.roll_up(engine, key)
-        except DATABASE_ERRORS as error:
-            # The segment is there all the same, and the next one rolls up both.
-            if not full_disk.is_told(engine, error):
-                log.error(
-                    "could not sum up the segments of run %s: %s",
-                    key.run_id,
-                    without_content(error),
-                )
     return Sealed(plan.segment["count"], plan.more)
 
 
@@ -227,16 +215,15 @@ def _plan(
     )
     bodies = [body for _, body in found]
     rows = [
-        chunk_row(key, number, first, chunk, beside)
-        for number, chunk, beside in chunks_of(firsts, bodies, compacted=compacted)
+        chunk_row(key, number, first, chunk, pieces)
+        for number, chunk, pieces in chunks_of(firsts, bodies, compacted=compacted)
     ]
     segment = {
         **key._asdict(), "first_sequence": first, "last_sequence": last, "count": count,
         "revision": max(row.revision for row in taken), "level": int(compacted), "bytes": sum(map(size, rows)),
     }  # fmt: skip
     details = packing.plan(connection, key, first, last) if compacted else ()
-    rolls_up = compacted and rollups.waiting(connection, key) + 1 >= rollups.SEGMENTS
-    return _Plan(taken, rows, segment, details, rolls_up, more)
+    return _Plan(taken, rows, segment, details, more)
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:

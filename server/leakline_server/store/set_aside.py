@@ -55,9 +55,7 @@ RECENT_SECONDS: Final = 2.0
 ROWS_AT_ONCE: Final = 500
 
 # Damage is found out when they are read, and they are too long to be gone through.
-PACKED: Final = frozenset(
-    {tables.batches, tables.chunks, tables.details, tables.rollups, tables.segments}
-)
+PACKED: Final = frozenset({tables.batches, tables.chunks, tables.details, tables.segments})
 # Rows without meaning in part: what people said, what lets somebody in, and what is counted again.
 _WHOLE: Final = frozenset({
     tables.acknowledgements, tables.accepted_counts, tables.rules, tables.rule_states, tables.requests, settings,

@@ -1,6 +1,6 @@
 """How large runs and projects are: counted once in a while, kept in a row a run.
 
-A size is the bytes of what is packed in rows: chunks, waiting batches, details, rollups. Keys, indexes and what a
+A size is the bytes of what is packed in rows: chunks, waiting batches, details. Keys, indexes and what a
 database keeps free come on top of it; `disk.py` tells those of the whole database.
 """
 
@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from .engine import writing
 from .runs import STATES
-from .tables import batches, chunks, details, rollups, runs, segments, sizes
+from .tables import batches, chunks, details, runs, segments, sizes
 
 RUNS_PER_STEP: Final = 128
 # A run that goes on is counted again after so long; one that ended once more after it, because it is compacted then.
@@ -115,7 +115,6 @@ _PARTS: Final[tuple[Select[Any], ...]] = (
     select(func.sum(segments.c.bytes)).where(segments.c.run_id == _RUN),
     select(func.sum(func.length(batches.c.body))).where(batches.c.run_id == _RUN),
     select(func.sum(func.length(details.c.body))).where(details.c.run_id == _RUN),
-    select(func.sum(func.length(rollups.c.pieces))).where(rollups.c.run_id == _RUN),
     # Sealed by a version that did not count.
     select(func.sum(func.length(chunks.c.blob)))
     .select_from(segments.join(chunks, _ITS_CHUNKS))

@@ -1,29 +1,29 @@
 """The numbers of a process without its entries: of stretches as long as a question allows, from the rows with them.
 
-A chart of N points over a long run is made of nodes: of segments (rollups.py), of pieces of chunks (pieces.py), and of
-single entries where only those are exact, which is at the ends of what is asked for, in what is not compacted yet, and
-where stretches lie within each other. So what is read grows with the points of the answer, and every answer is what the
-entries would have given.
+A chart of N points over a long run is made of nodes: of pieces of chunks (pieces.py), and of single entries where only
+those are exact, which is at the ends of what is asked for, in what is not compacted yet, and where stretches lie
+within each other. Every answer is what the entries would have given. Where a phase or kind is chosen, entries are
+read, a group of stretches at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, select
 
-from . import damage, remembered
+from . import damage
 from .codec import Array, CorruptChunk
-from .columns import COLUMN_NAMES, SEQUENCE, ChunkRows, Key, Stretch, mine, read, waiting
-from .nodes import Nodes, Span, of_entries, of_records, parted, together, with_some_within
-from .pieces import PRESENT, nothing, of_numbers, spread, unpack, unpack_all
-from .tables import chunks, rollups, segments
+from .columns import COLUMN_NAMES, SEQUENCE, Block, ChunkRows, Key, Stretch, mine, read, waiting
+from .nodes import Nodes, Span, of_entries, of_records, parted, together
+from .pieces import PRESENT, nothing, of_numbers, spread, unpack
+from .tables import chunks, segments
 
-# The numbers of whole segments are of use from this many sequence numbers a point on.
-COARSE: Final = 4_096
+# Entries are read for about so many snapshots at a time, whatever the length of a run.
+GROUP: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,87 +51,52 @@ class Stored:
         self,
         connection: Connection,
         key: Key,
-        instance: str,
         names: Mapping[int, str],
         span: Span,
     ) -> None:
         self._connection, self._key, self._names, self._span = connection, key, names, span
-        self._instance, self._remembered = instance, remembered.of(connection.engine)
-        self._numbers = tuple(dict.fromkeys((SEQUENCE, span.axis, *names)))
+        self.numbers = tuple(dict.fromkeys((SEQUENCE, span.axis, *names)))
         self.damaged: list[damage.Damaged] = []
-        rolled = self._rollups(tuple(dict.fromkeys((SEQUENCE, span.axis))))
-        base = self._segments(rolled) + waiting(connection, key)
-        late = with_some_within(rolled, base)
-        # Whole segments that may be told of by their rollup alone.
-        self._rolled = rolled.take(~late & ~rolled.outside(span))
-        base += rolled.take(late).stretches()
-        self._apart, self._mixed = parted(base)
+        rows = connection.execute(_SEGMENTS, key._asdict()).all()
+        sealed = [Stretch(first, last, n, True, level=level) for first, last, n, level in rows]
+        self._apart, self._mixed = parted(sealed + waiting(connection, key))
         if not span.whole:
             self._apart = self._near(self._apart)
 
     def count(self) -> int:
         """Snapshots in all stretches that hold some of what is asked for."""
-        found = sum(stretch.count for stretch in (*self._apart, *self._mixed))
-        return found + int(self._rolled.count.sum())
+        return sum(stretch.count for stretch in self.stretches())
 
     def ends(self) -> tuple[int, int]:
         """The lowest and the highest sequence number of these stretches; there is at least one."""
-        low = [stretch.first for stretch in (*self._apart, *self._mixed)]
-        high = [stretch.last for stretch in (*self._apart, *self._mixed)]
-        return (
-            min([*low, *self._rolled.low[:1].tolist()]),
-            max([*high, *self._rolled.high[-1:].tolist()]),
-        )
+        found = self.stretches()
+        return found[0].first, max(stretch.last for stretch in found)
 
     def stretches(self) -> list[Stretch]:
-        found = [*self._apart, *self._mixed, *self._rolled.stretches()]
-        return sorted(found, key=lambda stretch: stretch.first)
+        return sorted([*self._apart, *self._mixed], key=lambda stretch: stretch.first)
 
-    def told_and_opened(self) -> tuple[list[Stretch], list[Stretch]]:
-        """Compacted segments that lie apart from all else; and the rest, which has to be opened."""
-        return [*self._apart, *self._rolled.stretches()], list(self._mixed)
+    def blocks(self, more: Collection[int]) -> Iterator[Block]:
+        """Yield the entries of what is asked for, with ``more`` columns, about GROUP snapshots at a time."""
+        group: list[Stretch] = []
+        reach, count = -1, 0
+        for stretch in self.stretches():
+            # What lies within another is read with it, so that each block comes after the one before.
+            if count >= GROUP and stretch.first > reach:
+                yield self._read(group, (*self.numbers, *more))
+                group, count = [], 0
+            group.append(stretch)
+            reach, count = max(reach, stretch.last), count + stretch.count
+        yield self._read(group, (*self.numbers, *more))
 
     def nodes(self, width: int, *, axis_alone: bool = False) -> Nodes:
         """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two).
 
         ``axis_alone``: without the numbers of the series.
         """
-        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis))) if axis_alone else self._numbers
-        parts: list[Nodes] = []
-        apart = self._apart
-        if len(self._rolled):
-            rolled = self._rolled
-            use = np.zeros(len(rolled), dtype=bool)
-            if width >= COARSE:
-                wanted = self._rollups(numbers)
-                use = rolled.inside(self._span) & (rolled.low // width == rolled.high // width)
-                use &= np.isin(rolled.low, wanted.low)
-                parts.append(wanted.take(np.isin(wanted.low, rolled.low[use])))
-            apart = apart + rolled.take(~use).stretches()
-        pieces, opened = self._pieces(sorted(apart, key=lambda s: s.first), width, numbers)
-        parts += [pieces, self._entries(self._mixed + opened, numbers)]
-        return together(parts, numbers).in_order()
-
-    def _rollups(self, numbers: Collection[int]) -> Nodes:
-        """A node for each segment that is rolled up."""
-        packed: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
-        ends: dict[int, int] = {}
-        asked = {**self._key._asdict(), "numbers": list(numbers)}
-        for number, first, last, pieces in self._connection.execute(_ROLLUPS, asked).all():
-            packed[number][first] = pieces
-            ends[first] = last
-        rows = [self._told(packed, (first, ends[first]), numbers) for first in packed[SEQUENCE]]
-        return of_records([row for row in rows if row is not None], numbers)
-
-    def _segments(self, rolled: Nodes) -> list[Stretch]:
-        """Those that no rollup tells of."""
-        known = set(rolled.low.tolist())
-        rows = self._connection.execute(_SEGMENTS, self._key._asdict()).all()
-        return [
-            Stretch(first, last, count, sealed=True, level=level)
-            for first, last, count, level in rows
-            if level < 2 or first not in known
-        ]
+        numbers = tuple(dict.fromkeys((SEQUENCE, self._span.axis))) if axis_alone else self.numbers
+        pieces, opened = self._pieces(self._apart, width, numbers)
+        entries = self._entries(self._mixed + opened, numbers)
+        return together([pieces, entries], numbers).in_order()
 
     def _near(self, apart: Sequence[Stretch]) -> list[Stretch]:
         """Without those that lie outside of what is asked for as a whole."""
@@ -159,9 +124,6 @@ class Stored:
         return nodes.take(whole), opened
 
     def _told_of(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told:
-        found = self._at_once(apart, numbers)
-        if found is not None:
-            return found
         packed = self._packed(apart, numbers)
         rows = [self._records(packed, stretch, numbers) for stretch in apart]
         told = [stretch for stretch, row in zip(apart, rows, strict=True) if row is not None]
@@ -169,31 +131,6 @@ class Stored:
         records = [row for row in rows if row is not None]
         lengths = np.array([len(row[0]) for row in records], np.int64)
         return _Told(told, others, lengths, of_records(records, numbers))
-
-    def _at_once(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Told | None:
-        """None where one of these stretches has to be looked at by itself."""
-        plain = all(stretch.whole and stretch.level > 0 for stretch in apart)
-        if not apart or self._span.axis == SEQUENCE or not plain:
-            return None
-        where = (*self._key, self._instance, tuple((each.first, each.last) for each in apart))
-        looked = {number: self._remembered.get((number, where)) for number in numbers}
-        known = {number: records for number, records in looked.items() if records is not None}
-        sequences = [of_numbers(stretch.first, stretch.last) for stretch in apart]
-        lengths = np.array([len(each) for each in sequences])
-        known[SEQUENCE] = sequence = np.concatenate(sequences)
-        packed = self._packed(apart, [n for n in numbers if n not in known])
-        firsts = [stretch.first for stretch in apart]
-        if self._span.axis in packed and packed[self._span.axis].keys() < set(firsts):
-            # Every compacted segment has pieces of its axis.
-            return None
-        try:
-            for number, pieces in packed.items():
-                found = unpack_all(list(map(pieces.get, firsts)), lengths, sequence[:, PRESENT])
-                self._remembered.put((number, where), found)
-                known[number] = found
-        except CorruptChunk:
-            return None
-        return _Told(apart, (), lengths, of_records([[known[n] for n in numbers]], numbers))
 
     def _packed(self, apart: Sequence[Stretch], numbers: Collection[int]) -> _Packed:
         """The pieces of these segments, by column and first sequence number."""
@@ -253,25 +190,22 @@ class Stored:
 
     def _entries(self, among: Iterable[Stretch], wanted: Collection[int]) -> Nodes:
         """A node for each snapshot that is asked for."""
-        found = sorted(among, key=lambda stretch: stretch.first)
-        block = read(self._connection, self._key, wanted, self._names, found)
+        block = self._read(sorted(among, key=lambda stretch: stretch.first), wanted)
+        sequence = block.numbers(SEQUENCE).values
+        numbers = {number: of_entries(block, number) for number in wanted}
+        return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
+
+    def _read(self, among: Sequence[Stretch], wanted: Collection[int]) -> Block:
+        block = read(self._connection, self._key, wanted, self._names, among)
         self.damaged += block.damaged
         on = block.numbers(self._span.axis)
         keep = self._span.holds(on.values)
         if on.present is not None:
             keep &= on.present
-        block = block.take(keep)
-        sequence = block.numbers(SEQUENCE).values
-        numbers = {number: of_entries(block, number) for number in wanted}
-        return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
+        return block if keep.all() else block.take(keep)
 
 
 # Made once: to make a statement takes longer than to run it.
-_ROLLUPS: Final = (
-    select(rollups.c.series_id, rollups.c.first_sequence, rollups.c.last_sequence, rollups.c.pieces)
-    .where(mine(rollups), rollups.c.series_id.in_(bindparam("numbers", expanding=True)))
-    .order_by(rollups.c.first_sequence)
-)
 _SEGMENTS: Final = (
     select(segments.c.first_sequence, segments.c.last_sequence, segments.c.count, segments.c.level)
     .where(mine(segments))

@@ -3,8 +3,7 @@
     runs ─┬─ attempts
           ├─ processes ─┬─ batches    one durable row per accepted batch, until it is sealed
           │             ├─ segments   one row per sealed stretch of snapshots of a process
-          │             ├─ chunks     one row per segment and series (see codec.py)
-          │             └─ rollups    one row per 64 compacted chunks of a series: their numbers alone
+          │             └─ chunks     one row per segment and series (see codec.py)
           ├─ series                   the names, numbered
           ├─ details                  events, large objects, censuses and holders, packed per batch
           ├─ requests                 what its processes are asked for
@@ -24,7 +23,7 @@ interleaved and would leave such a table's pages half empty.
 
 Everything that grows with a run begins its key with the run, and what is numbered in it (processes, series) is
 numbered within the run: so a database may keep the rows of one run together, on a partition or on a machine. Every
-question about them names the run. Batches, segments, chunks, rollups and details name their process without a foreign
+question about them names the run. Batches, segments, chunks and details name their process without a foreign
 key, which would be looked up for each row; a run is deleted by `removal.py`, a few rows at a time.
 """
 
@@ -200,7 +199,7 @@ segments = Table(
     Column("last_sequence", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # 0 to be compacted, 1 compacted (or sealed so), 2 compacted and under a row of rollups.
+    # 0 to be compacted, 1 compacted (or sealed so).
     Column("level", SmallInteger, nullable=False, server_default="0"),
     # Some of what was sealed has been left out since: what is missing was here.
     Column("thinned", Boolean, nullable=False, server_default=text("false")),
@@ -236,25 +235,6 @@ chunks = Table(
     Column("blob", LargeBinary, nullable=False),
     # Of a compacted chunk of numbers, the same of each of its pieces (pieces.py).
     Column("pieces", LargeBinary),
-    # And of each phase and kind apart (strands.py).
-    Column("strands", LargeBinary),
-)
-
-rollups = Table(
-    "rollups",
-    metadata,
-    *_of_process(),
-    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("last_sequence", BigInteger, nullable=False),
-    Column("count", BigInteger, nullable=False),
-    Column("present", BigInteger, nullable=False),
-    Column("first", Double),
-    Column("last", Double),
-    Column("min", Double),
-    Column("max", Double),
-    # One piece for each chunk under it.
-    Column("pieces", LargeBinary, nullable=False),
 )
 
 details = Table(

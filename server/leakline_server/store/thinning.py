@@ -35,7 +35,6 @@ from .columns import (
     reading,
 )
 from .engine import writing
-from .rollups import dissolve
 from .tables import chunks, runs, segments, sizes
 
 MINUTE_SECONDS: Final = 60.0
@@ -197,9 +196,6 @@ def _unchanged(connection: Connection, key: Key, row: Any) -> bool:
 
 
 def _replace(connection: Connection, key: Key, row: Any, new: Sequence[_Stretch]) -> None:
-    if row.level == 2:
-        # The rows above it tell counts that are no more: they are made anew from what lies under them.
-        dissolve(connection, key, row.first_sequence, row.last_sequence)
     for table in (chunks, segments):
         this = and_(of(table, key), table.c.first_sequence == row.first_sequence)
         connection.execute(delete(table).where(this))
