@@ -24,7 +24,6 @@ TABLE: dict[str, tuple[str, ...]] = {
     "leakline.snapshot": (),
     "leakline.settings": ("leakline.errors", "leakline.connection", "leakline.text_format", "leakline.snapshot"),
     "leakline.text_format": ("leakline.errors",),
-    "leakline.series_names": (),
     "leakline.accounts": (),
     "leakline.errors": (),
     "leakline.analysis": ("leakline.snapshot", "leakline.text_format"),
