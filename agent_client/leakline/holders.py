@@ -200,7 +200,7 @@ class SlicedHolderSearch:
 
     Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
     on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
-    each class instances known already (``seeds``, weakly, of ``BirthCohorts.instances``), those and the newest are the
+    each class instances known already (``seeds``, weakly, of ``AgeSamples.instances``), those and the newest are the
     sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
     steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
     their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
