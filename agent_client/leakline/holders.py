@@ -190,11 +190,6 @@ def _is_long(one: Any) -> bool:
     return base is not None and base.__len__(one) > _MANY
 
 
-def can_search_in_slices() -> bool:
-    """Whether ``SlicedHolderSearch`` works here."""
-    return native() is not None
-
-
 class SlicedHolderSearch:
     """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
 
