@@ -22,7 +22,7 @@ from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk, full_disk, inspection, logins, set_aside
+from .store import full_disk, inspection, logins, set_aside
 from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.migrate import upgrade
@@ -96,9 +96,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
-    advice = disk.prepare(engine)
-    if advice is not None:
-        log.warning(advice)
     set_aside.set_aside(engine)
     inspection.inspect(engine)
     _take_rules(engine, config)
