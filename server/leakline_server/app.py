@@ -23,10 +23,10 @@ from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
 from .store import disk, full_disk, inspection, logins, set_aside
+from .store.assertions import take_file
 from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
 from .store.migrate import upgrade
-from .store.rules import take_file
 from .web import (
     alert_pages,
     deletion_pages,

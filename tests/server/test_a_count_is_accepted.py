@@ -271,7 +271,7 @@ def test_bounds_are_checked_and_an_unknown_run_has_none(
     wanted = {"type": "app.Agent", "low": 17, "high": 17}
     assert learned.post("/api/v1/runs/nobody/expectations", json=wanted).status_code == 404
     assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
-    monkeypatch.setattr("leakline_server.store.accepted_counts.MAX_ACCEPTED_COUNTS", 0)
+    monkeypatch.setattr("leakline_server.store.assertions.MAX_ACCEPTED_COUNTS", 0)
     full = learned.post("/api/v1/runs/first/expectations", json=wanted)
     assert (full.status_code, full.json()["error"]["code"]) == (409, "too_many_accepted_counts")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..store.rules import Terms
+from ..store.assertions import Terms
 
 GB: Final = 1e9
 

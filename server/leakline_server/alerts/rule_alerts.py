@@ -18,10 +18,10 @@ from typing import Final
 from leakline.analysis import RunHistory
 from leakline.analysis.results import OomForecast
 
-from ..store import rules
+from ..store import assertions
 from ..store.alerts import Alert
+from ..store.assertions import Rule, State
 from ..store.engine import Connection, Engine
-from ..store.rules import Rule, State
 from .events import FIRED
 from .flapping import HOUR_SECONDS
 from .lifecycle import expiry
@@ -65,7 +65,8 @@ def looks_at(
     engine: Engine, history: RunHistory, oom: OomForecast, project: str, name: str, at: float
 ) -> Looks:
     """Hold the rules that concern a run against its history. Outside of any transaction; ``at`` is Unix seconds."""
-    said = rules.said_of(engine, history.run, project, name)
+    with engine.connect() as connection:
+        said = assertions.rules_of(connection, history.run, project, name)
     # Those that see the same side by side: what they see is large, and gone before the next is read.
     said.sort(key=lambda each: asked_by(each[0]))
     found = []
@@ -84,15 +85,15 @@ def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun)
     """
     if not looks.of_rules:
         return []
-    of_now = rules.concerning(connection, examined.id, examined.project, examined.name)
-    unchanged = {rule.id: rule for rule in of_now}
-    valid = [each for each in looks.of_rules if unchanged.get(each.rule.id) == each.rule]
+    names = examined.id, examined.project, examined.name
+    now = {
+        rule.id: (rule, state) for rule, state in assertions.rules_of(connection, *names, lock=True)
+    }
+    valid = [each for each in looks.of_rules if now.get(each.rule.id, (None,))[0] == each.rule]
     valid.sort(key=lambda each: each.rule.id)
-    if not valid:
-        return []
-    before = rules.states_of(connection, examined.id)
-    if any(each.state != before.get(each.rule.id) for each in valid):
+    if any(each.state != now[each.rule.id][1] for each in valid):
         raise SaidMeanwhile
+    before = {each.rule.id: each.state for each in valid if each.state is not None}
     found = [(each.rule, each.outcome) for each in valid]
     told = _told_lately(connection, [outcome for _, outcome in found], examined)
     alerts: list[Alert] = []
@@ -102,7 +103,7 @@ def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun)
         believed = _believed(ladder, before, number)
         states |= {rule.id: o.state for rule, o in believed if o.state is not None}
         alerts += _alerts(believed, before, number, examined, looks.unit)
-    rules.save_states(connection, examined.id, states)
+    assertions.save_states(connection, examined.id, states)
     return alerts
 
 
@@ -112,7 +113,7 @@ def _told_lately(
     """Rule id -> how many alerts within the hour; nothing where nothing is to be told now."""
     if not any(outcome.fired or outcome.over for outcome in outcomes):
         return {}
-    return rules.told_since(connection, examined.id, examined.at - HOUR_SECONDS)
+    return assertions.alerts_since(connection, examined.id, examined.at - HOUR_SECONDS)
 
 
 def _believed(ladder: Ladder, before: Mapping[int, State], told: int) -> Ladder:
@@ -160,13 +161,15 @@ def _alert(
     state = before.get(rule.id)
     said = None if state is None else state.changed_at
     return Alert(
-        id=alert_id(run.id, rules.subject_of(rule), f"{FIRED} {status}", (at.generation, said)),
+        id=alert_id(
+            run.id, assertions.subject_of(rule), f"{FIRED} {status}", (at.generation, said)
+        ),
         run_id=run.id,
         incident_id=None,
         event=FIRED,
         created_at=run.at,
         payload=rule_facts(rule, at, status, others, run, unit, came),
-        subject=rules.subject_of(rule),
+        subject=assertions.subject_of(rule),
         urgent=outcome.fired is not None,
         expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leakline.text_format import format_bytes
 
-from ..store.rules import Rule, Terms
+from ..store.assertions import Rule, Terms
 from .events import FIRED
 from .payload import ExaminedRun, iso, plain, run_facts
 

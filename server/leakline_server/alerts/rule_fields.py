@@ -15,7 +15,7 @@ from leakline.errors import BadArgument
 from leakline.text_format import size_bytes
 
 from ..limits import MAX_ADVICE_LENGTH, MAX_IN_A_ROW, MAX_LABEL_LENGTH, MAX_NAME_LENGTH
-from ..store.rules import Measure, Rule, Terms, terms_of
+from ..store.assertions import Measure, Rule, Terms, terms_of
 from .presets import PRESETS, SETS
 
 MEASURES: Final = get_args(Measure)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..limits import MAX_RULES
-from ..store.rules import Terms
+from ..store.assertions import Terms
 from .rule_fields import WrongField, new_rules
 
 MAX_FILE_BYTES: Final = 1_000_000

@@ -13,7 +13,7 @@ from leakline.analysis.results import to_json
 
 from ..errors import Conflict, InvalidField, NotFound, run_not_found, shorten
 from ..limits import MAX_ACCEPTED_COUNTS
-from ..store import accepted_counts, runs
+from ..store import assertions, runs
 from .pages import known_run
 from .services import Services
 
@@ -25,9 +25,7 @@ def get(use: Services, run_id: str) -> dict[str, Any]:
     return {
         "items": to_json(derived.expectations),
         "steady": to_json(derived.steady),
-        "accepted": [
-            _told(each) for each in accepted_counts.of_project(use.engine, run["project"])
-        ],
+        "accepted": [_told(each) for each in assertions.accepted_in(use.engine, run["project"])],
         "next": None,
     }
 
@@ -37,8 +35,8 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
     run = known_run(use, run_id)
     _check(run, wanted)
     try:
-        concerned = accepted_counts.accept(use.engine, run_id, wanted, time.time())
-    except accepted_counts.TooMany as error:
+        concerned = assertions.accept(use.engine, run_id, wanted, time.time())
+    except assertions.TooManyAcceptedCounts as error:
         raise Conflict(
             "too_many_accepted_counts",
             f"project {shorten(run['project'])} has {MAX_ACCEPTED_COUNTS} accepted counts, as many as it may; "
@@ -50,7 +48,7 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
 
 def take_back(use: Services, run_id: str, name: str, after: str | None) -> None:
     """Raises NotFound where nothing of the kind was accepted."""
-    concerned = accepted_counts.take_back(use.engine, run_id, name, after, time.time())
+    concerned = assertions.take_back(use.engine, run_id, name, after, time.time())
     if concerned == []:
         where = "" if after is None else f" after {shorten(after)}"
         raise NotFound(
@@ -94,7 +92,7 @@ def _tell(use: Services, run_id: str, concerned: list[str] | None) -> None:
     use.derived.of(run_id)
 
 
-def _told(each: accepted_counts.AcceptedCount) -> dict[str, Any]:
+def _told(each: assertions.AcceptedCount) -> dict[str, Any]:
     told = asdict(each.expectation)
     del told["accepted"]
     return told | {"run": each.run, "created_at": runs.iso(each.created_at)}

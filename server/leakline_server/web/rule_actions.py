@@ -11,8 +11,8 @@ from ..alerts.presets import PRESETS, SETS
 from ..alerts.rule_facts import terms_of
 from ..alerts.rule_fields import WrongField, changed_rule, new_rules
 from ..errors import Conflict, InvalidField, NotFound
-from ..store import rules
-from ..store.rules import Firing, Rule, SameRule, Source, Terms, TooManyRules
+from ..store import assertions
+from ..store.assertions import Firing, Rule, SameRule, Source, Terms, TooManyRules
 from ..store.runs import iso
 from .rules_view import Refused, RulesSection, rules_section
 from .services import Services
@@ -24,26 +24,28 @@ _PRESET_FIELDS: Final = (
 
 def add(use: Services, given: Mapping[str, Any], source: Source) -> list[Rule]:
     with _told():
-        return rules.add_rules(use.engine, new_rules(given), source, time.time())
+        return assertions.add_rules(use.engine, new_rules(given), source, time.time())
 
 
 def get(use: Services, rule_id: int) -> Rule:
-    return _found(rule_id, rules.get_rule(use.engine, rule_id))
+    return _found(rule_id, assertions.get_rule(use.engine, rule_id))
 
 
 def change(use: Services, rule_id: int, given: Mapping[str, Any]) -> Rule:
     before = _of_people(get(use, rule_id))
     with _told():
-        return _found(rule_id, rules.change_rule(use.engine, rule_id, changed_rule(before, given)))
+        return _found(
+            rule_id, assertions.change_rule(use.engine, rule_id, changed_rule(before, given))
+        )
 
 
 def remove(use: Services, rule_id: int) -> None:
     _of_people(get(use, rule_id))
-    rules.remove_rule(use.engine, rule_id)
+    assertions.remove_rule(use.engine, rule_id)
 
 
 def to_json(use: Services, found: Sequence[Rule]) -> list[dict[str, Any]]:
-    firing = rules.firing(use.engine, [rule.id for rule in found])
+    firing = assertions.firing(use.engine, [rule.id for rule in found])
     return [_plain(rule, firing.get(rule.id, ())) for rule in found]
 
 
@@ -61,8 +63,8 @@ def presets_to_json() -> list[dict[str, Any]]:
 
 def section(use: Services, refused: Refused | None = None) -> RulesSection:
     """The context of ``_rules.html``; ``refused`` is a form that was sent and not taken, to be shown again."""
-    found = rules.list_rules(use.engine)
-    return rules_section(found, rules.firing(use.engine, [rule.id for rule in found]), refused)
+    found = assertions.list_rules(use.engine)
+    return rules_section(found, assertions.firing(use.engine, [rule.id for rule in found]), refused)
 
 
 @contextmanager
@@ -72,7 +74,7 @@ def _told() -> Iterator[None]:
     except WrongField as error:
         raise InvalidField(error.field, error.value, error.why) from error
     except SameRule as error:
-        number = error.rule.id
+        number = error.args[0]
         raise Conflict(
             "rule_exists",
             f"rule {number} says the same; change it with PATCH /api/v1/rules/{number}",
@@ -89,7 +91,7 @@ def _found(rule_id: int, rule: Rule | None) -> Rule:
 
 
 def _of_people(rule: Rule) -> Rule:
-    if rule.source == rules.FILE:
+    if rule.source == assertions.FILE:
         raise Conflict(
             "rule_of_file",
             f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and start the server again",

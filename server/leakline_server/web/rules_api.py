@@ -8,8 +8,8 @@ from fastapi import APIRouter, HTTPException
 from starlette.responses import Response
 
 from ..errors import InvalidField
-from ..store import rules
-from ..store.rules import Rule
+from ..store import assertions
+from ..store.assertions import Rule
 from . import rule_actions, rule_schemas, schemas
 from .bodies import described, json_body
 from .json_response import json_response
@@ -38,7 +38,7 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     responses={200: {"model": rule_schemas.Rules}, 422: _REFUSED[422]},
 )
 def list_rules(use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
-    found = rules.list_rules(use.engine, limit + 1, _after(cursor))
+    found = assertions.list_rules(use.engine, limit + 1, _after(cursor))
     shown = found[:limit]
     more = str(shown[-1].id) if len(found) > limit else None
     return json_response({"items": rule_actions.to_json(use, shown), "next": more})

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ..alerts.presets import SETS
 from ..alerts.rule_facts import amount, condition
-from ..store.rules import Firing, Rule
+from ..store.assertions import Firing, Rule
 from . import formats
 
 FORM_FIELDS: Final = (

@@ -11,7 +11,7 @@ from leakline_server.alerts.presets import PRESETS, SETS
 from leakline_server.alerts.rule_fields import FIELDS, WrongField, changed_rule, new_rules
 from leakline_server.alerts.rules_file import read_rules
 from leakline_server.config import WrongSettings, from_environment
-from leakline_server.store.rules import Rule, Terms
+from leakline_server.store.assertions import Rule, Terms
 
 
 def one(**given: Any) -> Terms:

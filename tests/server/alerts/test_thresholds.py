@@ -25,7 +25,7 @@ from leakline_server.alerts.readings import (
 )
 from leakline_server.alerts.rule_facts import Crossing, rule_facts, summary
 from leakline_server.alerts.thresholds import Outcome, judge, judge_forecast
-from leakline_server.store.rules import Rule, State, Terms
+from leakline_server.store.assertions import Rule, State, Terms
 
 NOW = 1_760_000_000.0
 NEVER = None
