@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ..limits import MAX_RULES
 from ..store.assertions import Terms
-from .rule_fields import WrongField, new_rules
+from .rule_fields import NewRule, WrongField, check_fields, new_rules
 
 MAX_FILE_BYTES: Final = 1_000_000
 _TABLES: Final = "rule"
@@ -35,7 +35,7 @@ def read_rules(path: Path) -> tuple[Terms, ...]:
         if not isinstance(table, Mapping):
             raise ValueError(f"{label}: must be a table, [[{_TABLES}]]")
         try:
-            rules = new_rules(table)
+            rules = new_rules(check_fields(NewRule, table))
         except WrongField as error:
             raise ValueError(f"{label}: {error}") from error
         for rule in rules:

@@ -91,14 +91,14 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A run that has not ended, in which a rule fires."""
+    """A run that has not ended, in which a rule fires. ``since`` is Unix seconds."""
 
     run: str
     project: str
     name: str
     generation: int | None
     value: float | None
-    changed_at: float
+    since: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ..errors import InvalidField, RequestRefused
 from ..limits import MAX_TITLE_LENGTH
 from ..store import delivery_list, webhook_changes, webhooks
-from . import rule_actions, webhook_actions
+from . import rules_api, webhook_actions
 from .alerts_view import NewWebhook, Notice, alerts_page, label
 from .forms import Form
 from .rules_view import RulesSection
@@ -109,7 +109,7 @@ def alerts_response(
     known = {hook["id"] for hook in hooks}
     items = [item for item in found["items"] if item["webhook"] in known]
     page = alerts_page(
-        hooks, items, rules or rule_actions.section(use),
+        hooks, items, rules or rules_api.section(use),
         more=found["next"] is not None, notice=notice, form=form,
     )  # fmt: skip
     return render("alerts.html", page, status)

@@ -14,7 +14,7 @@ from leakline.analysis.history import Expectation
 
 from ..errors import InvalidField
 from ..limits import MAX_INTEGER
-from . import expectation_actions
+from . import expectations_api
 from .forms import Form
 from .services import Use
 
@@ -31,13 +31,13 @@ def accept(run: str, form: Form, use: Use) -> Response:
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
         raise InvalidField("count", count, "must be a whole number, as the page names it")
     wanted = Expectation(_type(form), int(count), int(count), form.get("after"), accepted=True)
-    expectation_actions.accept(use, run, wanted)
+    expectations_api.accept(use, run, wanted)
     return _back(run)
 
 
 @router.post("/expectations/take-back")
 def take_back(run: str, form: Form, use: Use) -> Response:
-    expectation_actions.take_back(use, run, _type(form), form.get("after"))
+    expectations_api.take_back(use, run, _type(form), form.get("after"))
     return _back(run)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
+from ..alerts.rule_fields import RuleChanges
 from ..errors import RequestRefused
-from . import rule_actions
+from . import rules_api
 from .alert_pages import alerts_response, back
 from .forms import Form
 from .rules_view import FORM_FIELDS, Refused
@@ -17,9 +18,6 @@ from .schemas import RowId
 from .services import Services, Use
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-
-# Blank fields are not sent on.
-_DEFAULTS: Final = {"hold": 1, "grace": 3}
 
 
 @router.post("/alerts/rules")
@@ -29,7 +27,7 @@ def add_rule(form: Form, use: Use) -> Response:
     else:
         given = _fields(form)
     try:
-        added = rule_actions.add(use, given, "page")
+        added = rules_api.add(use, given, "page")
     except RequestRefused as error:
         return _again(use, Refused(None, form, error.message), error)
     return back(f"rule-{added[0].id}")
@@ -38,7 +36,7 @@ def add_rule(form: Form, use: Use) -> Response:
 @router.post("/alerts/rules/{rule}")
 def change_rule(rule: RowId, form: Form, use: Use) -> Response:
     try:
-        rule_actions.change(use, rule, _fields(form))
+        rules_api.change(use, rule, _fields(form))
     except RequestRefused as error:
         return _again(use, Refused(rule, form, error.message), error)
     return back(f"rule-{rule}")
@@ -46,32 +44,32 @@ def change_rule(rule: RowId, form: Form, use: Use) -> Response:
 
 @router.post("/alerts/rules/{rule}/pause")
 def pause_rule(rule: RowId, use: Use) -> Response:
-    rule_actions.change(use, rule, {"enabled": False})
+    rules_api.change(use, rule, {"enabled": False})
     return back(f"rule-{rule}")
 
 
 @router.post("/alerts/rules/{rule}/resume")
 def resume_rule(rule: RowId, use: Use) -> Response:
-    rule_actions.change(use, rule, {"enabled": True})
+    rules_api.change(use, rule, {"enabled": True})
     return back(f"rule-{rule}")
 
 
 @router.post("/alerts/rules/{rule}/delete")
 def delete_rule(rule: RowId, use: Use) -> Response:
-    rule_actions.remove(use, rule)
+    rules_api.remove(use, rule)
     return back("rules")
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
-    """All fields of the form: one that was left blank is taken away."""
+    """Return all fields of the form: one that was left blank has its default, or none."""
     given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
-    if given["measure"] is None:
-        del given["measure"]
-    for name, usual in _DEFAULTS.items():
-        text = given[name] or str(usual)
+    for name in ("measure", "hold", "grace", "advice"):
+        given[name] = form.get(name) or RuleChanges.model_fields[name].default
+    for name in ("hold", "grace"):
+        text = str(given[name])
         given[name] = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text
     return given
 
 
 def _again(use: Services, refused: Refused, error: RequestRefused) -> Response:
-    return alerts_response(use, rules=rule_actions.section(use, refused), status=error.status)
+    return alerts_response(use, rules=rules_api.section(use, refused), status=error.status)

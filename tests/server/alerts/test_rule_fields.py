@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leakline_server.alerts.presets import PRESETS, SETS
-from leakline_server.alerts.rule_fields import FIELDS, WrongField, changed_rule, new_rules
+from leakline_server.alerts.rule_fields import (
+    NewRule,
+    RuleChanges,
+    WrongField,
+    changed_rule,
+    check_fields,
+)
+from leakline_server.alerts.rule_fields import new_rules as rules_from
 from leakline_server.alerts.rules_file import read_rules
 from leakline_server.config import WrongSettings, from_environment
 from leakline_server.store.assertions import Rule, Terms
+
+
+def new_rules(given: dict[str, Any]) -> list[Terms]:
+    return rules_from(check_fields(NewRule, given))
 
 
 def one(**given: Any) -> Terms:
@@ -85,7 +97,7 @@ def test_every_preset_makes_its_rules(name: str) -> None:
         assert rule.project == "erl"
         assert rule.advice
         # What a preset says could have been written by hand.
-        assert new_rules({field: getattr(rule, field) for field in FIELDS}) == [rule]
+        assert new_rules(asdict(rule)) == [rule]
 
 
 def test_what_is_given_beside_a_preset_stands_in_its_place() -> None:
@@ -105,11 +117,11 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
     rule = Rule(
         "queue", "gauge.queue", above=50.0, project="erl", id=1, source="api", created_at=0.0
     )
-    assert changed_rule(rule, {"above": 60, "project": None}) == Terms(
+    assert changed_rule(rule, RuleChanges(above=60, project=None)) == Terms(
         "queue", "gauge.queue", above=60.0
     )
     with pytest.raises(WrongField) as caught:
-        changed_rule(rule, {"above": None})
+        changed_rule(rule, RuleChanges(above=None))
     assert caught.value.field == "above"
 
 
@@ -141,8 +153,9 @@ def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
         ("rule = [1]", "rule 1: must be a table"),
         ('[[rules]]\nname = "x"', r"'rules' is nothing .* \[\[rule\]\]"),
         ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
-        ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = "lots"', r"rule 1 'x\\ny': above='lots' must"),
-        ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is nothing a rule has"),
+        ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must be a text"),
+        ('[[rule]]\nseries = "a"\nabove = "lots"', "rule 1: above='lots' must be a number, or a size"),
+        ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is not a field of a rule; available: name,"),
         ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is that of a rule"),
     ],
 )  # fmt: skip
