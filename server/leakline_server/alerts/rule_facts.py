@@ -68,6 +68,7 @@ def rule_facts(
         },
         "advice": facts["advice"] if fires else [_NOTHING_TO_DO],
         "evidence": [*evidence, *(facts["evidence"] if fires else ())],
+        "origin": "rule",
         "rule": {
             "id": rule.id,
             "name": rule.name,
