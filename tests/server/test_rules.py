@@ -264,7 +264,7 @@ def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
 
 def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> None:
     plant(engine)
-    numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+    numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
 
     def tensors(*values: float) -> list[Alert]:
         return look(engine, values, series="tensors.count")
@@ -284,7 +284,7 @@ def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> 
 
 def test_steps_that_are_passed_one_by_one_are_told_one_by_one(engine: Engine) -> None:
     plant(engine)
-    add(engine, *(PRESETS[name] for name in SETS["tensors"].names))
+    add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
     values = [99.0, 100, 200, 201, 500, 501]
     told = [look(engine, values[:upto], series="tensors.count") for upto in range(1, 7)]
     assert [titles(each) for each in told] == [
@@ -382,7 +382,8 @@ def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> N
     assert assertions.firing(engine, [number]) == {}
     look(engine, [1.0, 60.0])
     ((found,),) = assertions.firing(engine, [number]).values()
-    assert (found.run, found.project, found.generation, found.value) == ("r1", "erl", 1, 60.0)
+    assert (found["run"], found["project"]) == ("r1", "erl")
+    assert (found["generation"], found["value"]) == (1, 60.0)
     with writing(engine) as connection:
         connection.execute(runs.update().values(state="finished"))
     assert assertions.firing(engine, [number]) == {}

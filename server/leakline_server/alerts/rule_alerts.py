@@ -10,7 +10,7 @@ within the hour. Rules that are steps of one limit are one ladder: they are told
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -18,8 +18,8 @@ from typing import Final
 from leakline.analysis import RunHistory
 from leakline.analysis.results import OomForecast
 
-from ..store import assertions
-from ..store.alerts import Alert
+from ..store import alerts, assertions
+from ..store.alerts import Alert, Told
 from ..store.assertions import Rule, State
 from ..store.engine import Connection, Engine
 from .events import FIRED
@@ -36,8 +36,6 @@ MAX_TOLD_AN_HOUR: Final = 5
 _OFTEN: Final = (
     f"told at least {MAX_TOLD_AN_HOUR} times within the hour; its end is told when that is less"
 )
-
-Ladder = Sequence[tuple[Rule, Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,118 +82,93 @@ def looks_at(
 
 
 def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
-    """In the transaction of the examination. Writes what the rules say from now on; the caller writes the alerts.
+    """Save the new states of the rules, in the transaction of the examination; the caller writes the alerts.
 
     A rule that was set or changed since the look waits for the next one. Raises SaidMeanwhile: look again.
     """
     if not looks.of_rules:
         return []
     names = examined.id, examined.project, examined.name
-    now = {
-        rule.id: (rule, state) for rule, state in assertions.rules_of(connection, *names, lock=True)
-    }
+    now = {pair[0].id: pair for pair in assertions.rules_of(connection, *names, lock=True)}
     valid = [each for each in looks.of_rules if now.get(each.rule.id, (None,))[0] == each.rule]
-    valid.sort(key=lambda each: each.rule.id)
     if any(each.state != now[each.rule.id][1] for each in valid):
         raise SaidMeanwhile
-    before = {each.rule.id: each.state for each in valid if each.state is not None}
-    found = [(each.rule, each.outcome) for each in valid]
-    told = _told_lately(connection, [outcome for _, outcome in found], examined)
-    alerts: list[Alert] = []
+    changed = any(each.outcome.fired or each.outcome.over for each in valid)
+    told = alerts.told(connection, examined.id) if changed else {}
+    new: list[Alert] = []
     states: dict[int, State] = {}
-    for ladder in _ladders(found):
-        number = sum(told.get(rule.id, 0) for rule, _ in ladder)
-        believed = _believed(ladder, before, number)
-        states |= {rule.id: o.state for rule, o in believed if o.state is not None}
-        alerts += _alerts(believed, before, number, examined, looks.unit)
+    for ladder in _ladders(valid):
+        of_ladder = (told.get(_subject(each.rule), Told()) for each in ladder)
+        sent = sum(len(each.since(examined.at - HOUR_SECONDS).tellings) for each in of_ladder)
+        steps = _without_early_ends(ladder, sent)
+        states |= {each.rule.id: s for each in steps if (s := each.outcome.state) is not None}
+        new += _alerts(steps, sent, examined, looks.unit)
     assertions.save_states(connection, examined.id, states)
-    return alerts
+    return new
 
 
-def _told_lately(
-    connection: Connection, outcomes: Iterable[Outcome], examined: ExaminedRun
-) -> Mapping[int, int]:
-    """Rule id -> how many alerts within the hour; nothing where nothing is to be told now."""
-    if not any(outcome.fired or outcome.over for outcome in outcomes):
-        return {}
-    return assertions.alerts_since(connection, examined.id, examined.at - HOUR_SECONDS)
-
-
-def _believed(ladder: Ladder, before: Mapping[int, State], told: int) -> Ladder:
-    """Without ends that are not believed yet: of a ladder told so often, and of steps below one that goes on firing."""
-    believed = []
+def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
+    """Drop the ends of a ladder with too many alerts, and of steps below one that still fires."""
+    steps = []
     strictest = None
-    for rule, outcome in sorted(ladder, key=_strictness_first):
-        waits = told >= MAX_TOLD_AN_HOUR or (
-            strictest is not None and _strictness(rule) < strictest
-        )
-        kept = Outcome() if outcome.over and waits else outcome
-        says = kept.state or before.get(rule.id)
-        if strictest is None and says is not None and says.firing:
-            strictest = _strictness(rule)
-        believed.append((rule, kept))
-    return sorted(believed, key=lambda step: step[0].id)
+    for each in ladder:
+        below = strictest is not None and _strictness(each.rule) < strictest
+        if each.outcome.over and (sent >= MAX_TOLD_AN_HOUR or below):
+            each = replace(each, outcome=Outcome())
+        state = each.outcome.state or each.state
+        if strictest is None and state is not None and state.firing:
+            strictest = _strictness(each.rule)
+        steps.append(each)
+    return steps
 
 
-def _alerts(
-    ladder: Ladder, before: Mapping[int, State], told: int, run: ExaminedRun, unit: str
-) -> list[Alert]:
-    """One for all steps that fire, one for all that end; the strictest of them speaks for the others."""
-    fires = [each for each in ladder if each[1].fired and not each[1].over]
-    ends = [each for each in ladder if each[1].over]
-    alerts = []
+def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> list[Alert]:
+    """Return one alert for all steps that fire and one for all that end, each by the strictest of them."""
+    fires = [each for each in steps if each.outcome.fired and not each.outcome.over]
+    ends = [each for each in steps if each.outcome.over]
+    new = []
     if fires:
-        alert = _alert("firing", fires, before, run, unit)
-        if told + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
+        alert = _alert("firing", fires, run, unit)
+        if sent + 1 + bool(ends) >= MAX_TOLD_AN_HOUR:
             alert = replace(alert, payload=noted(dict(alert.payload), _OFTEN))
-        alerts.append(alert)
-    if ends:
-        alerts.append(_alert("resolved", ends, before, run, unit))
-    return alerts
+        new.append(alert)
+    return [*new, _alert("resolved", ends, run, unit)] if ends else new
 
 
-def _alert(
-    status: str, steps: Ladder, before: Mapping[int, State], run: ExaminedRun, unit: str
-) -> Alert:
-    rule, outcome = min(steps, key=_strictness_first)
-    others = [other.name for other, _ in steps if other is not rule]
+def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> Alert:
+    rule, state, outcome = steps[0].rule, steps[0].state, steps[0].outcome
+    others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
     at = outcome.over or outcome.fired
     assert at is not None
     # What came and went is one message: of two, the second would replace the first before it went out.
     came = outcome.fired if outcome.over else None
-    state = before.get(rule.id)
-    said = None if state is None else state.changed_at
+    moment = at.generation, None if state is None else state.changed_at
     return Alert(
-        id=alert_id(
-            run.id, assertions.subject_of(rule), f"{FIRED} {status}", (at.generation, said)
-        ),
+        id=alert_id(run.id, _subject(rule), f"{FIRED} {status}", moment),
         run_id=run.id,
         incident_id=None,
         event=FIRED,
         created_at=run.at,
         payload=rule_facts(rule, at, status, others, run, unit, came),
-        subject=assertions.subject_of(rule),
+        subject=_subject(rule),
         urgent=outcome.fired is not None,
         expires_at=expiry(run) if rule.measure == "forecast" and status == "firing" else None,
     )
 
 
-def _ladders(found: Iterable[tuple[Rule, Outcome]]) -> list[Ladder]:
-    ladders: dict[tuple[object, ...], list[tuple[Rule, Outcome]]] = {}
-    for rule, outcome in found:
-        ladders.setdefault(_ladder(rule), []).append((rule, outcome))
-    return list(ladders.values())
+def _subject(rule: Rule) -> str:
+    return f"rule {rule.id}"
 
 
-def _ladder(rule: Rule) -> tuple[object, ...]:
-    """Rules of one limit on the same readings that differ in the limit alone; any other is alone."""
-    if (rule.above is None) == (rule.below is None):
-        return (rule.id,)
-    return (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
-
-
-def _strictness_first(step: tuple[Rule, Outcome]) -> tuple[float, int]:
-    return -_strictness(step[0]), step[0].id
+def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
+    """Group rules on the same readings that differ in one limit alone, the strictest first; any other is alone."""
+    ladders: dict[tuple[object, ...], list[Look]] = {}
+    for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
+        rule, key = each.rule, (each.rule.id,)
+        if (rule.above is None) != (rule.below is None):
+            key = (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
+        ladders.setdefault(key, []).append(each)
+    return ladders.values()
 
 
 def _strictness(rule: Rule) -> float:

@@ -135,18 +135,17 @@ def new_rules(wanted: NewRule) -> list[Terms]:
         return [_terms(own)]
     if preset not in (*SETS, *PRESETS):
         raise WrongField("preset", preset, f"is unknown; available: {', '.join((*SETS, *PRESETS))}")
-    names = SETS[preset].names if preset in SETS else (preset,)
+    rules = SETS[preset].rules if preset in SETS else {preset: PRESETS[preset]}
     own = {name: value for name, value in own.items() if value is not None}
-    if len(names) == 1:
-        return [_terms(asdict(PRESETS[names[0]]) | own)]
+    if len(rules) == 1:
+        return [_terms(asdict(rule) | own) for rule in rules.values()]
     for limit in own.keys() & {"above", "below"}:
-        known = " or ".join(names)
+        known = " or ".join(rules)
         why = f"is one limit for several rules of {preset}: use {known}"
         raise WrongField(limit, own[limit], why)
     # Each needs a name of its own.
     title = f"{own.pop('name')}: " if "name" in own else ""
-    rules = [PRESETS[name] for name in names]
-    return [_terms(asdict(rule) | own | {"name": f"{title}{rule.name}"}) for rule in rules]
+    return [_terms(asdict(r) | own | {"name": f"{title}{r.name}"}) for r in rules.values()]
 
 
 def changed_rule(rule: Rule, changes: RuleChanges) -> Terms:

@@ -1,16 +1,12 @@
 """Assertions that people declare on the server: rules, and counts accepted for the runs of a project.
 
-Both are rows of ``assertions``, told apart by their origin. Alerts decide when a broken rule is sent
-(`alerts/thresholds.py`, `alerts/rule_alerts.py`); the analysis checks accepted counts like those of the program.
-
-Rules of the file belong to the file: every start brings them to its content and identifies them by name, so that their
-ids and states stay. An accepted count is never changed except for its end, so the history of a project stays readable.
-It applies to the run on whose page it was accepted and to every run of the project that has sent data since.
+Alerts check rules (`alerts/thresholds.py`); the analysis checks accepted counts like those of the program. Rules of the
+file are identified by name, so that their ids and states stay. An accepted count only ever ends, so the history of a
+project stays readable; it applies to the run on whose page it was accepted and to all that have sent data since.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -24,7 +20,7 @@ from leakline.analysis.learned import replaces
 from ..limits import MAX_ACCEPTED_COUNTS, MAX_PAST, MAX_RULES
 from .engine import writing
 from .newest import keep_newest
-from .tables import alerts, assertion_states, assertions, runs
+from .tables import assertion_states, assertions, runs
 
 Origin = Literal["rule", "accepted"]
 Measure = Literal["value", "rate", "forecast"]
@@ -33,7 +29,6 @@ Source = Literal["api", "page", "file"]
 FILE: Final = "file"
 # Runs listed per rule.
 MAX_FIRING: Final = 50
-_SUBJECT: Final = "rule "
 # A change of one of these makes the last state meaningless.
 _JUDGED: Final = frozenset({"project", "run", "series", "measure"})
 _LIVE: Final = ("running", "silent")
@@ -87,18 +82,6 @@ class State:
     value: float | None
     changed_at: float
     since: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """A run that has not ended, in which a rule fires. ``since`` is Unix seconds."""
-
-    run: str
-    project: str
-    name: str
-    generation: int | None
-    value: float | None
-    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +180,9 @@ def rules_of(
         # A state cannot be written once its rule is gone.
         rules = rules.with_for_update(read=True, key_share=True)
     found = [_rule(row) for row in connection.execute(rules)]
-    if found and lock:
+    if not found:
+        return []
+    if lock:
         run = select(runs.c.id).where(runs.c.id == run_id)
         connection.execute(run.with_for_update(key_share=True))
     s = assertion_states.c
@@ -206,18 +191,6 @@ def rules_of(
         for row in connection.execute(select(assertion_states).where(s.run_id == run_id))
     }
     return [(rule, states.get(rule.id)) for rule in found]
-
-
-def alerts_since(connection: Connection, run_id: str, since: float) -> dict[int, int]:
-    """Return rule id -> number of its alerts of the run after ``since``, Unix seconds."""
-    query = select(alerts.c.subject).where(alerts.c.run_id == run_id, alerts.c.created_at > since)
-    subjects = connection.scalars(query.where(alerts.c.subject.startswith(_SUBJECT)))
-    return Counter(int(subject.removeprefix(_SUBJECT)) for subject in subjects)
-
-
-def subject_of(rule: Rule) -> str:
-    """Return the subject of the rule's alerts."""
-    return f"{_SUBJECT}{rule.id}"
 
 
 def save_states(connection: Connection, run_id: str, states: Mapping[int, State]) -> None:
@@ -231,22 +204,31 @@ def save_states(connection: Connection, run_id: str, states: Mapping[int, State]
         )
 
 
-def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[Firing]]:
-    """Return rule id -> live runs in which it fires, the newest first and at most MAX_FIRING."""
-    s = assertion_states.c
+def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return rule id -> live runs in which it fires: run, project, name, and generation, value and since (Unix
+    seconds) of its state. The newest first, and at most MAX_FIRING.
+    """
+    s, r = assertion_states.c, runs.c
+    where = (
+        s.run_id.label("run"),
+        r.project,
+        r.name,
+        s.generation,
+        s.value,
+        s.changed_at.label("since"),
+    )
     query = (
-        select(assertion_states, runs.c.project, runs.c.name)
-        .join(runs, runs.c.id == s.run_id)
-        .where(s.assertion_id.in_(list(rule_ids)), s.firing, runs.c.state.in_(_LIVE))
+        select(s.assertion_id, *where)
+        .join(runs, r.id == s.run_id)
+        .where(s.assertion_id.in_(list(rule_ids)), s.firing, r.state.in_(_LIVE))
         .order_by(s.changed_at.desc(), s.id)
     )
-    found: dict[int, list[Firing]] = {}
+    found: dict[int, list[dict[str, Any]]] = {}
     with engine.connect() as connection:
-        for row in connection.execute(query):
-            of_rule = found.setdefault(row.assertion_id, [])
-            where = row.run_id, row.project, row.name, row.generation, row.value, row.changed_at
-            of_rule += [Firing(*where)] if len(of_rule) < MAX_FIRING else []
-    return found
+        for rule_id, *values in connection.execute(query):
+            names = ("run", "project", "name", "generation", "value", "since")
+            found.setdefault(rule_id, []).append(dict(zip(names, values, strict=True)))
+    return {rule_id: of_rule[:MAX_FIRING] for rule_id, of_rule in found.items()}
 
 
 def terms_of(rule: Rule) -> Terms:

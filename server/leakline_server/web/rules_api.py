@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from ..alerts.presets import PRESETS, SETS
+from ..alerts.presets import SETS
 from ..alerts.rule_fields import (
     NewRule,
     RuleChanges,
@@ -143,8 +143,8 @@ def list_presets() -> Response:
             "title": preset.title,
             "about": preset.about,
             "rules": [
-                {"preset": each, **{field: getattr(PRESETS[each], field) for field in RuleTerms.model_fields}}
-                for each in preset.names
+                {"preset": each, **{field: getattr(rule, field) for field in RuleTerms.model_fields}}
+                for each, rule in preset.rules.items()
             ],
         }
         for name, preset in SETS.items()
@@ -260,7 +260,7 @@ def _to_json(use: Services, rules: Sequence[assertions.Rule]) -> list[dict[str, 
     return [
         asdict(rule)
         | {"series": rule.series or None, "created_at": iso(rule.created_at)}
-        | {"firing": [asdict(each) | {"since": iso(each.since)} for each in firing.get(rule.id, ())]}
+        | {"firing": [each | {"since": iso(each["since"])} for each in firing.get(rule.id, ())]}
         for rule in rules
     ]  # fmt: skip
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from ..alerts.presets import SETS, PresetSet
 from ..alerts.rule_facts import amount, condition
-from ..store.assertions import Firing, Rule
+from ..store.assertions import Rule
 from . import formats
 
+Json = Mapping[str, Any]
 FORM_FIELDS: Final = (
     "name", "series", "measure", "above", "below", "project", "run", "hold", "grace", "advice",
 )  # fmt: skip
@@ -90,7 +91,7 @@ class RulesSection:
 
 
 def rules_section(
-    rules: Sequence[Rule], firing: Mapping[int, Sequence[Firing]], refused: Refused | None = None
+    rules: Sequence[Rule], firing: Mapping[int, Sequence[Json]], refused: Refused | None = None
 ) -> RulesSection:
     of_new = refused if refused is not None and refused.rule is None else None
     by_preset = of_new is not None and "preset" in of_new.fields
@@ -102,7 +103,7 @@ def rules_section(
     )
 
 
-def _row(rule: Rule, firing: Sequence[Firing], refused: Refused | None) -> RuleRow:
+def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow:
     wrong = refused if refused is not None and refused.rule == rule.id else None
     status, word = _standing(rule, firing)
     own = {name: _text(getattr(rule, name)) for name in FORM_FIELDS}
@@ -119,7 +120,7 @@ def _row(rule: Rule, firing: Sequence[Firing], refused: Refused | None) -> RuleR
     )
 
 
-def _standing(rule: Rule, firing: Sequence[Firing]) -> tuple[str, str]:
+def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
     """(the status whose colour it wears, a word)."""
     if not rule.enabled:
         return "learning", "paused"
@@ -132,13 +133,12 @@ def _scope(rule: Rule) -> str:
     return "all runs" if rule.project is None else f"all runs of {rule.project}"
 
 
-def _firing(rule: Rule, found: Firing) -> FiringRow:
-    value = "" if found.value is None else amount(rule, found.value)
-    at = formats.moment(found.since)
+def _firing(rule: Rule, found: Json) -> FiringRow:
+    at = formats.moment(found["since"])
     return FiringRow(
-        href=f"/runs/{quote(found.run, safe='')}",
-        label=f"{found.project}/{found.name}",
-        value=value,
+        href=f"/runs/{quote(found['run'], safe='')}",
+        label=f"{found['project']}/{found['name']}",
+        value="" if found["value"] is None else amount(rule, found["value"]),
         since=at,
         clock=formats.clock(at),
     )

@@ -363,7 +363,7 @@ def test_rules_of_a_file_are_there_after_the_start_and_go_with_it(
     monkeypatch.setenv("LEAKLINE_RULES", str(file))
     server = serve()
     before = server.request("GET", RULES)[1]["items"]
-    assert [rule["name"] for rule in before] == [PRESETS[n].name for n in SETS["tensors"].names]
+    assert [rule["name"] for rule in before] == [PRESETS[n].name for n in SETS["tensors"].rules]
     server.interrupt()
     file.write_text('[[rule]]\npreset = "tensors.critical"\nabove = 600\n')
     server = serve(server.port)

@@ -91,7 +91,7 @@ def test_advice_of_several_lines_is_one() -> None:
 def test_every_preset_makes_its_rules(name: str) -> None:
     rules = new_rules({"preset": name, "project": "erl"})
     assert [rule.name for rule in rules] == [
-        PRESETS[each].name for each in (SETS[name].names if name in SETS else (name,))
+        PRESETS[each].name for each in (SETS[name].rules if name in SETS else (name,))
     ]
     for rule in rules:
         assert rule.project == "erl"
