@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from leakline.text_format import format_bytes
@@ -49,12 +49,14 @@ def rule_facts(
     if came is not None:
         said = f"{summary(rule, came, 'firing', unit)}; over by now: {said}"
     facts = run_facts(FIRED, run, said, advice, title)
-    evidence = [f"The rule: {condition(rule, unit)}.", *_also(status, others)]
+    evidence = [f"The rule: {condition(rule, unit)}."]
+    if others:
+        evidence.append(f"{'Fired' if fires else 'Over'} as well: {', '.join(others)}.")
     own = {
         "where": _where(at),
         "what": {"text": f"{rule.name}: {condition(rule, unit)}", "kind": "rule", "suspects": []},
         "how_much": {
-            "text": _how_much(rule, at, unit),
+            "text": f"{_read(rule, at, unit)}; the rule says {_limits(rule)}",
             "growth_bytes_per_generation": facts["how_much"].get("growth_bytes_per_generation"),
             "value": at.value,
             "above": rule.above,
@@ -69,34 +71,22 @@ def rule_facts(
         "advice": facts["advice"] if fires else [_NOTHING_TO_DO],
         "evidence": [*evidence, *(facts["evidence"] if fires else ())],
         "origin": "rule",
-        "rule": {
-            "id": rule.id,
-            "name": rule.name,
-            "status": status,
-            **terms_of(rule),
-        },
+        "rule": {"id": rule.id, "name": rule.name, "status": status, **_terms(rule)},
     }
     return facts | {key: plain(value) for key, value in own.items()}
 
 
-def terms_of(rule: Terms) -> dict[str, Any]:
-    """What a rule says, as every answer and message shows it."""
-    return {
-        "series": rule.series or None,
-        "measure": rule.measure,
-        "above": rule.above,
-        "below": rule.below,
-        "hold": rule.hold,
-        "grace": rule.grace,
-    }
+def _terms(rule: Terms) -> dict[str, Any]:
+    names = ("series", "measure", "above", "below", "hold", "grace")
+    return {name: getattr(rule, name) for name in names} | {"series": rule.series or None}
 
 
 def summary(rule: Terms, at: Crossing, status: str, unit: str) -> str:
     """``tensors.count is 612 at generation 14: above 500``."""
     if status == "firing":
-        said = _limits(
-            replace(rule, below=None) if _is_above(rule, at) else replace(rule, above=None)
-        )
+        is_above = rule.above is not None and (at.value or 0.0) > rule.above
+        passed = "above" if is_above or rule.below is None else "below"
+        said = f"{passed} {amount(rule, getattr(rule, passed))}"
     else:
         # The end of a rate is that it is not certain any more.
         said = f"no longer {'clearly ' if rule.measure == 'rate' else ''}{_limits(rule)}"
@@ -143,17 +133,6 @@ def _limits(rule: Terms) -> str:
     )
 
 
-def _is_above(rule: Terms, at: Crossing) -> bool:
-    """Which of two limits was passed."""
-    if rule.above is None or at.value is None:
-        return False
-    return rule.below is None or at.value > rule.above
-
-
-def _how_much(rule: Terms, at: Crossing, unit: str) -> str:
-    return f"{_read(rule, at, unit)}; the rule says {_limits(rule)}"
-
-
 def _where(at: Crossing) -> dict[str, Any]:
     found = _PHASE.fullmatch(at.series or "")
     path = found[1] if found else None
@@ -165,12 +144,6 @@ def _where(at: Crossing) -> dict[str, Any]:
         "phase_share": None,
         "process": at.process,
     }
-
-
-def _also(status: str, others: Sequence[str]) -> list[str]:
-    if not others:
-        return []
-    return [f"{'Fired' if status == 'firing' else 'Over'} as well: {', '.join(others)}."]
 
 
 def _number(value: float) -> str:

@@ -150,7 +150,7 @@ def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
         ("[[rule]\n", "is not TOML"),
         (b"\xff", "is not TOML"),
         ('rule = "x"', r"begun with \[\[rule\]\]"),
-        ("rule = [1]", "rule 1: must be a table"),
+        ("rule = [1]", r"begun with \[\[rule\]\]"),
         ('[[rules]]\nname = "x"', r"'rules' is nothing .* \[\[rule\]\]"),
         ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
         ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must be a text"),
@@ -167,11 +167,9 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_rule_and_field(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_or_too_large_is_named_with_its_setting(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(WrongSettings, match=r"LEAKLINE_RULES=.*nothing\.toml.*cannot be read"):
         from_environment({"LEAKLINE_RULES": str(tmp_path / "nothing.toml")})
-    with pytest.raises(ValueError, match="more than"):
-        read(tmp_path, "#" * 1_000_001)
     with pytest.raises(ValueError, match="has 600 rules"):
         read(
             tmp_path,
