@@ -1,4 +1,4 @@
-"""Ready-made rules, in sets that belong together. They are offered, not applied: without any rule there are alerts too.
+"""Ready-made rules, in sets that belong together. They are offered, not applied: alerts do not need a rule.
 
 A count is whole, so "above 99" is "from 100 on". The limits come from people's own reports of what was normal in their
 trainings and what was not; each of them can be changed once it is a rule.

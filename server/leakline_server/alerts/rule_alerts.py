@@ -1,11 +1,11 @@
-"""What is told of the rules that people set, when a run is looked at.
+"""Alerts of the rules that people set, for one examination of a run.
 
-What costs time goes before the transaction that saves the look (`looks_at`): nobody else writes to an SQLite while it
-lasts. What another server has let a rule say meanwhile is found within it (`alerts_of_rules`), and then the run is
-looked at again.
+Expensive work is done before the transaction that saves the examination (`looks_at`), because nobody else writes to an
+SQLite database meanwhile. If another server has changed the state of a rule since, the transaction finds out
+(`alerts_of_rules`), and the run is examined again.
 
-A rule that fires and ends again and again goes on firing, as far as anybody is told, until it was told less often
-within the hour. Rules that are steps of one limit are one ladder: they are told, counted and held back together.
+The end of a rule that fires and ends repeatedly is held back until it had fewer alerts within the hour. Rules that are
+steps of one limit are one ladder: their alerts are sent, counted and held back together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .rule_facts import rule_facts
 from .rules import alert_id
 from .thresholds import Outcome, look
 
-# Alerts of one ladder and run after which an end waits.
+# After so many alerts of one ladder and run, its end waits.
 MAX_TOLD_AN_HOUR: Final = 5
 _OFTEN: Final = (
     f"told at least {MAX_TOLD_AN_HOUR} times within the hour; its end is told when that is less"
@@ -40,7 +40,7 @@ _OFTEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At one rule: ``outcome`` is what follows from the run and from ``state``, what the rule last said of it."""
+    """The check of one rule: ``outcome`` follows from the run and from ``state``, the last state of the rule there."""
 
     rule: Rule
     state: State | None
@@ -49,7 +49,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At one run, as it was then; ``unit`` is the name of its generations.
+    """The checks of one run, as it was then; ``unit`` is the name of its generations.
 
     ``accepted``: types whose expected count a person accepted.
     """
@@ -60,16 +60,16 @@ class Looks:
 
 
 class SaidMeanwhile(Exception):
-    """A rule has said something of the run since it was looked at: by another server, which had its turn between."""
+    """Another server has changed the state of a rule since this one checked it."""
 
 
 def looks_at(
     engine: Engine, history: RunHistory, oom: OomForecast, project: str, name: str, at: float
 ) -> Looks:
-    """Hold the rules that concern a run against its history. Outside of any transaction; ``at`` is Unix seconds."""
+    """Check the rules that concern a run. Outside of any transaction; ``at`` is Unix seconds."""
     with engine.connect() as connection:
         said = assertions.rules_of(connection, history.run, project, name)
-    # Those that see the same side by side: what they see is large, and gone before the next is read.
+    # Rules that read the same follow each other: readings are large, and freed before the next are read.
     said.sort(key=lambda each: asked_by(each[0]))
     found = []
     for _, alike in groupby(said, key=lambda each: asked_by(each[0])):
@@ -84,7 +84,7 @@ def looks_at(
 def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:
     """Save the new states of the rules, in the transaction of the examination; the caller writes the alerts.
 
-    A rule that was set or changed since the look waits for the next one. Raises SaidMeanwhile: look again.
+    A rule that was set or changed since waits for the next examination. Raises SaidMeanwhile: examine again.
     """
     if not looks.of_rules:
         return []

@@ -23,9 +23,9 @@ _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where a rule fired or was over: the reading there, in the unit of the rule. Of a forecast, None is "never".
+    """The generation in which a rule fired or was over, with the reading in the unit of the rule.
 
-    ``process`` is None where the run has one only, ``series`` where it is a forecast.
+    ``process`` is None where the run has one only, ``series`` for a forecast, whose ``value`` None means "never".
     """
 
     generation: int
@@ -38,9 +38,9 @@ def rule_facts(
     rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
     came: Crossing | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Plain JSON. ``status`` is firing or resolved; ``others`` are the names of milder rules this speaks for.
+    """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same ladder.
 
-    ``came`` is where it fired, when that and its end are told together.
+    ``came`` is where it fired, if the message is about that and its end.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
@@ -106,7 +106,7 @@ def condition(rule: Terms, unit: str) -> str:
 
 
 def amount(rule: Terms, value: float) -> str:
-    """A reading or a limit of the rule as people read it."""
+    """Write a reading or a limit of the rule for people."""
     if rule.measure == "forecast":
         return _number(round(value, 1))
     if rule.series.endswith("bytes"):

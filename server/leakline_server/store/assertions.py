@@ -139,11 +139,9 @@ def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
         return None
 
 
-def remove_rule(engine: Engine, rule_id: int) -> bool:
-    """Return True if it existed."""
+def remove_rule(engine: Engine, rule_id: int) -> None:
     with writing(engine) as connection:
-        removed = delete(assertions).where(_IS_RULE, _A.id == rule_id)
-        return bool(connection.execute(removed).rowcount)
+        connection.execute(delete(assertions).where(_IS_RULE, _A.id == rule_id))
 
 
 def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
@@ -225,9 +223,8 @@ def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, 
     )
     found: dict[int, list[dict[str, Any]]] = {}
     with engine.connect() as connection:
-        for rule_id, *values in connection.execute(query):
-            names = ("run", "project", "name", "generation", "value", "since")
-            found.setdefault(rule_id, []).append(dict(zip(names, values, strict=True)))
+        for row in map(dict, connection.execute(query).mappings()):
+            found.setdefault(row.pop("assertion_id"), []).append(row)
     return {rule_id: of_rule[:MAX_FIRING] for rule_id, of_rule in found.items()}
 
 
@@ -327,9 +324,8 @@ def _check_room(connection: Connection, more: int) -> None:
 def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:
     """Raise SameRule if every alert would be sent twice: by this rule and by another one."""
     for rule in _rules(connection, _A.name == terms.name, _A.id != own_id):
-        if all(
-            getattr(rule, name) == getattr(terms, name) for name in (*_JUDGED, "above", "below")
-        ):
+        fields = *_JUDGED, "above", "below"
+        if all(getattr(rule, name) == getattr(terms, name) for name in fields):
             raise SameRule(rule.id)
 
 

@@ -1,4 +1,4 @@
-"""Rules -> the context of ``_rules.html``, the section of ``/alerts`` that shows and sets them. Pure.
+"""The context of ``_rules.html``, the section of ``/alerts`` that shows and sets rules. Pure.
 
 The page that includes it has one field for it, ``rules``, made by `rules_api.section(use)`.
 """
