@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -42,22 +42,16 @@ def change_rule(rule: RowId, form: Form, use: Use) -> Response:
     return back(f"rule-{rule}")
 
 
-@router.post("/alerts/rules/{rule}/pause")
-def pause_rule(rule: RowId, use: Use) -> Response:
-    rules_api.change(use, rule, {"enabled": False})
-    return back(f"rule-{rule}")
-
-
-@router.post("/alerts/rules/{rule}/resume")
-def resume_rule(rule: RowId, use: Use) -> Response:
-    rules_api.change(use, rule, {"enabled": True})
-    return back(f"rule-{rule}")
-
-
 @router.post("/alerts/rules/{rule}/delete")
 def delete_rule(rule: RowId, use: Use) -> Response:
     rules_api.remove(use, rule)
     return back("rules")
+
+
+@router.post("/alerts/rules/{rule}/{step}")
+def switch_rule(rule: RowId, step: Literal["pause", "resume"], use: Use) -> Response:
+    rules_api.change(use, rule, {"enabled": step == "resume"})
+    return back(f"rule-{rule}")
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
