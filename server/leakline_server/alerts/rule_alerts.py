@@ -24,11 +24,11 @@ from ..store.assertions import Rule, State
 from ..store.engine import Connection, Engine
 from .events import FIRED
 from .flapping import HOUR_SECONDS
+from .incident_alerts import alert_id
 from .lifecycle import expiry
 from .payload import ExaminedRun, noted
 from .readings import Seen, asked_by, seen_by, unit_of
 from .rule_facts import rule_facts
-from .rules import alert_id
 from .thresholds import Outcome, look
 
 # After so many alerts of one ladder and run, its end waits.

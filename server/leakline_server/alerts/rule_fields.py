@@ -40,7 +40,9 @@ def _joined(text: Any) -> Any:
     return " ".join(text.split()) if isinstance(text, str) else text
 
 
-def _limit(value: float | str) -> float:
+def _limit(value: float | str) -> float | None:
+    if value == "":
+        return None
     number = _read(value) if isinstance(value, str) else value
     if not -LARGEST <= number <= LARGEST:
         raise ValueError('must be a number, or a size such as "20 GB" or "500 MiB"')

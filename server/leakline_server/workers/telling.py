@@ -10,6 +10,7 @@ from typing import Any
 
 from leakline.analysis.results import Verdict
 
+from ..alerts.incident_alerts import alerts_for
 from ..alerts.lifecycle import (
     OOM,
     RUN,
@@ -24,7 +25,6 @@ from ..alerts.lifecycle import (
 )
 from ..alerts.payload import ExaminedRun
 from ..alerts.rule_alerts import Looks, alerts_of_rules
-from ..alerts.rules import alerts_for
 from ..store import acknowledgements, alerts, deleting, findings, runs
 from ..store.alerts import Alert, Told
 from ..store.ends import Concluded

@@ -44,6 +44,7 @@ def test_a_series_and_a_limit_make_a_rule() -> None:
 )  # fmt: skip
 def test_a_limit_is_a_number_or_a_size(limit: Any, number: float) -> None:
     assert one(above=limit).above == number
+    assert one(below="").below is None
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
