@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -21,14 +24,20 @@ from ..store import assertions
 from ..store.runs import iso
 from . import schemas
 from .bodies import described, json_body
+from .forms import Form
 from .json_response import json_response
 from .pages import known_run
 from .schemas import NO_CONTROL, Phase, RunId, Strict
 from .services import Services, Use
 
 router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"])
+# Plain forms on the page of a run: a count is accepted with one click, and taken back.
+pages = APIRouter(
+    prefix="/runs/{run}", include_in_schema=False, default_response_class=HTMLResponse
+)
 
 TypeName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, pattern=NO_CONTROL)]
+_COUNT: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
@@ -124,6 +133,23 @@ def take_back_count(
     return get_expectations(run, use)
 
 
+@pages.post("/expectations")
+def accept_form(run: str, form: Form, use: Use) -> Response:
+    """``type``, ``count``, and ``after`` where it is that of the end of a phase."""
+    count = form.get("count", "")
+    if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
+        raise InvalidField("count", count, "must be a whole number, as the page names it")
+    wanted = Expectation(_type(form), int(count), int(count), form.get("after"), accepted=True)
+    accept(use, run, wanted)
+    return _back(run)
+
+
+@pages.post("/expectations/take-back")
+def take_back_form(run: str, form: Form, use: Use) -> Response:
+    take_back(use, run, _type(form), form.get("after"))
+    return _back(run)
+
+
 def accept(use: Services, run_id: str, wanted: Expectation) -> None:
     """Expect a count from now on. Raises NotFound, InvalidField and Conflict."""
     run = known_run(use, run_id)
@@ -152,6 +178,16 @@ def take_back(use: Services, run_id: str, name: str, after: str | None) -> None:
             {"run": run, "type": name, "after": phase},
         )
     _examine_again(use, run_id, concerned)
+
+
+def _type(form: dict[str, str]) -> str:
+    if "type" not in form:
+        raise InvalidField("type", None, "is missing")
+    return form["type"]
+
+
+def _back(run: str) -> Response:
+    return RedirectResponse(f"/runs/{quote(run, safe='')}#expectations", 303)
 
 
 def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
