@@ -1,4 +1,4 @@
-"""Rules in the JSON API, and what the page does with them by the same functions."""
+"""Rules in the JSON API and the forms of the page of alerts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, HTTPException
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -21,19 +22,25 @@ from ..alerts.rule_fields import (
     check_fields,
     new_rules,
 )
-from ..errors import Conflict, InvalidField, NotFound
+from ..errors import Conflict, InvalidField, NotFound, RequestRefused
 from ..store import assertions
 from ..store.assertions import FILE, Measure, Source
 from ..store.runs import iso
 from . import schemas
+from .alert_pages import alerts_response, back
 from .bodies import described, json_body
+from .forms import Form
 from .json_response import json_response
 from .read_api import Limit, Text
-from .rules_view import Refused, RulesSection, rules_section
+from .rules_view import FORM_FIELDS, Refused
 from .schemas import RowId
 from .services import Services, Use
 
 router = APIRouter(prefix="/api/v1", tags=["rules"])
+# Forms on the page of alerts: they work without scripts, and one that is refused comes back as it was sent.
+pages = APIRouter(
+    prefix="/alerts/rules", include_in_schema=False, default_response_class=HTMLResponse
+)
 
 
 class FiringRun(BaseModel):
@@ -196,6 +203,42 @@ def delete_rule(rule: RowId, use: Use) -> Response:
     return Response(status_code=204)
 
 
+@pages.post("")
+def add_form(form: Form, use: Use) -> Response:
+    if "preset" in form:
+        given: dict[str, Any] = {n: form[n] for n in ("preset", "project") if n in form}
+    else:
+        given = _fields(form)
+    try:
+        added = add(use, given, "page")
+    except RequestRefused as error:
+        refused = Refused(None, form, error.message)
+        return alerts_response(use, status=error.status, refused=refused)
+    return back(f"rule-{added[0].id}")
+
+
+@pages.post("/{rule}")
+def change_form(rule: RowId, form: Form, use: Use) -> Response:
+    try:
+        change(use, rule, _fields(form))
+    except RequestRefused as error:
+        refused = Refused(rule, form, error.message)
+        return alerts_response(use, status=error.status, refused=refused)
+    return back(f"rule-{rule}")
+
+
+@pages.post("/{rule}/delete")
+def delete_form(rule: RowId, use: Use) -> Response:
+    remove(use, rule)
+    return back("rules")
+
+
+@pages.post("/{rule}/{step}")
+def switch_form(rule: RowId, step: Literal["pause", "resume"], use: Use) -> Response:
+    change(use, rule, {"enabled": step == "resume"})
+    return back(f"rule-{rule}")
+
+
 def add(use: Services, given: NewRule | Mapping[str, Any], source: Source) -> list[assertions.Rule]:
     with _refused():
         new = new_rules(check_fields(NewRule, given))
@@ -212,6 +255,17 @@ def change(use: Services, rule_id: int, given: RuleChanges | Mapping[str, Any]) 
 def remove(use: Services, rule_id: int) -> None:
     _of_people(_found(use, rule_id))
     assertions.remove_rule(use.engine, rule_id)
+
+
+def _fields(form: dict[str, str]) -> dict[str, Any]:
+    """Return all fields of the form: one that was left blank has its default, or none."""
+    given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
+    for name in ("measure", "hold", "grace", "advice"):
+        given[name] = form.get(name) or RuleChanges.model_fields[name].default
+    for name in ("hold", "grace"):
+        text = str(given[name])
+        given[name] = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text
+    return given
 
 
 @contextmanager
@@ -246,13 +300,6 @@ def _of_people(rule: assertions.Rule) -> assertions.Rule:
             {"rule": rule.id},
         )
     return rule
-
-
-def section(use: Services, refused: Refused | None = None) -> RulesSection:
-    """Return the context of ``_rules.html``; ``refused`` is a form that was not taken, to be shown again."""
-    found = assertions.list_rules(use.engine)
-    firing = assertions.firing(use.engine, [rule.id for rule in found])
-    return rules_section(found, firing, refused)
 
 
 def _to_json(use: Services, rules: Sequence[assertions.Rule]) -> list[dict[str, Any]]:

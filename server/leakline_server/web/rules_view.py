@@ -1,7 +1,4 @@
-"""The context of ``_rules.html``, the section of ``/alerts`` that shows and sets rules. Pure.
-
-The page that includes it has one field for it, ``rules``, made by `rules_api.section(use)`.
-"""
+"""The context of ``_rules.html``, the section of ``/alerts`` that shows and sets rules."""
 
 from __future__ import annotations
 
@@ -12,7 +9,9 @@ from urllib.parse import quote
 
 from ..alerts.presets import SETS, PresetSet
 from ..alerts.rule_facts import amount, condition
+from ..store import assertions
 from ..store.assertions import Rule
+from ..store.engine import Engine
 from . import formats
 
 Json = Mapping[str, Any]
@@ -90,9 +89,10 @@ class RulesSection:
     measures: Mapping[str, str] = field(default_factory=lambda: _MEASURES)
 
 
-def rules_section(
-    rules: Sequence[Rule], firing: Mapping[int, Sequence[Json]], refused: Refused | None = None
-) -> RulesSection:
+def rules_section(engine: Engine, refused: Refused | None) -> RulesSection:
+    """Return the section; ``refused`` is a form that was not taken, to be shown again."""
+    rules = assertions.list_rules(engine)
+    firing = assertions.firing(engine, [rule.id for rule in rules])
     of_new = refused if refused is not None and refused.rule is None else None
     by_preset = of_new is not None and "preset" in of_new.fields
     return RulesSection(
