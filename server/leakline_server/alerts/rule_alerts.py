@@ -164,7 +164,8 @@ def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
     """Group rules on the same readings that differ in one limit alone, the strictest first; any other is alone."""
     ladders: dict[tuple[object, ...], list[Look]] = {}
     for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
-        rule, key = each.rule, (each.rule.id,)
+        rule = each.rule
+        key: tuple[object, ...] = (rule.id,)
         if (rule.above is None) != (rule.below is None):
             key = (rule.series, rule.measure, rule.project, rule.run, rule.above is None)
         ladders.setdefault(key, []).append(each)

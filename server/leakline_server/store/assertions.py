@@ -11,7 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Engine, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from leakline.analysis.history import Expectation
@@ -347,7 +359,7 @@ def _rule(row: Row[Any]) -> Rule:
 def _run(connection: Connection, run_id: str) -> Row[Any] | None:
     # Postgres refuses a query with NUL in place of answering no.
     known = "\x00" not in run_id
-    query = select(runs.c.id, runs.c.project).where(runs.c.id == run_id)
+    query: Select[Any] = select(runs.c.id, runs.c.project).where(runs.c.id == run_id)
     return connection.execute(query).first() if known else None
 
 

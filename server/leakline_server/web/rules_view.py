@@ -145,7 +145,7 @@ def _firing(rule: Rule, found: Json) -> FiringRow:
 
 
 def _form(key: str, path: str, own: Mapping[str, str], refused: Refused | None) -> RuleForm:
-    fields = dict.fromkeys(FORM_FIELDS, "") | (own if refused is None else refused.fields)
+    fields = {**dict.fromkeys(FORM_FIELDS, ""), **(own if refused is None else refused.fields)}
     return RuleForm(key, f"/alerts/rules{path}", fields, "" if refused is None else refused.message)
 
 
