@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0018_no_strands"
-down_revision = "0016_formats_by_apprise"
+down_revision = "0017_assertions"
 branch_labels = None
 depends_on = None
 
