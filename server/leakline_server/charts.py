@@ -331,24 +331,19 @@ def counts_chart(
 
 
 def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, int]) -> Chart | None:
-    """How full each tracked container with a capacity is, as a share of it."""
+    """How full each tracked container with a capacity is, as a share of it. ``capacities``: by series."""
     lines = []
-    for place, p in enumerate(p for p in points if _measured(p)):
+    for place, p in enumerate(p for p in points if p.name in capacities and _measured(p)):
         name = p.name.removeprefix("tracked.").removesuffix(".length")
-        capacity = capacities.get(name)
-        if capacity:
-            full = replace(
-                p,
-                y=_shares(p.y, capacity),
-                low=p.low and _shares(p.low, capacity),
-                high=p.high and _shares(p.high, capacity),
-            )
-            lines.append(
-                replace(
-                    _named_line(full, name, 1 + place % COLOURS, None, symbol=place % SYMBOLS),
-                    source=None,
-                )
-            )
+        capacity = capacities[p.name]
+        full = replace(
+            p,
+            y=_shares(p.y, capacity),
+            low=p.low and _shares(p.low, capacity),
+            high=p.high and _shares(p.high, capacity),
+        )
+        line = _named_line(full, name, 1 + place % COLOURS, None, symbol=place % SYMBOLS)
+        lines.append(replace(line, source=None))
     chart = _chart("fill", "share", "share of capacity", axis, lines)
     return chart and replace(chart, levels=(Level(1.0, "capacity", "filling"),))
 

@@ -171,7 +171,7 @@ def test_two_books_side_by_side_share_a_scale() -> None:
 
 def test_a_container_is_drawn_as_a_share_of_its_capacity() -> None:
     chart = charts.fill_chart(
-        AXIS, [line("tracked.replay.length", [0, 1], [10, 20])], {"replay": 40}
+        AXIS, [line("tracked.replay.length", [0, 1], [10, 20])], {"tracked.replay.length": 40}
     )
     assert chart is not None and list(chart.lines[0].y) == [0.25, 0.5]
 

@@ -16,6 +16,7 @@ from leakline.report.facts import NOT_PRIVATE
 from .. import charts
 from ..chart_outlook import budget_levels
 from ..chart_parts import JS_PRIVATE, PRIVATE, Chart, Group, Line, Palette, Points
+from .accounted import SOURCES
 from .annotations import fix_effects, marks
 from .inventory import Effects
 from .notes_view import notes_of
@@ -51,6 +52,12 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     ),
 }
 _FRAMES: Final = "js.frames_per_second"
+RSS: Final = ("process.rss_bytes",)
+PHASE_PEAK: Final = "process.phase_peak_bytes"
+_TREND: Final = (*PRIVATE, *JS_PRIVATE, *RSS)
+_AT_ENDS: Final = (
+    *_TREND, *charts.MEMORY_SERIES, *charts.GPU_SERIES, *_TENSORS, *SOURCES, "children.uss_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +86,38 @@ class Drawn:
 
     charts: RunCharts
     effects: Effects
-    devices: Sequence[Points]
+    # At generation ends, or all snapshots where there are no generations; and at phase ends.
+    ends: Sequence[Points]
+    phases: Sequence[Points]
 
 
 def draw(data: RunData, palette: Palette) -> Drawn:
     axis, kind, by_phase = data.axis, data.kind, data.axis.unit == "generation"
-    private = _lines(data, PRIVATE) or _lines(data, JS_PRIVATE)
-    rss = _lines(data, ("process.rss_bytes",))
-    effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
-    devices = data.read_ends(charts.GPU_SERIES)
     titles = type_lines(data.types)
+    capacities = {
+        f"tracked.{store.name}.length": store.capacity for store in data.stores if store.capacity
+    }
+    # The store decodes phases, kinds and generations once for each read, whatever the number of series.
+    ends = data.read(
+        (*_AT_ENDS, *titles, *capacities, f"{PREFIX}*", "gauge.*", _FRAMES), None, kind
+    )
+    phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
+    lines = [*phases, *ends]
+    private = summed(lines, PRIVATE) or summed(lines, JS_PRIVATE)
+    effects = fix_effects(data.events, data.verdict, data.effects, data.run["unit"])
     found = RunCharts(
-        trend=_trend(data, palette, private, rss, effects),
+        trend=_trend(data, palette, private, summed(lines, RSS), ends, effects),
         books=_books(data, palette) if by_phase else None,
-        memory=charts.memory_chart(axis, data.read_ends(charts.MEMORY_SERIES), kind),
-        gpu=charts.gpu_chart(axis, devices, kind),
-        types=charts.counts_chart("types", axis, data.read_ends(tuple(titles)), titles, kind),
-        tensors=charts.counts_chart(
-            "tensors", axis, data.read_ends(tuple(_TENSORS)), _TENSORS, kind
-        ),
-        fill=_fill(data),
-        gauges=_gauges(data),
-        children=_children(data),
+        memory=charts.memory_chart(axis, ends, kind),
+        gpu=charts.gpu_chart(axis, ends, kind),
+        types=charts.counts_chart("types", axis, ends, titles, kind),
+        tensors=charts.counts_chart("tensors", axis, ends, _TENSORS, kind),
+        fill=charts.fill_chart(axis, ends, capacities),
+        gauges=_gauges(data, ends),
+        children=_children(data, ends),
         seconds=charts.seconds_chart(axis, palette, data.books) if by_phase else None,
     )
-    return Drawn(found, effects, devices)
+    return Drawn(found, effects, ends, phases)
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
@@ -138,6 +152,7 @@ def _trend(
     palette: Palette,
     private: Sequence[Points],
     rss: Sequence[Points],
+    ends: Sequence[Points],
     effects: Effects,
 ) -> Chart:
     happened = marks(
@@ -146,30 +161,20 @@ def _trend(
     )  # fmt: skip
     verdict = own_verdict(data.run, data.verdict, data.process)
     return charts.trend_chart(
-        data.axis, palette, private, rss, verdict, happened, _named(data, verdict)
+        data.axis, palette, private, rss, verdict, happened, _named(ends, verdict)
     )
 
 
-def _named(data: RunData, verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
+def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
     """Return what the leading finding grows in, where that is not private memory and was read."""
     finding = leading_finding(verdict)
     group, series = _OUTSIDE.get(finding["kind"] if finding else "", (None, ()))
     for names in series:
-        # The store reads names and beginnings of names.
-        read = data.read_ends(tuple(name.partition("*")[0] + "*" for name in names))
-        found = [p for p in read if any(fnmatchcase(p.name, name) for name in names)]
+        found = [p for p in ends if any(fnmatchcase(p.name, name) for name in names)]
         found = [p for p in found if any(y is not None for y in p.y)]
         if group is not None and found:
             return group, found
     return None
-
-
-def _lines(data: RunData, names: tuple[str, ...]) -> list[Points]:
-    """One line for each phase end and one for the generation end; without generations, one through all snapshots."""
-    if data.axis.unit == "time":
-        return summed(data.read(names, None, None), names)
-    phases = summed(data.read(names, "*", "phase_end"), names)
-    return [*phases, *summed(data.read(names, None, "generation_end"), names)]
 
 
 def _books(data: RunData, palette: Palette) -> Chart | None:
@@ -177,26 +182,19 @@ def _books(data: RunData, palette: Palette) -> Chart | None:
     return charts.books_chart(data.axis, palette, data.books, levels=levels)
 
 
-def _fill(data: RunData) -> Chart | None:
-    capacities = {store.name: store.capacity for store in data.stores if store.capacity}
-    names = tuple(f"tracked.{name}.length" for name in capacities)
-    return charts.fill_chart(data.axis, data.read_ends(names), capacities)
-
-
-def _gauges(data: RunData) -> Chart | None:
-    points = data.read_ends(("gauge.*", _FRAMES))
+def _gauges(data: RunData, ends: Sequence[Points]) -> Chart | None:
+    names = [p.name for p in ends if p.name.startswith("gauge.") or p.name == _FRAMES]
     titles = {
-        each.name: "frames per second" if each.name == _FRAMES else each.name.removeprefix("gauge.")
-        for each in points
+        name: "frames per second" if name == _FRAMES else name.removeprefix("gauge.")
+        for name in names
     }
     return charts.counts_chart(
-        "gauges", data.axis, points, titles, data.kind, unit="number", y_title="value"
+        "gauges", data.axis, ends, titles, data.kind, unit="number", y_title="value"
     )
 
 
-def _children(data: RunData) -> Chart | None:
-    points = data.read_ends((f"{PREFIX}*",))
-    titles = sizes_of_children(each.name for each in points)
+def _children(data: RunData, ends: Sequence[Points]) -> Chart | None:
+    titles = sizes_of_children(each.name for each in ends)
     return charts.counts_chart(
-        "children", data.axis, points, titles, data.kind, unit="bytes", y_title="memory"
+        "children", data.axis, ends, titles, data.kind, unit="bytes", y_title="memory"
     )

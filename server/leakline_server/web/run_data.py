@@ -61,10 +61,6 @@ class RunData:
         """Of the snapshots that most lines are drawn of: generation ends; all where there are no generations."""
         return "generation_end" if self.axis.unit == "generation" else None
 
-    def read_ends(self, names: Sequence[str]) -> Sequence[Points]:
-        """The lines of these series over such snapshots."""
-        return self.read(names, None, self.kind) if names else ()
-
 
 def process_label(process: Json) -> str:
     """The same for every attempt of one rank, so that its lines join."""

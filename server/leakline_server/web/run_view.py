@@ -13,10 +13,10 @@ from leakline.kills import ended_as
 from leakline.report.facts import NOT_PRIVATE, graph_rates, leading_finding
 from leakline.text_format import count_of, plural
 
-from ..chart_parts import PRIVATE
+from ..chart_parts import PRIVATE, Points
 from ..store.runs import LISTENING, unix
 from . import ending_view, formats, growth_since, inventory, sections, types_view
-from .accounted import SOURCES, accounted
+from .accounted import accounted
 from .checklist import ticks
 from .children_view import children
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
@@ -27,10 +27,9 @@ from .links import commit_link
 from .notes_view import notes, notes_of
 from .planned import course, planned
 from .promises import promises
-from .run_charts import draw, in_phase_order, palette_of
+from .run_charts import PHASE_PEAK, draw, in_phase_order, palette_of
 from .run_data import (
     Json,
-    ReadSeries,
     RunData,
     has_several,
     last_of,
@@ -43,7 +42,6 @@ from .sharing import share_run
 from .verdict_view import findings_view, tiles, verdict_view
 from .waterfall_view import waterfall
 
-_PHASE_PEAK: Final = "process.phase_peak_bytes"
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
 )  # fmt: skip
@@ -159,6 +157,7 @@ def _sections(data: RunData) -> list[Section | None]:
     by_phase = data.axis.unit == "generation"
     drawn = draw(data, palette)
     found = drawn.charts
+    last = {p.name: last_of(p) for p in drawn.ends}
     # A run that was uploaded later was last seen long after its end.
     wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
     client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
@@ -177,12 +176,12 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.memory(
             found.memory,
             unit,
-            {p.name: last_of(p) for p in data.read_ends(("allocator.kept_bytes",))},
-            _phase_peaks(data.read),
+            last,
+            _phase_peaks(drawn.phases),
             exact_peaks=run["environment"].get("exact_peaks") is True,
-            accounted=_accounted(data),
+            accounted=_accounted(data, drawn.ends, last),
         ),
-        sections.gpu(found.gpu, unit, {p.name: last_of(p) for p in drawn.devices}),
+        sections.gpu(found.gpu, unit, last),
         types_view.types(
             found.types,
             data.types,
@@ -191,7 +190,7 @@ def _sections(data: RunData) -> list[Section | None]:
             next(iter(data.books.generations[-1:]), None),
             graph_rates(data.verdict),
         ),
-        _growth_since(data, whose) if by_phase else None,
+        _growth_since(data, whose, drawn.ends) if by_phase else None,
         inventory.holders(data.holders, whose),
         sections.tensors(found.tensors, unit),
         sections.containers(found.fill, data.stores, unit),
@@ -219,31 +218,33 @@ def _sections(data: RunData) -> list[Section | None]:
     ]
 
 
-def _growth_since(data: RunData, whose: Mapping[str, str]) -> Section | None:
+def _growth_since(
+    data: RunData, whose: Mapping[str, str], at_ends: Sequence[Points]
+) -> Section | None:
     """Of the process that is shown."""
     own = [each for each in data.snapshots if whose.get(each["process"]) == data.process]
     ends = {
         int(x): y
-        for points in data.read_ends((growth_since.MEMORY,))
+        for points in at_ends
+        if points.name == growth_since.MEMORY
         for x, y in zip(points.x, points.y, strict=True)
         if y is not None
     }
     return growth_since.growth_since(own, ends, data.run["unit"], data.asked)
 
 
-def _phase_peaks(read: ReadSeries) -> dict[str, float]:
+def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:
     """The highest of each phase; where several snapshots share a point, the highest of those."""
     found: dict[str, float] = {}
-    for points in read((_PHASE_PEAK,), "*", "phase_end"):
+    for points in phases:
         seen = [value for value in (points.high or points.y) if value is not None]
-        if points.phase and seen:
+        if points.name == PHASE_PEAK and points.phase and seen:
             found[points.phase] = max(found.get(points.phase, 0.0), *seen)
     return found
 
 
-def _accounted(data: RunData) -> str:
-    private = summed(data.read_ends(PRIVATE), PRIVATE)
-    last = {points.name: last_of(points) for points in data.read_ends(SOURCES)}
+def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float | None]) -> str:
+    private = summed(ends, PRIVATE)
     newest = next(iter(data.books.generations[-1:]), None)
     at = (data.census or {}).get("generation")
     older = at if at is not None and newest is not None and at < newest else None
