@@ -95,6 +95,12 @@ class Texts:
         names = (*self.names, None)
         return [names[i] for i in self.index.tolist()]
 
+    def equal(self, text: str) -> Array:
+        """Return a mask of the entries that are this text."""
+        at = self.names.index(text) if text in self.names else len(self.names)
+        found: Array = self.index == at
+        return found
+
 
 Column = Numbers | Texts
 

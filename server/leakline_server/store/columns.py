@@ -190,17 +190,21 @@ def read(
     names: Mapping[int, str],
     among: Sequence[Stretch],
     only: Array | None = None,
+    kind: str | None = None,
 ) -> Block:
     """The wanted columns (SEQUENCE always) of the given stretches. ``names``: series id -> series name.
 
-    ``only``: the snapshots with these ascending sequence numbers, which costs less than to take them from all.
+    ``only``: the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both cost less than to
+    take them from all.
     """
+    if kind is not None:
+        wanted = (*wanted, KIND)
     if only is not None:
         low = np.searchsorted(only, [stretch.first for stretch in among])
         high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
         among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
     stored = _chunks(connection, key, {SEQUENCE, *wanted}, among)
-    return assemble(connection, key, wanted, names, among, stored, only)
+    return assemble(connection, key, wanted, names, among, stored, only, kind)
 
 
 def assemble(
@@ -211,6 +215,7 @@ def assemble(
     among: Sequence[Stretch],
     stored: Mapping[tuple[int, int], Chunk],
     only: Array | None = None,
+    kind: str | None = None,
 ) -> Block:
     """`read`, of chunks that were read already: (number of the column, first sequence number) -> chunk."""
     numbers_wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -231,6 +236,11 @@ def assemble(
         ]
         if only is not None and columns:
             columns = _only(columns, only)
+        kinds = columns.get(KIND)
+        if kind is not None and isinstance(kinds, Texts):
+            rows = kinds.equal(kind)
+            if not rows.all():
+                columns = {number: take(column, rows) for number, column in columns.items()}
         for number, column in columns.items():
             parts[number].append(column)
     for what in damaged:

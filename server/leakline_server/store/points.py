@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, Text, bindparam, or_, select
 
 from ..limits import MAX_ITEMS, MAX_POINTS, MAX_PROCESSES_READ, MAX_RUNS_OVERLAID
 from . import buckets
-from .codec import Array, Texts
-from .columns import GENERATION, KIND, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
+from .codec import Array
+from .columns import GENERATION, PHASE, SEQUENCE, TIME, Block, Key, read, reading, series_ids
 from .damage import Damaged
 from .history import NoSuchRun
 from .nodes import Nodes, Span, of_block, together
@@ -181,10 +181,7 @@ def _read_process(
 ) -> None:
     span = Span(AXES[query.axis], query.start, query.stop)
     points = max(1, min(query.points, MAX_POINTS))
-    filters = (
-        *((PHASE,) if query.phase is not None else ()),
-        *((KIND,) if query.kind is not None else ()),
-    )
+    filters = () if query.phase is None else (PHASE,)
     stored = Stored(connection, key, wanted, span)
     most = CHUNK_RATIO * points
     if stored.count() > most:
@@ -199,7 +196,8 @@ def _read_process(
             found.add(instance, chosen)
             found.add_damaged(instance, stored.damaged)
             return
-    block = read(connection, key, (span.axis, *filters, *wanted), wanted, stored.stretches())
+    columns = (span.axis, *filters, *wanted)
+    block = read(connection, key, columns, wanted, stored.stretches(), kind=query.kind)
     found.add_damaged(instance, block.damaged)
     # What was only needed to choose by is not picked from.
     shown = Block({number: block.columns[number] for number in (span.axis, *wanted)})
@@ -229,7 +227,7 @@ def _bucketed_by_phase(
 ) -> Iterator[tuple[str | None, str, buckets.Shown]]:
     """Yield (phase, name, points), the phase that came first before others."""
     parts: dict[str | None, list[Nodes]] = {}
-    for block in stored.blocks(filters):
+    for block in stored.blocks(filters, query.kind):
         shown = Block({number: block.columns[number] for number in stored.numbers})
         for phase, rows in _by_phase(block, query):
             part = shown if rows is None else shown.take(rows)
@@ -269,27 +267,18 @@ def _by_phase(block: Block, query: SeriesQuery) -> Iterator[tuple[str | None, Ar
         return
     phases = block.texts(PHASE)
     for phase in phases.names if query.phase == "*" else (query.phase,):
-        chosen = _equals(phases, phase)
+        chosen = phases.equal(phase)
         yield phase, chosen if rows is None else chosen & rows
 
 
 def _selected(block: Block, query: SeriesQuery) -> Array | None:
     rows: Array | None = None
-    if query.kind is not None:
-        rows = _equals(block.texts(KIND), query.kind)
     axis = block.numbers(AXES[query.axis])
     if query.start is not None:
         rows = _both(rows, _both(axis.present, axis.values >= query.start))
     if query.stop is not None:
         rows = _both(rows, _both(axis.present, axis.values <= query.stop))
     return rows
-
-
-def _equals(column: Texts, text: str) -> Array:
-    if text not in column.names:
-        return np.zeros(len(column), dtype=bool)
-    same: Array = column.index == column.names.index(text)
-    return same
 
 
 def _both(a: Array | None, b: Array | None) -> Array | None:

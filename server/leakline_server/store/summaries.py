@@ -75,18 +75,19 @@ class Stored:
     def stretches(self) -> list[Stretch]:
         return sorted([*self._apart, *self._mixed], key=lambda stretch: stretch.first)
 
-    def blocks(self, more: Collection[int]) -> Iterator[Block]:
-        """Yield the entries of what is asked for, with ``more`` columns, about GROUP snapshots at a time."""
+    def blocks(self, more: Collection[int], kind: str | None) -> Iterator[Block]:
+        """Yield the entries of what is asked for of this kind (or all), with ``more`` columns, about GROUP snapshots at
+        a time."""
         group: list[Stretch] = []
         reach, count = -1, 0
         for stretch in self.stretches():
             # What lies within another is read with it, so that each block comes after the one before.
             if count >= GROUP and stretch.first > reach:
-                yield self._read(group, (*self.numbers, *more))
+                yield self._read(group, (*self.numbers, *more), kind)
                 group, count = [], 0
             group.append(stretch)
             reach, count = max(reach, stretch.last), count + stretch.count
-        yield self._read(group, (*self.numbers, *more))
+        yield self._read(group, (*self.numbers, *more), kind)
 
     def nodes(self, width: int, *, axis_alone: bool = False) -> Nodes:
         """All of what is asked for, in order, none across a multiple of ``width`` (of 512 times a power of two).
@@ -195,8 +196,10 @@ class Stored:
         numbers = {number: of_entries(block, number) for number in wanted}
         return Nodes(sequence, sequence, np.ones(len(sequence), np.int64), numbers)
 
-    def _read(self, among: Sequence[Stretch], wanted: Collection[int]) -> Block:
-        block = read(self._connection, self._key, wanted, self._names, among)
+    def _read(
+        self, among: Sequence[Stretch], wanted: Collection[int], kind: str | None = None
+    ) -> Block:
+        block = read(self._connection, self._key, wanted, self._names, among, kind=kind)
         self.damaged += block.damaged
         on = block.numbers(self._span.axis)
         keep = self._span.holds(on.values)
