@@ -22,7 +22,17 @@ _KNOWN = "WHERE s.run_id IN (SELECT id FROM runs)"
 def upgrade() -> None:
     op.create_table(
         "assertions",
-        *_columns_of_rules(),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), server_default="", nullable=False),
+        sa.Column("project", sa.Text(), nullable=True),
+        sa.Column("run", sa.Text(), nullable=True),
+        sa.Column("measure", sa.Text(), server_default="value", nullable=False),
+        sa.Column("hold", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("grace", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("advice", sa.Text(), server_default="", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("origin", sa.Text(), nullable=False),
         sa.Column("metric", sa.Text(), nullable=False),
         sa.Column("scope", sa.Text(), nullable=True),
@@ -55,10 +65,20 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.create_table(
         "rules",
-        *_columns_of_rules(),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("project", sa.Text(), nullable=True),
+        sa.Column("run", sa.Text(), nullable=True),
         sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("measure", sa.Text(), nullable=False),
         sa.Column("above", sa.Double(), nullable=True),
         sa.Column("below", sa.Double(), nullable=True),
+        sa.Column("hold", sa.Integer(), nullable=False),
+        sa.Column("grace", sa.Integer(), nullable=False),
+        sa.Column("advice", sa.Text(), server_default="", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_rules"),
     )
     _create_states("rule", "rules")
@@ -93,22 +113,6 @@ def downgrade() -> None:
     )
     for table in ("assertion_states", "assertions"):
         op.drop_table(table)
-
-
-def _columns_of_rules() -> list[sa.Column]:
-    return [
-        sa.Column("id", _ID, autoincrement=True, nullable=False),
-        sa.Column("name", sa.Text(), server_default="", nullable=False),
-        sa.Column("project", sa.Text(), nullable=True),
-        sa.Column("run", sa.Text(), nullable=True),
-        sa.Column("measure", sa.Text(), server_default="value", nullable=False),
-        sa.Column("hold", sa.Integer(), server_default="1", nullable=False),
-        sa.Column("grace", sa.Integer(), server_default="1", nullable=False),
-        sa.Column("advice", sa.Text(), server_default="", nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
-        sa.Column("created_at", sa.Double(), nullable=False),
-    ]
 
 
 def _create_states(of: str, table: str) -> None:
