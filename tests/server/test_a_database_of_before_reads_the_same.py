@@ -37,6 +37,7 @@ RECORDED = {
     "0014_clocks_not_known": "77caa32",
     "0015_damaged": "f684e09",
     "0016_formats_by_apprise": "f646741",
+    "0017_assertions": "801a53f",
 }
 # Released together with the one after it: no server wrote it.
 NEVER_THE_LAST = {"0011_intake"}
