@@ -22,7 +22,7 @@ from .credentials import hash_password, is_password
 from .live import Live
 from .paths import MIGRATIONS, STATIC
 from .requests import Requests
-from .store import disk, full_disk, inspection, logins, set_aside
+from .store import full_disk, inspection, logins, set_aside
 from .store.assertions import take_file
 from .store.columns import Key
 from .store.engine import DATABASE_ERRORS, Engine, open_engine
@@ -94,8 +94,6 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
-    # Refuse to start on a database that cannot be read, such as on a disk too full for what SQLite keeps next to it.
-    disk.space(engine)
     set_aside.set_aside(engine)
     inspection.inspect(engine)
     _take_rules(engine, config)
