@@ -48,13 +48,13 @@ def plan_bands(
     """
     shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
     found: dict[tuple[float, ...], Band] = {}
-    for check in (verdict or {}).get("bands") or ():
-        group, lines = shown.get(check["series"], (None, ()))
+    for check in (verdict or {}).get("assertions") or ():
+        group, lines = shown.get(check["metric"], (None, ()))
         end = max((points.x[-1] for points in lines if points.x), default=None)
         if axis.unit != "generation" or end is None or check["high"] is None:
             continue
         last = max(end, check["first"]) if check["last"] is None else check["last"]
-        tone = "watch" if check["state"] == "outside" else "ok"
+        tone = "watch" if check["state"] == "broken" else "ok"
         place = (check["first"] - 0.5, last + 0.5, check["low"] or 0, check["high"])
         found[place] = Band(
             place[0], place[1], "plan", tone, place[2], place[3],
@@ -117,12 +117,12 @@ def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Leve
     """The bounds of a budget of every generation, beside the bars that they speak of."""
     near = FAR * max((abs(each) / books.span(i) for i, each in enumerate(books.total)), default=0)
     told = [
-        check for check in (verdict or {}).get("budgets") or () if check["scope"] == "generation"
+        check for check in (verdict or {}).get("assertions") or () if check["scope"] == "generation"
     ]
     bounds = {
         (check[name], label, tone)
         for check in told
-        for name, label, tone in (("normal", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
+        for name, label, tone in (("high", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
         if check[name] is not None and check[name] <= near
     }  # fmt: skip
     return tuple(Level(*bound) for bound in sorted(bounds))

@@ -25,7 +25,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
     "checklist": ("GPU memory stays",),
     "promises": ("growth per generation", "refuted", "held", "peak memory"),
-    "planned": ("generations 0 to 5: 30.00 GiB to 40.00 GiB", "budget of", "over budget", "not as planned"),
+    "planned": ("generations 0 to 5: 30.00 GiB to 40.00 GiB", "budget of", "broken"),
     "books": ("evaluate_population", "between", "sum"),
     "waterfall": ("at the beginning", "at the end"),
     "memory": ("private memory is accounted for", "The C allocator keeps"),

@@ -100,7 +100,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
 ) -> None:
     get = Asker.get
     later = {
-        "fixes", "checklist", "bands", "budgets", "settled_at_generation", "forecast_score", "processes", "duration",
+        "fixes", "checklist", "assertions", "settled_at_generation", "forecast_score", "processes", "duration",
     }  # fmt: skip
 
     def older(self: Asker, path: str, query: Any = None) -> Any:
@@ -125,7 +125,7 @@ def test_what_was_planned_is_told_band_by_band_and_budget_by_budget(ask: Any) ->
     told = told_below(ask("verdict", "app/leaking").output, "what was planned:")
     assert told[0] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
     assert told[1] == (
-        "      not as planned: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
+        "      broken: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
     )
     assert told[2] == "   budget of the whole run"
     assert told[3].startswith("      more than normal: Memory has grown by 260.00 MiB since")

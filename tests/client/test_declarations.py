@@ -195,7 +195,7 @@ def test_the_report_of_a_recording_tells_how_the_plan_stands(offline: Run) -> No
     plan = lines[lines.index("PLAN AND BUDGETS") + 2 :]
     assert plan[0] == "gauge.pending, generations 0 to 3: up to 5"
     assert "process.rss_bytes, generations 0 to 1: up to 1.00 TiB" in plan
-    assert "   as planned: Within in all 2 generations." in plan
+    assert "   holds: Within in all 2 generations." in plan
     assert "budget of the whole run" in plan
     assert "budget of train" in plan
-    assert sum(line.startswith("   within budget: ") for line in plan) == 2
+    assert sum(line.startswith("   holds: ") for line in plan) == 3

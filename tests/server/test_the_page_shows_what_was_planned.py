@@ -66,7 +66,9 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     api: TestClient, send: Send, eventually: Any
 ) -> None:
     send()
-    eventually(lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("bands"))
+    eventually(
+        lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("assertions")
+    )
     rows = rows_of(api.get("/runs/r1").text)
     titles = [row[0] for row in rows if row[1] not in ("above", "below")]
     assert titles[0] == "gauge.&lt;b&gt;, generations 0 to 20: 0 to 5"
@@ -76,7 +78,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     ]  # fmt: skip
     states = {row[0]: row[1] for row in rows if row[0] in titles}
     assert list(states.values()) == [
-        "not measured", "as planned", "not as planned", "more than normal", "within budget", "not measured",
+        "not measured", "holds", "broken", "more than normal", "holds", "not measured",
     ]  # fmt: skip
     first = next(i for i, row in enumerate(rows) if row[0].startswith(f"{RSS}, from"))
     below = rows[first + 1 : first + 9]
@@ -87,7 +89,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
 
 def test_the_plan_is_drawn_behind_the_trend(api: TestClient, send: Send, eventually: Any) -> None:
     send()
-    eventually(lambda: verdict_of(api).get("bands"))
+    eventually(lambda: verdict_of(api).get("assertions"))
     page = api.get("/runs/r1").text
     (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
     assert '"label":"plan"' in chart
@@ -112,7 +114,7 @@ def test_the_answer_is_what_the_description_says(
     answer = verdict_of(api)
     found = TypeAdapter(Verdict).validate_python(answer)
     again = TypeAdapter(Verdict).dump_python(found, mode="json")
-    for name in ("bands", "budgets", "settled_at_generation", "forecast_score"):
+    for name in ("assertions", "settled_at_generation", "forecast_score"):
         assert again[name] == answer[name]
     assert answer["settled_at_generation"] is None
     assert answer["forecast_score"]["forecasts"] >= 3
@@ -184,11 +186,11 @@ def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
 
 def test_plain_numbers_stay_plain() -> None:
     check = {
-        "series": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "process": None, "state": "outside",
-        "within": 0, "below": 1, "above": 0, "unread": 0, "open": False,
+        "origin": "band", "metric": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "leak": None,
+        "process": None, "state": "broken", "outside": 1,
         "deviations": [{"generation": 1, "measured": 0.25, "off_by": -0.25}], "sentence": "Below.",
     }  # fmt: skip
-    section = planned({"bands": [check], "budgets": []}, "epoch")
+    section = planned({"assertions": [check]}, "epoch")
     assert section is not None and section.table is not None
     assert [cell.text for cell in section.table.rows[1].cells] == [
         "– epoch 1", "below", "0.25", "\u22120.25", "",

@@ -292,7 +292,7 @@ def test_more_than_all_is_said_to_overlap() -> None:
 
 def test_a_plan_that_was_left_behind_is_no_progress() -> None:
     run = {"total": None, "generations": 12, "unit": "epoch"}
-    bands = {"bands": [{"last": 5}, {"last": None}], "fixes": []}
+    bands = {"assertions": [{"last": 5}, {"last": None}], "fixes": []}
     assert progress(run, None) == "12 epochs"
     assert progress(run, bands) == "12 epochs"
     assert progress({**run, "generations": 3}, bands) == "3 of 5 epochs"

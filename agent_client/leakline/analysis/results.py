@@ -21,8 +21,10 @@ HeldAgainst = Literal["attempt", "promise", "plan"]
 Unknown = Literal["outside", "seldom"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
-BandState = Literal["within", "outside", "open", "not_measured"]
-BudgetState = Literal["normal", "above_normal", "leak", "not_measured"]
+# What declared a limit, what a budget limits, and the state of a limit.
+AssertionOrigin = Literal["band", "budget"]
+AssertionScope = Literal["phase", "generation", "run"]
+AssertionState = Literal["holds", "broken", "above_normal", "open", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
@@ -190,8 +192,8 @@ class FixEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class BandDeviation:
-    """A generation of a plan whose reading lies outside: ``off_by`` below zero under the band, above zero over it."""
+class Deviation:
+    """A generation whose reading is outside the bounds: ``off_by`` is below zero under them, above zero over them."""
 
     generation: int
     measured: float
@@ -199,49 +201,33 @@ class BandDeviation:
 
 
 @dataclass(frozen=True, slots=True)
-class BandCheck:
-    """A planned band beside the readings of one process, in the unit of the series.
+class AssertionCheck:
+    """A declared limit with what was measured, in the unit of its metric; ``Assertion`` has the declared fields.
 
-    ``last`` is None for a band without an end. ``within``, ``below`` and ``above`` count generations, ``unread`` those
-    that ended without a reading; ``deviations`` are the first of them. ``open``: more generations of it may come.
+    ``newest`` and ``worst`` are readings, None where there is none (of a band ``worst`` is outside its bounds).
+    ``outside`` of the ``judged`` generations break a bound, ``unread`` ended without a reading; ``deviations`` are the
+    first of a band. ``open``: more generations of it may come.
     """
 
-    series: str
-    first: int
-    last: int | None
+    origin: AssertionOrigin
+    name: str
+    metric: str
+    scope: AssertionScope | None
     low: float | None
     high: float | None
-    process: str | None  # "rank 0 main", when the run has several
-    state: BandState
-    within: int
-    below: int
-    above: int
-    unread: int
-    open: bool
-    deviations: tuple[BandDeviation, ...]
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetCheck:
-    """A declared budget in bytes beside what was kept.
-
-    ``scope``: what a ``phase`` keeps in each generation, what the whole run gains in each (``generation``), or what it
-    has gained since its beginning (``run``). ``worst`` is the largest of them with its generation; ``beyond`` counts
-    the ``generations`` judged that were above ``normal`` or from ``leak`` on.
-    """
-
-    name: str
-    scope: Literal["phase", "generation", "run"]
-    normal: float | None
     leak: float | None
-    state: BudgetState
+    first: int | None
+    last: int | None
+    process: str | None  # "rank 0 main", when the run has several
+    state: AssertionState
     newest: float | None
     worst: float | None
     worst_generation: int | None
-    beyond: int
-    generations: int
-    process: str | None
+    outside: int
+    judged: int
+    unread: int
+    open: bool
+    deviations: tuple[Deviation, ...]
     sentence: str
 
 
@@ -319,8 +305,8 @@ class Verdict:
     ruled_out: tuple[RuledOut, ...] = ()
     oom: OomForecast = field(default_factory=OomForecast)
     fixes: tuple[PromiseCheck, ...] = ()
-    bands: tuple[BandCheck, ...] = ()
-    budgets: tuple[BudgetCheck, ...] = ()
+    # Declared bands and budgets.
+    assertions: tuple[AssertionCheck, ...] = ()
     # The first generation from which memory is flat; None while it is not.
     settled_at_generation: Interval | None = None
     forecast_score: ForecastScore | None = None

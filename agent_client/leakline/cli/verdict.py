@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import SEVERITY
-from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines, promise_lines
 from ..kills import ended_as
 from ..report.facts import (
     beside_finding,
@@ -163,11 +164,11 @@ def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
 
 
 def _planned(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    bands, budgets = verdict.get("bands") or (), verdict.get("budgets") or ()
-    if bands or budgets:
+    assertions = verdict.get("assertions")
+    if assertions:
         yield ""
         yield "what was planned:"
-        yield from (f"   {line}" for line in plan_lines(bands, budgets, unit))
+        yield from (f"   {line}" for line in assertion_lines(assertions, unit))
 
 
 def _checklist(items: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import to_json
-from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines, promise_lines
 from ..banner import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from ..text_format import format_bytes, format_gib, format_number, format_share, worded
@@ -190,6 +191,6 @@ def _promises(report: Report) -> Iterator[str]:
 
 def _plan(report: Report) -> Iterator[str]:
     verdict = report.verdict
-    if verdict.bands or verdict.budgets:
+    if verdict.assertions:
         yield from banner("PLAN AND BUDGETS")
-        yield from plan_lines(to_json(verdict.bands), to_json(verdict.budgets), verdict.unit)
+        yield from assertion_lines(to_json(verdict.assertions), verdict.unit)

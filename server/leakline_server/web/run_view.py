@@ -85,7 +85,9 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     told = verdict or {}
     promised = [c["promised"] for c in told.get("fixes") or () if c["claim"] == GENERATIONS]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
-    planned_for = [check["last"] for check in told.get("bands") or () if check["last"] is not None]
+    planned_for = [
+        each["last"] for each in told.get("assertions") or () if each["last"] is not None
+    ]
     if run["total"]:
         return int(run["total"])
     found = max((int(p) for p in promised if p), default=0) or max(planned_for, default=0)
