@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.assertions.declared import KEPT_BY_GENERATION
 from leakline.analysis.results import Books, OomForecast, to_json
 from leakline.analysis.units import UNITS_OF_TIME
 
@@ -117,7 +118,9 @@ def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Leve
     """The bounds of a budget of every generation, beside the bars that they speak of."""
     near = FAR * max((abs(each) / books.span(i) for i, each in enumerate(books.total)), default=0)
     told = [
-        check for check in (verdict or {}).get("assertions") or () if check["scope"] == "generation"
+        check
+        for check in (verdict or {}).get("assertions") or ()
+        if check["metric"] == KEPT_BY_GENERATION
     ]
     bounds = {
         (check[name], label, tone)

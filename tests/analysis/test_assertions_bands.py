@@ -14,10 +14,12 @@ from builder import GB, GIB, MIB, Training, as_crashed, crashed_at_13
 from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine, verdict_json
-from leakline.analysis.assertions import check_assertions
-from leakline.analysis.assertions.checks import band_readings, check
-from leakline.analysis.assertions.model import Assertion, declared_assertions
-from leakline.analysis.assertions.readings import GROWTH, readings_of
+from leakline.analysis.assertions.checks import band_readings, check, check_assertions
+from leakline.analysis.assertions.declared import (
+    GENERATION_GROWTH,
+    declared_assertions,
+    readings_of,
+)
 from leakline.analysis.assertions.words import (
     _ranges,
     _rest,
@@ -26,7 +28,7 @@ from leakline.analysis.assertions.words import (
     writer_of,
 )
 from leakline.analysis.history import Value
-from leakline.analysis.results import AssertionCheck, AssertionState, Deviation
+from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from leakline.analysis.series import Lane
 from leakline.analysis.study import LaneStudy
 from leakline.snapshot import Event
@@ -72,7 +74,6 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
         (1, (0, 1, 4)), (6, (0, 0, 5)), (11, (0, 0, 2)),
     ]  # fmt: skip
     assert {c.state for c in found} == {"broken"}
-    assert not any(c.open for c in found)
     worst = found[-1].deviations[-1]
     assert worst.generation == 12
     assert worst.off_by == pytest.approx(125 * GB, rel=0.01)
@@ -114,7 +115,7 @@ def test_a_band_may_have_one_bound(low: Any, high: Any, below: int, above: int) 
 def test_generations_not_reached_are_open_until_the_run_ends() -> None:
     readings: dict[int, float | None] = {1: 5.0, 2: 5.0}
     (check,) = checked(of_readings(readings, declared_band(1, 4, 0, 10)))
-    assert (check.state, check.open) == ("open", True)
+    assert check.state == "open"
     assert check.sentence == "Within in all 2 generations; 2 generations still to come."
     (check,) = checked(of_readings(readings, declared_band(3, 4, 0, 10), ended=True))
     assert (check.state, check.sentence) == ("open", "The run ended at generation 2.")
@@ -186,6 +187,10 @@ def of(*lanes: Lane) -> list[LaneStudy]:
     return [cast(LaneStudy, SimpleNamespace(lane=lane)) for lane in lanes]
 
 
+def told(studies: Sequence[LaneStudy]) -> list[tuple[LaneStudy, None]]:
+    return [(study, None) for study in studies]
+
+
 def checked_band(band: Assertion, lane: Lane, history: RunHistory = RUN) -> AssertionCheck:
     (readings,) = band_readings(band, of(lane))
     return check(history, band, readings)
@@ -229,18 +234,18 @@ def test_the_newest_forty_bands_count() -> None:
 def test_eighty_checks_are_told() -> None:
     history = RunHistory("r", events=tuple(event(RSS, first, None, 1) for first in range(30)))
     lanes = [read([5, 5]), read([5, 5]), read([5, 5])]
-    assert len(check_assertions(history, of(*lanes))) == 80
+    assert len(check_assertions(history, told(of(*lanes)))) == 80
 
 
 @pytest.mark.parametrize(
-    ("readings", "last", "history", "state", "still_open"),
+    ("readings", "last", "history", "state"),
     [
-        ([15, 15], 1, RUN, "holds", False), ([15, 15], 2, RUN, "open", True),
-        ([15, 15], 2, ENDED, "holds", False), ([15, 15], None, RUN, "open", True),
-        ([15, 15], None, ENDED, "holds", False),
+        ([15, 15], 1, RUN, "holds"), ([15, 15], 2, RUN, "open"),
+        ([15, 15], 2, ENDED, "holds"), ([15, 15], None, RUN, "open"),
+        ([15, 15], None, ENDED, "holds"),
         # One reading outside decides, whatever is to come.
-        ([15, 21], 2, RUN, "broken", True), ([None, None], 1, RUN, "not_measured", False),
-        ([None, 15], 1, RUN, "holds", False), ([], 1, RUN, "open", True),
+        ([15, 21], 2, RUN, "broken"), ([None, None], 1, RUN, "not_measured"),
+        ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
     ],
 )  # fmt: skip
 def test_a_band_is_within_once_all_of_it_has_ended(
@@ -248,19 +253,19 @@ def test_a_band_is_within_once_all_of_it_has_ended(
     last: int | None,
     history: RunHistory,
     state: AssertionState,
-    still_open: bool,
 ) -> None:
     ends = range(1, len(readings) + 1)
     # Read once before the first generation: the series is measured, whatever the ends say.
     lane = lane_of([None, *range(len(readings))], {RSS: [1, *readings]}, ends=ends)
     found = checked_band(band(0, last), lane, history)
-    assert (found.state, found.open, found.process) == (state, still_open, None)
+    assert (found.state, found.process) == (state, None)
 
 
 def test_generations_are_counted_below_within_above_and_unread() -> None:
     found = checked_band(band(1, 7), read([99, 9, 10, 20, 25, None, 8, 30, 99]))
-    assert (*counts(found), found.unread) == (2, 2, 2, 1)
-    assert (found.newest, found.worst, found.worst_generation) == (30, 30, 7)
+    assert counts(found) == (2, 2, 2)
+    assert found.measured == Interval(30, 30, 30)
+    assert (found.worst, found.worst_generation) == (30, 7)
     assert found.deviations == (
         Deviation(1, 9, -1), Deviation(4, 25, 5), Deviation(6, 8, -2), Deviation(7, 30, 10),
     )  # fmt: skip
@@ -272,9 +277,9 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
         ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "broken")]),
     ):  # fmt: skip
         other = lane_of(range(2), {RSS: second}, name="rank 1 main")
-        unmeasured, *checks = check_assertions(history, of(read([5, None]), other))
+        unmeasured, *checks = check_assertions(history, told(of(read([5, None]), other)))
         assert [(c.process, c.state) for c in checks] == expected
-        assert (unmeasured.state, unmeasured.open) == ("not_measured", True)
+        assert unmeasured.state == "not_measured"
         assert counts(unmeasured) == (0, 0, 0)
         assert unmeasured.sentence == "gauge.x is not measured in this run."
 
@@ -283,24 +288,28 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
     generation = [None, 0, 1, 2]
     memory = {RSS: [100, 107, 120, 118]}
     with_baseline = lane_of(generation, memory, ends=[1, 2, 3], baseline=0)
-    assert list(readings_of(with_baseline, GROWTH)) == [7, 13, -2]
-    assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GROWTH)) == [None, 13, -2]
+    assert list(readings_of(with_baseline, GENERATION_GROWTH)) == [7, 13, -2]
+    assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GENERATION_GROWTH)) == [
+        None,
+        13,
+        -2,
+    ]
 
 
 def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
-    assert list(readings_of(read([10, None, 14, 15]), GROWTH)) == [None, None, None, 1]
+    assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
     # Nor where a generation is lost between two.
     lost = lane_of([0, 1, 3, 4], {RSS: [10, 11, 15, 17]})
-    assert list(readings_of(lost, GROWTH)) == [None, 1, None, 2]
+    assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
     resumed = lane_of(range(4), {RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
-    assert list(readings_of(resumed, GROWTH)) == [None, 1, None, 2]
+    assert list(readings_of(resumed, GENERATION_GROWTH)) == [None, 1, None, 2]
 
 
 def test_growth_is_checked_where_resident_memory_is_read() -> None:
-    history = RunHistory("r", events=(event(GROWTH, 0, 1, 5),))
-    (check,) = check_assertions(history, of(read([10, 15])))
-    assert (check.state, check.judged, check.unread) == ("holds", 1, 1)
-    assert check_assertions(history, of(lane_of(range(2), {})))[0].state == "not_measured"
+    history = RunHistory("r", events=(event(GENERATION_GROWTH, 0, 1, 5),))
+    (check,) = check_assertions(history, told(of(read([10, 15]))))
+    assert (check.state, check.judged) == ("holds", 1)
+    assert check_assertions(history, told(of(lane_of(range(2), {}))))[0].state == "not_measured"
 
 
 def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:

@@ -24,16 +24,19 @@ from builder import (
 from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.assertions import check_assertions
 from leakline.analysis.assertions.breaches import _alone, _explained_by, with_budgets
-from leakline.analysis.assertions.checks import Readings, check
-from leakline.analysis.assertions.model import KEPT, Assertion, declared_budgets
-from leakline.analysis.assertions.readings import Amounts, added, kept_amounts
+from leakline.analysis.assertions.checks import Readings, check, check_assertions
+from leakline.analysis.assertions.declared import (
+    Amounts,
+    added,
+    declared_budgets,
+    kept_amounts,
+)
 from leakline.analysis.assertions.words import _against, assertion_title, budget_sentence
 from leakline.analysis.attribution import Cause
 from leakline.analysis.candidates import NOWHERE, Place
 from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.results import AssertionCheck, AssertionScope
+from leakline.analysis.results import Assertion, AssertionCheck, Interval
 from leakline.analysis.study import Assessed, LaneStudy
 from leakline.analysis.trend import Slope
 from leakline.snapshot import Event
@@ -86,8 +89,8 @@ def checked(history: RunHistory) -> AssertionCheck:
 def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
     """After training up to 1 GB is normal and from 5 GB on it is a leak."""
     check = checked(of_phase([0, kept], event("train", GB, 5 * GB)))
-    assert (check.scope, check.state, check.worst, check.worst_generation) == (
-        "phase", state, kept, 1,
+    assert (check.metric, check.state, check.worst, check.worst_generation) == (
+        "phase.kept_bytes", state, kept, 1,
     )  # fmt: skip
     assert check.outside == int(state != "holds")
 
@@ -148,7 +151,8 @@ def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str)
     levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
     verdict = examine(of_readings(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
     (check,) = verdict.assertions
-    assert (check.scope, check.state, check.newest) == ("run", state, growth)
+    assert (check.metric, check.state) == ("run.kept_bytes", state)
+    assert check.measured is not None and check.measured.estimate == growth
     assert check.worst_generation == 9
 
 
@@ -194,8 +198,8 @@ def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str)
         of_readings(levels, event("generation", 3 * GB // 2, 5 * GB), baseline=4 * GB)
     )
     (check,) = verdict.assertions
-    assert (check.scope, check.state, check.worst, check.worst_generation) == (
-        "generation", state, step, 3,
+    assert (check.metric, check.state, check.worst, check.worst_generation) == (
+        "generation.kept_bytes", state, step, 3,
     )  # fmt: skip
     assert (verdict.status == "suspected") is (state == "broken")
 
@@ -212,7 +216,7 @@ def test_a_leak_that_breaks_several_budgets_tells_each() -> None:
 def test_a_run_may_call_its_generation_by_its_own_word() -> None:
     history = of_readings([GIB, GIB, 3 * GIB], event("epoch", GIB), unit="epoch")
     check = checked(history)
-    assert (check.scope, check.state) == ("generation", "above_normal")
+    assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
     assert check.sentence == (
         "The run kept at most 2.00 GiB in one epoch (epoch 2): more than the 1.00 GiB that are fine; "
         "beyond in 1 of 2 epochs."
@@ -256,9 +260,10 @@ RUN = RunHistory("r")
 
 
 def budget(
-    scope: AssertionScope = "phase", *, normal: float | None = 100, leak: float | None = 200, name: str = "train"
+    scope: str = "phase", *, normal: float | None = 100, leak: float | None = 200, name: str = "train"
 ) -> Assertion:  # fmt: skip
-    return Assertion("budget", name, KEPT, scope, None, normal, leak)
+    phase = name if scope == "phase" else None
+    return Assertion("budget", name, f"{scope}.kept_bytes", phase, None, normal, leak)
 
 
 class _Lane(SimpleNamespace):
@@ -325,7 +330,7 @@ def test_the_run_and_its_generations_have_their_names(
     name: str, phases: tuple[str, ...], scope: str
 ) -> None:
     history = RunHistory("r", unit="episode", phases=phases, events=(event(name, 5),))
-    assert declared_budgets(history)[0].scope == scope
+    assert declared_budgets(history)[0].metric == f"{scope}.kept_bytes"
 
 
 def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
@@ -373,8 +378,11 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
         ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
     ],
 )
-def test_processes_are_added_up_by_generation(scope: AssertionScope, expected: Amounts) -> None:
-    assert added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], scope) == expected
+def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
+    assert (
+        added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], f"{scope}.kept_bytes")
+        == expected
+    )
 
 
 def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
@@ -382,7 +390,7 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
     assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
-    assert (found.newest, found.outside, found.judged) == (100, 3, 5)
+    assert (found.measured, found.outside, found.judged) == (Interval(100, 100, 100), 3, 5)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +405,7 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
     ],
 )  # fmt: skip
 def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
-    scope: AssertionScope, amounts: Amounts, beyond: int, said: str
+    scope: str, amounts: Amounts, beyond: int, said: str
 ) -> None:
     assert budget_sentence(budget(scope), RUN, amounts, beyond) == said
 
@@ -419,7 +427,7 @@ def cause_of(phase: str | None, rate: float, note: str | None = None) -> Assesse
     ],
 )  # fmt: skip
 def test_a_budget_is_broken_by_the_first_cause_that_matters_in_its_phase(
-    scope: AssertionScope, found: list[Assessed], index: int | None
+    scope: str, found: list[Assessed], index: int | None
 ) -> None:
     assert _explained_by(budget(scope), found) == index
 
@@ -472,7 +480,8 @@ def processes_of(
     studies = [
         study(row, booked=[{"train": v} for v in row], name=f"rank {i} main") for i, row in enumerate(kept)
     ]  # fmt: skip
-    return [(check.process, check.newest) for check in check_assertions(history, studies)]
+    checks = check_assertions(history, [(each, None) for each in studies])
+    return [(check.process, check.measured and check.measured.estimate) for check in checks]
 
 
 def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
@@ -486,12 +495,12 @@ def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None
 def test_eighty_checks_are_told() -> None:
     history = RunHistory("r", events=(event("train", 1), event("fit", 1)))
     studies = [study(booked=[{"train/fit": 1.0}] * 2, name=f"rank {i} main") for i in range(50)]
-    assert len(check_assertions(history, studies)) == 80
+    assert len(check_assertions(history, [(each, None) for each in studies])) == 80
 
 
 def test_a_budget_is_titled_by_what_it_is_of() -> None:
     checks = [
-        {"origin": "budget", "name": "train", "scope": scope, "process": None}
+        {"origin": "budget", "name": "train", "metric": f"{scope}.kept_bytes", "process": None}
         for scope in ("generation", "run", "phase")
     ]
     titles = [assertion_title(each, "episode") for each in checks]

@@ -304,8 +304,8 @@ def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() 
     books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
-        check = {"scope": "generation", "high": None, "leak": None, **bounds}
-        other = {"scope": "phase", "high": GIB, "leak": GIB}
+        check = {"metric": "generation.kept_bytes", "high": None, "leak": None, **bounds}
+        other = {"metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
         found = budget_levels(verdict(assertions=[check, other]), books)
         return [(level.value, level.label) for level in found]
 

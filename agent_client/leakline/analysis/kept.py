@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .assertions.model import declared_budgets
+from .assertions.declared import declared_budgets
 from .assess import MOMENT
 from .books import book_names
 from .channels import bridged_for_good

@@ -7,8 +7,6 @@ from typing import Any, Final, Literal
 
 Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
 Risk = Literal["none", "low", "high", "critical"]
-# Of one promise of a fix; undecided is: not yet testable.
-PromiseOutcome = Literal["held", "refuted", "undecided"]
 # Of a fix, on what it is about: bytes of the run, bytes that its phase keeps, or instances of a class, per generation.
 EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
@@ -21,10 +19,10 @@ HeldAgainst = Literal["attempt", "promise", "plan"]
 Unknown = Literal["outside", "seldom"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
-# What declared a limit, what a budget limits, and the state of a limit.
-AssertionOrigin = Literal["band", "budget"]
-AssertionScope = Literal["phase", "generation", "run"]
-AssertionState = Literal["holds", "broken", "above_normal", "open", "not_measured"]
+# What declared a limit; ``accepted``: a person, from counts that runs had kept to.
+AssertionOrigin = Literal["band", "budget", "fix", "expect", "accepted"]
+# ``open``: its generations are still to come; ``undecided``: what was measured is not enough to decide.
+AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
@@ -151,24 +149,6 @@ class OomForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseCheck:
-    """One promise of a fix beside what this run measured.
-
-    ``claim`` is the promise by its name, and ``promised`` its bound in bytes or counts; None where the sender gave
-    no number. ``measured`` is in the same unit; what was read and not estimated has both ends at the estimate.
-    """
-
-    fix: str
-    phase: str | None
-    location: str | None
-    claim: str
-    promised: float | None
-    measured: Interval | None
-    outcome: PromiseOutcome
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class FixEffect:
     """One thing a fix is about, per generation, before it and after it.
 
@@ -193,41 +173,71 @@ class FixEffect:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A generation whose reading is outside the bounds: ``off_by`` is below zero under them, above zero over them."""
+    """A reading outside the bounds: ``off_by`` is below zero under them, above zero over them.
 
-    generation: int
+    ``generation`` is None before the first.
+    """
+
+    generation: int | None
     measured: float
     off_by: float
 
 
 @dataclass(frozen=True, slots=True)
-class AssertionCheck:
-    """A declared limit with what was measured, in the unit of its metric; ``Assertion`` has the declared fields.
+class Assertion:
+    """A declared limit: a metric and its bounds, in a phase and a range of generations.
 
-    ``newest`` and ``worst`` are readings, None where there is none (of a band ``worst`` is outside its bounds).
-    ``outside`` of the ``judged`` generations break a bound, ``unread`` ended without a reading; ``deviations`` are the
-    first of a band. ``open``: more generations of it may come.
+    ``name``: the series of a band, the phase of a budget, the fix, or the class that is counted. ``phase`` is None
+    where the metric is that of the run. ``low`` and ``high`` are allowed; from ``leak`` on the amount is a leak.
+    ``first`` is None where all generations count, ``last`` where the range has no end.
     """
 
     origin: AssertionOrigin
     name: str
     metric: str
-    scope: AssertionScope | None
-    low: float | None
-    high: float | None
-    leak: float | None
-    first: int | None
-    last: int | None
-    process: str | None  # "rank 0 main", when the run has several
+    phase: str | None = None
+    low: float | None = None
+    high: float | None = None
+    leak: float | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def off_by(self, value: float) -> float:
+        """Return 0 within the bounds, the distance below ``low`` as a negative number, or that above ``high``."""
+        if self.low is not None and value < self.low:
+            return value - self.low
+        if self.high is not None and value > self.high:
+            return value - self.high
+        return 0.0
+
+    def state_of(self, value: float) -> AssertionState:
+        if self.leak is not None and value >= self.leak:
+            return "broken"
+        if self.off_by(value) == 0:
+            return "holds"
+        return "above_normal" if self.origin == "budget" else "broken"
+
+    def covers(self, generation: int) -> bool:
+        begun = self.first is None or generation >= self.first
+        return begun and (self.last is None or generation <= self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertionCheck(Assertion):
+    """An assertion with what was measured, in the unit of its metric.
+
+    ``measured`` is an estimate, or the newest reading with both ends at it. ``worst`` is a reading (of a band outside
+    its bounds). ``outside`` of the ``judged`` generations or readings break a bound; ``deviations``: the first of them.
+    """
+
+    process: str | None = None  # "rank 0 main", when the run has several
     state: AssertionState
-    newest: float | None
-    worst: float | None
-    worst_generation: int | None
-    outside: int
-    judged: int
-    unread: int
-    open: bool
-    deviations: tuple[Deviation, ...]
+    measured: Interval | None = None
+    worst: float | None = None
+    worst_generation: int | None = None
+    outside: int = 0
+    judged: int = 0
+    deviations: tuple[Deviation, ...] = ()
     sentence: str
 
 
@@ -304,8 +314,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     oom: OomForecast = field(default_factory=OomForecast)
-    fixes: tuple[PromiseCheck, ...] = ()
-    # Declared bands and budgets.
+    # Declared limits, accepted counts and promises of fixes.
     assertions: tuple[AssertionCheck, ...] = ()
     # The first generation from which memory is flat; None while it is not.
     settled_at_generation: Interval | None = None
@@ -399,24 +408,6 @@ class StoreFill:
     state: Literal["filling", "full", "over", "unbounded", "steady"]
     host_bytes: int | None = None
     device_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectationRow:
-    """A declared count beside what was measured. ``first_broken_at`` is the generation it first failed in.
-
-    ``accepted``: by a person, who saw what runs had kept to; not declared by the program.
-    """
-
-    type: str
-    expected: str  # "2", "16 to 17"
-    after: str | None
-    last_count: int | None
-    state: Literal["holds", "broken", "unproven", "never_seen"]
-    broken_times: int
-    first_broken_at: int | None
-    process: str | None = None
-    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

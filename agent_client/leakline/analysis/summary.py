@@ -40,8 +40,7 @@ _OUTSIDE: Final = {
 # Of TensorFlow.js, where nothing tells which objects they are.
 _UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
 
-# How the outcome of a promise and the effect of a fix are told to people.
-PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
+# How the effect of a fix is told to people.
 EFFECT_WORDS: Final = {
     "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
 }  # fmt: skip
@@ -74,17 +73,6 @@ def check_question(item: Mapping[str, Any]) -> str:
     return CHECK_QUESTIONS[item["check"]]
 
 
-def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each fix with its place, and indented beneath it what came of each promise; ``fixes`` as in the JSON."""
-    told = None
-    for check in fixes:
-        fix = fix_title(check)
-        if fix != told:
-            yield fix
-        told = fix
-        yield f"   {PROMISE_WORDS[check['outcome']]}: {check['sentence']}"
-
-
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
     told = None
@@ -98,7 +86,7 @@ def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def fix_title(told: Mapping[str, Any]) -> str:
-    """Of a promise or an effect: the fix with its place."""
+    """Return the fix of an effect with its place."""
     places = [told[name] for name in ("phase", "location") if told[name]]
     return f"{told['fix']} ({', '.join(places)})" if places else str(told["fix"])
 

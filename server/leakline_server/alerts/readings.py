@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, TypeGuard
 
 from leakline.analysis import RunHistory
-from leakline.analysis.assertions.readings import readings_of
+from leakline.analysis.assertions.declared import readings_of
 from leakline.analysis.history import ProcessHistory, Value
 from leakline.analysis.results import OomForecast
 from leakline.analysis.series import Lane, lanes_of

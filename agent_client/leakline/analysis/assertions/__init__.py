@@ -1,7 +1,1 @@
-"""Limits that a program declares (bands and budgets): one model, one reader and one evaluator for all of them."""
-
-from __future__ import annotations
-
-from .checks import check_assertions
-
-__all__ = ["check_assertions"]
+"""Declared limits, accepted counts and promises of fixes: one model, one list of checks in the verdict."""

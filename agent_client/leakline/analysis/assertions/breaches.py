@@ -8,11 +8,11 @@ from dataclasses import replace
 from ..attribution import Cause
 from ..candidates import NOWHERE, Place
 from ..evidence import Rise
+from ..results import Assertion
 from ..series import top_level
 from ..study import Assessed, LaneStudy
 from ..trend import Slope
-from .model import Assertion, declared_budgets
-from .readings import Amounts, kept_amounts
+from .declared import KEPT_BY_PHASE, KEPT_BY_RUN, Amounts, declared_budgets, kept_amounts
 from .words import broken_budget_evidence
 
 
@@ -42,7 +42,7 @@ def with_budgets(study: LaneStudy, upto: int, found: Sequence[Assessed]) -> list
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
     """Return the position of the first cause that matters, within the phase of the budget if it has one."""
     for i, a in enumerate(found):
-        theirs = budget.scope != "phase" or a.cause.place.phase == budget.name
+        theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
         if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):
             return i
     return None
@@ -52,9 +52,9 @@ def _alone(study: LaneStudy, upto: int, budget: Assertion, amounts: Amounts, sai
     kept, leak = amounts[-1][1], budget.leak or 0.0
     generation = float(amounts[-1][0])
     place = NOWHERE
-    if budget.scope == "phase":
+    if budget.metric == KEPT_BY_PHASE:
         place = Place(top_level(budget.name), budget.name, 1.0)
-    elif budget.scope == "run":
+    elif budget.metric == KEPT_BY_RUN:
         kept /= len(amounts)
         generation = float(next(g for g, amount in amounts if amount >= leak))
     cause = Cause("native", place, (), None, Slope(kept, 0.0, kept, 1))
