@@ -308,7 +308,7 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
     """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
-    (check,) = examine(history).assertions
+    check, *_ = examine(history).assertions
     assert (check.state, check.outside) == ("broken", 1)
     assert check.deviations[0].off_by == pytest.approx(0.52 * GB)
 

@@ -192,7 +192,7 @@ def test_the_report_of_a_recording_tells_how_the_plan_stands(offline: Run) -> No
             pass
     offline.snapshot("now")
     lines = offline.report().splitlines()
-    plan = lines[lines.index("PLAN AND BUDGETS") + 2 :]
+    plan = lines[lines.index("EXPECTATIONS") + 2 :]
     assert plan[0] == "gauge.pending, generations 0 to 3: up to 5"
     assert "process.rss_bytes, generations 0 to 1: up to 1.00 TiB" in plan
     assert "   holds: Within in all 2 generations." in plan
