@@ -124,8 +124,8 @@ class RuleChanges(BaseModel):
 
 class NewRule(RuleChanges):
     """It fires once a reading was `above` or `below` for `hold` generations in a row, and is over once readings were
-    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. With `preset`, what else
-    is given stands in place of what the preset says."""
+    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. What is given besides
+    `preset` replaces what the preset says."""
 
     preset: Label | None = None
 
