@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from leakline.analysis.assertions.declared import KEPT_BY_GENERATION
 from leakline.analysis.results import Books, OomForecast, to_json
 from leakline.analysis.units import UNITS_OF_TIME
 
@@ -48,13 +49,13 @@ def plan_bands(
     """
     shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
     found: dict[tuple[float, ...], Band] = {}
-    for check in (verdict or {}).get("bands") or ():
-        group, lines = shown.get(check["series"], (None, ()))
+    for check in (verdict or {}).get("assertions") or ():
+        group, lines = shown.get(check["metric"], (None, ()))
         end = max((points.x[-1] for points in lines if points.x), default=None)
         if axis.unit != "generation" or end is None or check["high"] is None:
             continue
         last = max(end, check["first"]) if check["last"] is None else check["last"]
-        tone = "watch" if check["state"] == "outside" else "ok"
+        tone = "watch" if check["state"] == "broken" else "ok"
         place = (check["first"] - 0.5, last + 0.5, check["low"] or 0, check["high"])
         found[place] = Band(
             place[0], place[1], "plan", tone, place[2], place[3],
@@ -117,12 +118,14 @@ def budget_levels(verdict: Mapping[str, Any] | None, books: Books) -> tuple[Leve
     """The bounds of a budget of every generation, beside the bars that they speak of."""
     near = FAR * max((abs(each) / books.span(i) for i, each in enumerate(books.total)), default=0)
     told = [
-        check for check in (verdict or {}).get("budgets") or () if check["scope"] == "generation"
+        check
+        for check in (verdict or {}).get("assertions") or ()
+        if check["metric"] == KEPT_BY_GENERATION
     ]
     bounds = {
         (check[name], label, tone)
         for check in told
-        for name, label, tone in (("normal", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
+        for name, label, tone in (("high", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
         if check[name] is not None and check[name] <= near
     }  # fmt: skip
     return tuple(Level(*bound) for bound in sorted(bounds))

@@ -211,7 +211,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     result = to_json(compare(_run(kept_environments()), _run()))
     assert set(result) == {
         "before", "after", "outcome", "summary", "generations_compared", "growth_bytes_per_generation",
-        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "fixes",
+        "peak_bytes", "seconds_per_generation", "by_phase", "by_type", "findings", "environment_changes", "assertions",
         "by_gauge", "survival", "effects", "memory_after", "generations_passed",
     }  # fmt: skip
     growth = result["growth_bytes_per_generation"]

@@ -8,7 +8,14 @@ import pytest
 from builder import EVALUATE, EVOLVE, MIB, TRAIN, Leak, Training, kept_environments, old_population
 from pieces import ends_lane, lane_of, steps_history
 
-from leakline.analysis import RunHistory, examine, expectation_rows, history_from_batches
+from leakline.analysis import (
+    RunHistory,
+    check_counts,
+    examine,
+    history_from_batches,
+    to_json,
+)
+from leakline.analysis.assertions.words import assertion_title
 from leakline.analysis.contracts import (
     Readings,
     Violation,
@@ -21,7 +28,7 @@ from leakline.analysis.contracts import (
     stands_for,
 )
 from leakline.analysis.history import Expectation, Value
-from leakline.analysis.results import SEVERITY
+from leakline.analysis.results import SEVERITY, AssertionCheck, Interval
 from leakline.declarations import expectation
 from leakline.snapshot import LARGEST_INTEGER, Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
@@ -50,7 +57,7 @@ def counts_only(rows: list[Counted], after: str | None = None) -> RunHistory:
 def test_fewer_than_declared_is_no_leak() -> None:
     history = counts_only([(g, "train", 1, g) for g in range(6)])
     assert examine(history).status == "ok"
-    assert expectation_rows(history)[0].state == "broken"
+    assert check_counts(history)[0].state == "broken"
 
 
 def test_a_surplus_seen_once_without_a_collection_is_not_told_yet() -> None:
@@ -98,15 +105,24 @@ def test_rows_of_expectations_say_what_was_seen() -> None:
     history = Training(
         leaks=(leak,), generations=5, expectations=(ENVIRONMENTS, AGENTS, ("Missing", 1, 1, None))
     ).history()
-    rows = {row.type: row for row in expectation_rows(history)}
+    rows = {row.name: row for row in check_counts(history)}
     environment = rows["trading.TradingEnvironment"]
-    assert (environment.expected, environment.last_count, environment.state) == ("2", 50, "broken")
-    assert environment.first_broken_at == 2
+    assert (environment.low, environment.high, environment.state) == (2, 2, "broken")
+    assert environment.measured == Interval(50, 50, 50)
+    assert environment.deviations[0].generation == 2
+    assert (
+        environment.sentence
+        == "50 at the newest reading; other numbers at 14 readings, first in generation 2."
+    )
     assert rows["agents.DDPGAgent"].state == "holds"
-    assert rows["Missing"].state == "never_seen"
+    assert rows["Missing"].state == "not_measured"
 
 
 TENSOR = "torch.Tensor"
+
+
+def bounds(check: AssertionCheck) -> str:
+    return assertion_title(to_json(check), "generation")
 
 
 def attempt(number: int, *rows: tuple[int | None, str | None, int], after: str | None) -> Batch:
@@ -137,35 +153,37 @@ def trained(
 
 def test_a_run_that_comes_back_is_quiet() -> None:
     run = history(trained(567, 567, 560, 567))
-    (row,) = expectation_rows(run)
-    assert (row.state, row.expected, row.broken_times) == ("holds", "up to 567 (baseline)", 0)
+    (row,) = check_counts(run)
+    assert (row.state, row.low, row.high, row.outside) == ("holds", None, 567, 0)
     assert not examine(run).findings
 
 
 def test_what_the_first_generation_builds_up_is_part_of_the_baseline() -> None:
     """Gradients and the state of an optimizer are made in the first training and stay."""
     run = history(trained(567, 567, 567, after=None))
-    assert [row.expected for row in expectation_rows(run)] == ["up to 567 (baseline)"]
+    assert [bounds(row) for row in check_counts(run)] == ["torch.Tensor: up to 567 (baseline)"]
     assert not examine(run).findings
 
 
 @pytest.mark.parametrize("after", [TRAIN, "never_runs"])
 def test_before_anything_was_read_nothing_is_broken(after: str) -> None:
-    (row,) = expectation_rows(history(trained(after=after)))
-    assert (row.state, row.expected, row.last_count) == ("never_seen", "as at the baseline", None)
+    (row,) = check_counts(history(trained(after=after)))
+    assert (row.state, row.measured) == ("not_measured", None)
+    assert bounds(row) == f"{TENSOR} after {after}: as at the baseline"
 
 
 def test_in_the_phase_itself_more_are_allowed() -> None:
     rows = [(g, phase, n) for g in range(4) for phase, n in ((EVALUATE, 5678), (TRAIN, 567))]
     run = history(attempt(1, *rows, after=TRAIN))
-    assert {row.state for row in expectation_rows(run)} == {"holds"}
+    assert {row.state for row in check_counts(run)} == {"holds"}
     assert not examine(run).findings
 
 
 def test_what_stays_above_the_baseline_of_report_004_is_told_with_both_numbers() -> None:
     run = history(trained(567, 567, 5678, 5678))
-    (row,) = expectation_rows(run)
-    assert (row.state, row.first_broken_at, row.last_count) == ("broken", 2, 5678)
+    (row,) = check_counts(run)
+    assert (row.state, row.deviations[0].generation) == ("broken", 2)
+    assert row.measured == Interval(5678, 5678, 5678)
     (finding,) = examine(run).findings
     assert finding.status == "suspected"
     assert finding.suspects[0].name == TENSOR
@@ -176,12 +194,12 @@ def test_what_stays_above_the_baseline_of_report_004_is_told_with_both_numbers()
 def test_a_resumed_run_sets_its_baseline_anew() -> None:
     """The fix of the second attempt keeps another optimizer; what the first one had says nothing of it."""
     well = history(trained(567, 567), trained(900, 900, 900, number=2, begins=2))
-    (row,) = expectation_rows(well)
-    assert (row.state, row.expected) == ("holds", "up to 900 (baseline)")
+    (row,) = check_counts(well)
+    assert (row.state, row.high) == ("holds", 900)
     assert not examine(well).findings
     leaking = history(trained(900, 900), trained(567, 800, 800, number=2, begins=2))
-    (row,) = expectation_rows(leaking)
-    assert (row.state, row.expected) == ("broken", "up to 567 (baseline)")
+    (row,) = check_counts(leaking)
+    assert (row.state, row.high) == ("broken", 567)
 
 
 COUNT, COLLECTIONS = "type.app.Env.count", "python.collections_full"

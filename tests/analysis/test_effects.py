@@ -11,6 +11,7 @@ import pytest
 from builder import EVALUATE, EVOLVE, TRAIN, Training, kept_environments, loss_graph, old_population
 
 from leakline.analysis import RunHistory, compare, examine
+from leakline.analysis.assertions.fixes import Fix
 from leakline.analysis.effects import (
     _COMPARED,
     _WITHIN,
@@ -24,7 +25,6 @@ from leakline.analysis.effects import (
     effects_of_comparison,
     effects_within,
 )
-from leakline.analysis.promises import Fix
 from leakline.analysis.results import FixEffect, Interval
 from leakline.analysis.stretch import Stretch
 from leakline.analysis.study import LaneStudy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leakline.analysis import RunHistory, examine, expectation_rows, history_from_batches
+from leakline.analysis import RunHistory, check_counts, examine, history_from_batches
 from leakline.analysis.history import Expectation
 from leakline.analysis.learned import GENERATIONS, steady_counts, with_accepted
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
@@ -137,8 +137,8 @@ def test_an_accepted_count_fires_in_the_generation_that_breaks_it_and_says_whose
     wanted = Expectation("app.Env", 2, 2, None, accepted=True)
     kept = accepted(run_of([{"app.Env": both(2)}] * 3), wanted)
     assert examine(kept).status != "suspected"
-    (row,) = expectation_rows(kept)
-    assert (row.state, row.accepted, row.expected) == ("holds", True, "2")
+    (row,) = check_counts(kept)
+    assert (row.state, row.origin, row.low, row.high) == ("holds", "accepted", 2, 2)
     broken = accepted(run_of([*[{"app.Env": both(2)}] * 3, {"app.Env": both(18)}]), wanted)
     verdict = examine(broken)
     assert verdict.status == "suspected"

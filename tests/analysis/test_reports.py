@@ -26,9 +26,9 @@ from pieces import steps_history
 
 from leakline.analysis import (
     RunHistory,
+    check_counts,
     compare,
     examine,
-    expectation_rows,
     history_from_batches,
     store_fill,
 )
@@ -299,17 +299,17 @@ def test_the_trend_of_report_004_has_its_changes_and_those_to_the_same_phase() -
 
 def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
     history = replay(TREND[:1], *DECLARED, expected("ReplayBuffer", 1, 1))
-    assert [row.state for row in expectation_rows(history)] == ["holds"] * 3
+    assert [row.state for row in check_counts(history)] == ["holds"] * 3
     history = declared(history, band("process.rss_bytes", 0, 0, 4 * GB, 6 * GB))
-    (check,) = examine(history).bands
-    assert (check.state, check.within) == ("within", 1)
+    check, *_ = examine(history).assertions
+    assert (check.state, check.judged, check.outside) == ("holds", 1, 0)
 
 
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
     """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed beside that."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
-    (check,) = examine(history).bands
-    assert (check.state, check.above) == ("outside", 1)
+    check, *_ = examine(history).assertions
+    assert (check.state, check.outside) == ("broken", 1)
     assert check.deviations[0].off_by == pytest.approx(0.52 * GB)
 
 
@@ -318,7 +318,7 @@ def test_agents_are_17_after_evolution_and_30_are_a_leak(agents: int, state: str
     counts = ((1, 9.45, 17), (2, 9.6, agents), (3, 9.7, agents))
     rows: list[Row] = [(g, EVOLVE, rss, {"DDPGAgent": count}) for g, rss, count in counts]
     history = replay(rows, expected("DDPGAgent", 17, 17, EVOLVE))
-    (row,) = expectation_rows(history)
+    (row,) = check_counts(history)
     assert row.state == state
     found = [(f.status, f.suspects[0].name) for f in examine(history).findings]
     assert found == ([] if state == "holds" else [("suspected", "DDPGAgent")])
@@ -330,8 +330,8 @@ def test_none_and_two_environments_are_both_a_count_one_can_expect(healthy: int)
     bounds = expected("TradingEnvironment", healthy, healthy, EVALUATE)
     for count, state in ((healthy, "holds"), (healthy + 1, "broken")):
         rows: list[Row] = [(g, EVALUATE, 8.5, {"TradingEnvironment": count}) for g in (1, 2, 3)]
-        (row,) = expectation_rows(replay(rows, bounds))
-        assert (row.state, row.expected) == (state, str(healthy))
+        (row,) = check_counts(replay(rows, bounds))
+        assert (row.state, row.low, row.high) == (state, healthy, healthy)
 
 
 # What each generation of a run adds, in GB: as report 004 expects, and a leak.
@@ -351,10 +351,10 @@ def test_growth_per_generation_is_held_against_the_timeline_of_report_004() -> N
     planned = [
         band("generation.growth_bytes", a, b, low * GB, high * GB) for a, b, low, high in TIMELINE
     ]
-    fine = examine(declared(of_gains(EXPECTED), *planned)).bands
-    assert [(c.within, c.below, c.above) for c in fine] == [(5, 0, 0), (5, 0, 0), (15, 0, 0)]
-    leaks = examine(declared(of_gains([1.5] * 5 + [7.0] * 8), *planned)).bands
-    assert [(c.within, c.above) for c in leaks] == [(5, 0), (0, 5), (0, 3)]
+    fine = examine(declared(of_gains(EXPECTED), *planned)).assertions
+    assert [(c.judged, c.outside) for c in fine] == [(5, 0), (5, 0), (15, 0)]
+    leaks = examine(declared(of_gains([1.5] * 5 + [7.0] * 8), *planned)).assertions
+    assert [(c.judged, c.outside) for c in leaks] == [(5, 0), (5, 5), (3, 3)]
     assert leaks[1].deviations[0].off_by == pytest.approx(6 * GB)
     assert leaks[1].sentence.startswith("Above in generations 6 to 10 by up to 5.59 GiB")
 
@@ -364,8 +364,10 @@ def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
     (process,) = history.processes
     gap = [g if g is None or g < 4 else g + 1 for g in process.generation]
     gapped = replace(history, processes=(replace(process, generation=gap),))
-    (check,) = examine(declared(gapped, band("generation.growth_bytes", 1, 7, GB, 2 * GB))).bands
-    assert (check.within, check.unread) == (5, 1)
+    (check,) = examine(
+        declared(gapped, band("generation.growth_bytes", 1, 7, GB, 2 * GB))
+    ).assertions
+    assert (check.judged, check.outside) == (5, 0)
 
 
 def _of_one_process(rng: random.Random, seed: int) -> tuple[int, RunHistory]:

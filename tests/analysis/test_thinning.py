@@ -166,8 +166,8 @@ def test_plans_and_budgets_are_held_against_every_generation() -> None:
     )  # fmt: skip
     assert 301 not in thinned(run(off)).processes[0].generation
     verdict = examine(run(off, events=events))
-    (budget,), (band,) = verdict.budgets, verdict.bands
-    assert (budget.state, budget.worst_generation) == ("leak", 301)
+    band, budget = verdict.assertions
+    assert (budget.state, budget.worst_generation) == ("broken", 301)
     assert [d.generation for d in band.deviations] == [301]
 
 

@@ -95,7 +95,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert json.loads(json.dumps(verdict)) == verdict
     assert set(verdict) == {
         "run", "unit", "generations", "status", "summary", "growth_bytes_per_generation", "explained_share",
-        "findings", "ruled_out", "oom", "fixes", "effects", "bands", "budgets", "settled_at_generation",
+        "findings", "ruled_out", "oom", "effects", "assertions", "settled_at_generation",
         "forecast_score", "checklist", "processes", "duration", "attempts", "generations_passed",
     }  # fmt: skip
     finding, oom = verdict["findings"][0], verdict["oom"]

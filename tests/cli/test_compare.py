@@ -55,8 +55,8 @@ def test_a_promise_that_the_run_after_breaks_closes_the_gate(ask: Any) -> None:
 
 def test_promises_and_growth_of_the_run_after_are_told(ask: Any) -> None:
     output = ask("compare", "run1", "run2").output
-    assert "what the fix promised:\n   let them go (train, app.py:7)\n      held: " in output
-    assert "refuted" not in output
+    assert "let them go: growth per generation\n      holds: " in output
+    assert "broken" not in output
     assert "difference: -20.00 MiB per generation" in output
 
 

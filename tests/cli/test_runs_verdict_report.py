@@ -87,12 +87,16 @@ def told_below(output: str, heading: str) -> list[str]:
 
 
 def test_what_the_fix_promised_is_told_promise_by_promise(ask: Any) -> None:
-    told = told_below(ask("verdict", "app/leaking").output, "what the fix promised:")
-    assert told[0] == "   let them go (train, app.py:7)"
-    assert told[1].startswith("      refuted: Memory grows by 20.00 MiB per generation")
-    assert told[1].endswith("20 times the 1.00 MiB promised.")
-    assert told[2] == "      not yet testable: train never ran: the claim was never tested."
-    assert told[3] == "      held: 14 generations complete; 14 were promised."
+    told = told_below(ask("verdict", "app/leaking").output, "expectations:")
+    at = told.index("   let them go: growth per generation")
+    assert told[at + 1].startswith("      broken: Memory grows by 20.00 MiB per generation")
+    assert told[at + 1].endswith("20 times the 1.00 MiB promised.")
+    assert told[at + 2 : at + 6] == [
+        "   let them go: growth in train",
+        "      undecided: train never ran: the claim was never tested.",
+        "   let them go: generations to complete",
+        "      holds: 14 generations complete; 14 were promised.",
+    ]
 
 
 def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
@@ -100,7 +104,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
 ) -> None:
     get = Asker.get
     later = {
-        "fixes", "checklist", "bands", "budgets", "settled_at_generation", "forecast_score", "processes", "duration",
+        "checklist", "assertions", "settled_at_generation", "forecast_score", "processes", "duration",
     }  # fmt: skip
 
     def older(self: Asker, path: str, query: Any = None) -> Any:
@@ -109,7 +113,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_is_told(
     monkeypatch.setattr(Asker, "get", older)
     said = ask("verdict", "run1")
     assert said.status == 0
-    assert "promised" not in said.output and "planned" not in said.output
+    assert "expectations:" not in said.output
 
 
 def test_the_checklist_is_told_with_a_mark_for_each_question(ask: Any) -> None:
@@ -122,10 +126,10 @@ def test_the_checklist_is_told_with_a_mark_for_each_question(ask: Any) -> None:
 
 
 def test_what_was_planned_is_told_band_by_band_and_budget_by_budget(ask: Any) -> None:
-    told = told_below(ask("verdict", "app/leaking").output, "what was planned:")
+    told = told_below(ask("verdict", "app/leaking").output, "expectations:")
     assert told[0] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
     assert told[1] == (
-        "      not as planned: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
+        "      broken: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
     )
     assert told[2] == "   budget of the whole run"
     assert told[3].startswith("      more than normal: Memory has grown by 260.00 MiB since")

@@ -29,7 +29,7 @@ from tests.client.recording import (
 
 import leakline
 from leakline import Run
-from leakline.analysis import examine, expectation_rows, history_from_batches
+from leakline.analysis import check_counts, examine, history_from_batches
 from leakline.analysis.history import RunHistory
 from leakline.background import TOLD_EVERY_SECONDS
 from leakline.budget import Governor
@@ -481,13 +481,13 @@ def test_tensors_of_torch_return_to_their_baseline_or_are_told(
     assert told.items() <= dict(enumerate(truth)).items()
     assert len(told) == 6 or native == "0"
     assert {1, 2, 3, 4, 5} <= told.keys()
-    (row,) = expectation_rows(history_of(spool_directory))
-    assert row.expected == f"up to {truth[1]} (baseline)"
-    assert row.last_count == truth[-1]
+    (row,) = check_counts(history_of(spool_directory))
+    assert (row.low, row.high) == (None, truth[1])
+    assert row.measured is not None and row.measured.estimate == truth[-1]
     if what == "keep":
         assert truth[-1] - truth[2] == 3 * 32
-        assert (row.state, row.first_broken_at) == ("broken", 3)
-        assert row.broken_times == 3
+        assert (row.state, row.deviations[0].generation) == ("broken", 3)
+        assert row.outside == 3
     else:
         assert row.state == "holds"
 

@@ -24,7 +24,7 @@ from tests.client.recording import (
 
 import leakline
 from leakline import Run, guard
-from leakline.analysis import examine, expectation_rows, history_from_batches
+from leakline.analysis import check_counts, examine, history_from_batches
 from leakline.errors import BadArgument
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
 
@@ -350,9 +350,10 @@ def test_a_class_that_does_not_come_back_to_its_baseline_is_told() -> None:
     history = history_from_batches(
         RunHeader("r", "p", "r", "generation", None, 0.0), [Batch(ProcessIdentity("p"), tuple(recorded()))]
     )  # fmt: skip
-    (row,) = expectation_rows(history)
-    assert (row.expected, row.last_count) == ("up to 2 (baseline)", 5)
-    assert (row.state, row.first_broken_at) == ("broken", 2)
+    (row,) = check_counts(history)
+    assert (row.low, row.high) == (None, 2)
+    assert row.measured is not None and row.measured.estimate == 5
+    assert (row.state, row.deviations[0].generation) == ("broken", 2)
     (finding,) = examine(history).findings
     assert finding.suspects[0].name == f"{Environment.__module__}.Environment"
 

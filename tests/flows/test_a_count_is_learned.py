@@ -82,6 +82,6 @@ def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path)
     told = " ".join(finding["evidence"])
     assert "Agent is " in told and "accepted as 1" in told
     rows = server.get("/runs/breaks/expectations")["items"]
-    states = {(row["type"], row["after"]): (row["state"], row["accepted"]) for row in rows}
-    assert states["__main__.Environment", None] == ("holds", True)
-    assert states["__main__.Agent", "evolve"] == ("broken", True)
+    states = {(row["name"], row["phase"]): (row["state"], row["origin"]) for row in rows}
+    assert states["__main__.Environment", None] == ("holds", "accepted")
+    assert states["__main__.Agent", "evolve"] == ("broken", "accepted")

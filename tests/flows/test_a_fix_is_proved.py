@@ -85,5 +85,5 @@ def test_a_declared_fix_is_proved_and_keeps_its_promise(
     assert found["outcome"] == "fixed", found["summary"]
     gone = [finding["phase"] for finding in found["findings"]["gone"]]
     assert gone[:1] == [RIGHT_ANSWERS[leak].phase], found["summary"]
-    claims = [claim for claim in fixed["fixes"] if claim["fix"] == fix.replace("_", " ")]
-    assert {claim["outcome"] for claim in claims} == {"held"}, claims
+    claims = [claim for claim in fixed["assertions"] if claim["name"] == fix.replace("_", " ")]
+    assert {claim["state"] for claim in claims} == {"holds"}, claims

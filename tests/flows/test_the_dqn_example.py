@@ -77,11 +77,12 @@ def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
 
 def test_what_the_fixes_promised_holds(dqn: Train) -> None:
     _, verdict = dqn()
-    assert {each["fix"] for each in verdict["fixes"]} == {fix.replace("_", " ") for fix in FIXES}
+    promises = [each for each in verdict["assertions"] if each["origin"] == "fix"]
+    assert {each["name"] for each in promises} == {fix.replace("_", " ") for fix in FIXES}
     # Of a phase of a short run the interval may be too wide to say; of the whole run it is not.
-    assert not [each["sentence"] for each in verdict["fixes"] if each["outcome"] == "refuted"]
-    whole = [each for each in verdict["fixes"] if not each["claim"].startswith("phase_")]
-    assert {each["outcome"] for each in whole} == {"held"}
+    assert not [each["sentence"] for each in promises if each["state"] == "broken"]
+    whole = [each for each in promises if not each["metric"].startswith("phase_")]
+    assert {each["state"] for each in whole} == {"holds"}
 
 
 def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(

@@ -178,9 +178,9 @@ def test_a_finished_run_can_be_learned_from(learned: TestClient) -> None:
     (row,) = [
         row
         for row in learned.get("/api/v1/runs/first/expectations").json()["items"]
-        if row["accepted"]
+        if row["origin"] == "accepted"
     ]
-    assert (row["type"], row["expected"], row["state"]) == ("app.Agent", "17", "holds")
+    assert (row["name"], row["high"], row["state"]) == ("app.Agent", 17, "holds")
 
 
 def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
@@ -210,7 +210,7 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
     assert ("app.Agent", 17, True) not in expected(learned, "speaks")
     assert ("Agent", 20, False) in expected(learned, "speaks")
     states = {
-        row["type"]: row["state"]
+        row["name"]: row["state"]
         for row in learned.get("/api/v1/runs/speaks/expectations").json()["items"]
     }
     assert states["app.Agent"] == "holds"

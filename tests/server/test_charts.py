@@ -186,17 +186,17 @@ def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None
 
 def planned(first: int, last: int | None, high: float | None, **changes: Any) -> dict[str, Any]:
     band = {
-        "series": "process.rss_bytes", "first": first, "last": last, "low": GIB, "high": high, "state": "within",
+        "metric": "process.rss_bytes", "first": first, "last": last, "low": GIB, "high": high, "state": "holds",
     }  # fmt: skip
     return band | changes
 
 
 def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
     bands = [
-        planned(1, 2, 4 * GIB), planned(2, None, 5 * GIB, state="outside"), planned(3, 4, None),
-        planned(1, 2, 3 * GIB, series="gauge.pending"), planned(1, 2, 4 * GIB, process="rank 1 main"),
+        planned(1, 2, 4 * GIB), planned(2, None, 5 * GIB, state="broken"), planned(3, 4, None),
+        planned(1, 2, 3 * GIB, metric="gauge.pending"), planned(1, 2, 4 * GIB, process="rank 1 main"),
     ]  # fmt: skip
-    told = verdict(findings=[], bands=bands)
+    told = verdict(findings=[], assertions=bands)
     private = [line("process.anon_bytes", [0, 1, 2, 3], [GIB] * 4)]
     rss = [line("process.rss_bytes", [0, 1, 2, 3], [2 * GIB] * 4)]
     both = charts.trend_chart(AXIS, Palette(), private, rss, told)
@@ -214,13 +214,13 @@ def test_what_was_planned_is_what_is_shown_first() -> None:
     rss = [line("process.rss_bytes", [0, 1, 2, 3], [2 * GIB] * 4)]
 
     def first(*bands: dict[str, Any]) -> str:
-        told = verdict(findings=[], bands=bands)
+        told = verdict(findings=[], assertions=bands)
         return charts.trend_chart(AXIS, Palette(), private, rss, told).groups[0].id
 
     assert first() == "private"
     assert first(planned(1, 2, 4 * GIB)) == "rss"
     assert (
-        first(planned(1, 2, 4 * GIB), planned(1, 2, GIB, series="process.anon_bytes")) == "private"
+        first(planned(1, 2, 4 * GIB), planned(1, 2, GIB, metric="process.anon_bytes")) == "private"
     )
 
 
@@ -304,13 +304,13 @@ def test_a_budget_of_every_generation_stands_beside_the_bars_where_it_is_near() 
     books = Books((1, 2), (BookLine("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB))
 
     def levels(**bounds: float | None) -> list[tuple[float, str]]:
-        check = {"scope": "generation", "normal": None, "leak": None, **bounds}
-        other = {"scope": "phase", "normal": GIB, "leak": GIB}
-        found = budget_levels(verdict(budgets=[check, other]), books)
+        check = {"metric": "generation.kept_bytes", "high": None, "leak": None, **bounds}
+        other = {"metric": "phase.kept_bytes", "high": GIB, "leak": GIB}
+        found = budget_levels(verdict(assertions=[check, other]), books)
         return [(level.value, level.label) for level in found]
 
-    assert levels() == levels(normal=50 * GIB) == []
-    assert levels(normal=GIB / 2, leak=2 * GIB) == [
+    assert levels() == levels(high=50 * GIB) == []
+    assert levels(high=GIB / 2, leak=2 * GIB) == [
         (GIB / 2, "budget"), (2 * GIB, "a leak from here on"),
     ]  # fmt: skip
     assert budget_levels(None, books) == ()

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from leakline.analysis.results import Verdict
+from leakline_server.web.expectations_view import expectations
 from leakline_server.web.forecasts_view import past_forecasts
-from leakline_server.web.planned import course, planned
 
 MIB, GIB = 2**20, 2**30
 RSS = "process.rss_bytes"
@@ -56,7 +56,9 @@ def verdict_of(api: TestClient) -> dict[str, Any]:
 
 
 def rows_of(page: str) -> list[list[str]]:
-    (section,) = re.findall(r'<section class="panel" id="planned".*?</section>', page, re.DOTALL)
+    (section,) = re.findall(
+        r'<section class="panel" id="expectations".*?</section>', page, re.DOTALL
+    )
     body = section.split("<tbody>")[1]
     rows = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in body.split("<tr")[1:]]
     return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in rows]
@@ -66,32 +68,35 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     api: TestClient, send: Send, eventually: Any
 ) -> None:
     send()
-    eventually(lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("bands"))
+    eventually(
+        lambda: verdict_of(api).get("generations") == 12 and verdict_of(api).get("assertions")
+    )
     rows = rows_of(api.get("/runs/r1").text)
-    titles = [row[0] for row in rows if row[1] not in ("above", "below")]
-    assert titles[0] == "gauge.&lt;b&gt;, generations 0 to 20: 0 to 5"
-    assert titles[1:] == [
-        f"{RSS}, generations 0 to 3: 0 B to 100.00 GiB", f"{RSS}, from generation 4 on: 0 B to 1.00 MiB",
-        "budget of the whole run", "budget of each generation", "budget of evolve&lt;b&gt;",
-    ]  # fmt: skip
-    states = {row[0]: row[1] for row in rows if row[0] in titles}
-    assert list(states.values()) == [
-        "not measured", "as planned", "not as planned", "more than normal", "within budget", "not measured",
-    ]  # fmt: skip
+    states = {row[0]: (row[1], row[2]) for row in rows if row[2] not in ("above", "below")}
+    # What is broken is first, and what holds last.
+    assert list(states.items()) == [
+        ("app.Env: 2", ("program", "broken")),
+        (f"{RSS}, from generation 4 on: 0 B to 1.00 MiB", ("band", "broken")),
+        ("budget of the whole run", ("budget", "more than normal")),
+        ("gauge.&lt;b&gt;, generations 0 to 20: 0 to 5", ("band", "not measured")),
+        ("budget of evolve&lt;b&gt;", ("budget", "not measured")),
+        (f"{RSS}, generations 0 to 3: 0 B to 100.00 GiB", ("band", "holds")),
+        ("budget of each generation", ("budget", "holds")),
+    ]
     first = next(i for i, row in enumerate(rows) if row[0].startswith(f"{RSS}, from"))
     below = rows[first + 1 : first + 9]
     assert [row[0] for row in below] == [f"– generation {g}" for g in range(4, 12)]
-    assert all(row[3].startswith("+") and row[1] == "above" for row in below)
-    assert rows[-1][-1] == "evolve&lt;b&gt; never ran."
+    assert all(row[4].startswith("+") and row[2] == "above" for row in below)
+    assert [row[-1] for row in rows if "evolve" in row[0]] == ["evolve&lt;b&gt; never ran."]
 
 
 def test_the_plan_is_drawn_behind_the_trend(api: TestClient, send: Send, eventually: Any) -> None:
     send()
-    eventually(lambda: verdict_of(api).get("bands"))
+    eventually(lambda: verdict_of(api).get("assertions"))
     page = api.get("/runs/r1").text
     (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
     assert '"label":"plan"' in chart
-    assert page.index('id="findings"') < page.index('id="planned"') < page.index('id="books"')
+    assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="books"')
 
 
 def test_many_deviations_are_counted_and_not_all_listed(
@@ -100,7 +105,7 @@ def test_many_deviations_are_counted_and_not_all_listed(
     send(30, [("band", RSS, {"first": 0, "last": None, "low_bytes": None, "high_bytes": 5})])
     eventually(lambda: verdict_of(api).get("generations") == 30)
     rows = rows_of(api.get("/runs/r1").text)
-    assert len(rows) == 12
+    assert len(rows) == 13
     assert rows[-1][0] == "– 20 more"
 
 
@@ -112,7 +117,7 @@ def test_the_answer_is_what_the_description_says(
     answer = verdict_of(api)
     found = TypeAdapter(Verdict).validate_python(answer)
     again = TypeAdapter(Verdict).dump_python(found, mode="json")
-    for name in ("bands", "budgets", "settled_at_generation", "forecast_score"):
+    for name in ("assertions", "settled_at_generation", "forecast_score"):
         assert again[name] == answer[name]
     assert answer["settled_at_generation"] is None
     assert answer["forecast_score"]["forecasts"] >= 3
@@ -141,12 +146,7 @@ def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
 
 
 def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
-    assert planned(None, "generation") is None
-    assert planned({}, "generation") is None
-    assert course(None, "generation") == ""
-    assert course({"settled_at_generation": {"estimate": 4, "low": 3, "high": 5}}, "epoch") == (
-        "Memory is flat from epoch 4 on (between 3 and 5)."
-    )
+    assert expectations((), "generation") is None
 
 
 def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
@@ -184,12 +184,12 @@ def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
 
 def test_plain_numbers_stay_plain() -> None:
     check = {
-        "series": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "process": None, "state": "outside",
-        "within": 0, "below": 1, "above": 0, "unread": 0, "open": False,
+        "origin": "band", "metric": "gauge.x", "first": 1, "last": 1, "low": 0.5, "high": None, "leak": None,
+        "process": None, "state": "broken", "outside": 1,
         "deviations": [{"generation": 1, "measured": 0.25, "off_by": -0.25}], "sentence": "Below.",
     }  # fmt: skip
-    section = planned({"bands": [check], "budgets": []}, "epoch")
+    section = expectations([check], "epoch")
     assert section is not None and section.table is not None
     assert [cell.text for cell in section.table.rows[1].cells] == [
-        "– epoch 1", "below", "0.25", "\u22120.25", "",
+        "– epoch 1", "", "below", "0.25", "\u22120.25", "",
     ]  # fmt: skip

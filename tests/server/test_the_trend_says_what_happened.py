@@ -198,16 +198,16 @@ def effect(
 
 def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised() -> None:
     check = {
-        "fix": "detach", "claim": "growth_bytes_per_generation", "promised": 2 * MIB, "outcome": "held",
+        "origin": "fix", "name": "detach", "metric": "growth_bytes_per_generation", "high": 2 * MIB, "state": "holds",
         "measured": {"estimate": MIB, "low": MIB, "high": MIB},
     }  # fmt: skip
     (found,) = made(
-        event("fix", "detach", generation=10), effects=[effect()], verdict={"fixes": [check]}
+        event("fix", "detach", generation=10), effects=[effect()], verdict={"assertions": [check]}
     )
     assert found.text.split("\n") == [
         "detach",
         "growth per generation: before +10.00 MiB, after +1.00 MiB: helped, -9.00 MiB",
-        "promised 2.00 MiB per generation, measured +1.00 MiB: held",
+        "promised 2.00 MiB per generation, measured +1.00 MiB: holds",
     ]
 
 
@@ -292,11 +292,13 @@ def test_more_than_all_is_said_to_overlap() -> None:
 
 def test_a_plan_that_was_left_behind_is_no_progress() -> None:
     run = {"total": None, "generations": 12, "unit": "epoch"}
-    bands = {"bands": [{"last": 5}, {"last": None}], "fixes": []}
+    bands = {"assertions": [{"metric": "m", "last": 5}, {"metric": "m", "last": None}]}
     assert progress(run, None) == "12 epochs"
     assert progress(run, bands) == "12 epochs"
     assert progress({**run, "generations": 3}, bands) == "3 of 5 epochs"
-    promised = {**bands, "fixes": [{"claim": "generations", "promised": 25.0}]}
+    promised = {
+        "assertions": [*bands["assertions"], {"metric": "generations", "low": 25.0, "last": None}]
+    }
     assert progress(run, promised) == "12 of 25 epochs"
     assert progress({**run, "total": 20}, promised) == "12 of 20 epochs"
 

@@ -3,9 +3,10 @@
 The offline report, the server, the comparison and the CI gate call the same functions.
 """
 
+from .assertions.checks import check_counts
 from .books import books
 from .comparison import compare, environment_changes
-from .growth import expectation_rows, store_fill, type_growth
+from .growth import store_fill, type_growth
 from .history import RunHistory, history_from_batches
 from .learned import steady_counts
 from .results import to_json
@@ -14,10 +15,10 @@ from .verdict import examine
 __all__ = [
     "RunHistory",
     "books",
+    "check_counts",
     "compare",
     "environment_changes",
     "examine",
-    "expectation_rows",
     "history_from_batches",
     "steady_counts",
     "store_fill",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from .assertions.breaches import with_budgets
 from .attribution import Cause, find_causes
-from .budgets import with_budgets
 from .candidates import OF_OTHERS, Candidate, find_candidates
 from .counts import WINDOW, come_together
 from .early import exploded, with_surplus

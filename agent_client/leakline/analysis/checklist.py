@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ..text_format import count_of, format_bytes, format_change, format_count, format_times, seen_of
+from .assertions.declared import GENERATIONS
 from .cleanups import Freed, freed_by, freed_in_all
 from .history import ProcessHistory, RunHistory, number_of
 from .ladder import ACTIVE, MIN_GENERATIONS
-from .promises import GENERATIONS
 from .results import CheckItem, CheckOutcome, Finding, HeldAgainst, Verdict
 from .since import Since, Told
 from .units import UNITS_OF_TIME

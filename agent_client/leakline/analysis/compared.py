@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .results import Finding, FixEffect, Interval, PromiseCheck
+from .results import AssertionCheck, Finding, FixEffect, Interval
 
 Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
 
@@ -116,8 +116,8 @@ class Comparison:
     by_type: tuple[TypeChange, ...] = ()
     findings: FindingChanges = field(default_factory=FindingChanges)
     environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    # What the fixes of the run after promised.
-    fixes: tuple[PromiseCheck, ...] = ()
+    # Of the run after.
+    assertions: tuple[AssertionCheck, ...] = ()
     by_gauge: tuple[GaugeChange, ...] = ()
     survival: SurvivalChange | None = None
     # What each fix of the run after has done, against the run before.

@@ -98,7 +98,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         else (),
         findings=changes,
         environment_changes=environment_changes(before.environment, after.environment),
-        fixes=b.verdict.fixes,
+        assertions=b.verdict.assertions,
         by_gauge=gauges.compared(a.lanes, b.lanes, a.shared),
         effects=effects_of_comparison(before, after, a.stretch, b.stretch),
         memory_after=_memory_after(a, b, shared, both),

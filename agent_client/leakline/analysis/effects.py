@@ -17,9 +17,10 @@ from ..text_format import (
     format_interval,
     short_name,
 )
+from .assertions.declared import COUNT
+from .assertions.fixes import Fix, declared_fixes
 from .differences import SAME, change_of
 from .history import RunHistory
-from .promises import COUNT, Fix, declared_fixes
 from .results import EffectMeasure, EffectOutcome, FixEffect, Interval
 from .stretch import Stretch
 from .study import LaneStudy

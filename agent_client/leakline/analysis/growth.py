@@ -1,4 +1,4 @@
-"""Tables beside the verdict: types and how they grow, tracked containers and their fill, declared counts."""
+"""Tables beside the verdict: types and how they grow, tracked containers and their fill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from .attribution import SMALL
 from .bounds import capacity_of, tracked_names
 from .candidates import family_of, place_of, rate_of
-from .contracts import Readings, expected_text, find_violation, range_text, types_of
+from .contracts import expected_text, find_violation, types_of
 from .counts import CountGrowth, count_growth
 from .facts import Facts
 from .history import RunHistory
@@ -17,7 +17,7 @@ from .javascript import TENSOR as JS_TENSOR
 from .javascript import TENSOR_BYTES as JS_TENSOR_BYTES
 from .javascript import TENSORS as JS_TENSORS
 from .ladder import GROWING
-from .results import ChangeRating, ExpectationRow, Interval, StoreFill, TypeGrowth
+from .results import ChangeRating, Interval, StoreFill, TypeGrowth
 from .series import Lane, fill_gaps, lanes_of
 from .trend import floor_slope, theil_sen
 
@@ -323,48 +323,3 @@ def _state(
     if now == capacity:
         return "full"
     return "filling" if speed > 0 else "steady"
-
-
-def expectation_rows(history: RunHistory) -> tuple[ExpectationRow, ...]:
-    """One row per declared or accepted count, type it matches and process."""
-    lanes = lanes_of(history)
-    rows: list[ExpectationRow] = []
-    matched = set()
-    for lane in lanes:
-        for readings in Facts(history, lane).readings:
-            matched.add((readings.expectation.type, readings.expectation.after))
-            rows.append(_expectation_row(lane, readings, lane.name if len(lanes) > 1 else None))
-    rows.extend(
-        ExpectationRow(
-            e.type, range_text(e), e.after, None, "never_seen", 0, None, accepted=e.accepted
-        )
-        for e in history.expectations
-        if (e.type, e.after) not in matched
-    )
-    return tuple(rows)
-
-
-def _expectation_row(lane: Lane, readings: Readings, process: str | None) -> ExpectationRow:
-    e = readings.expectation
-    broken = [
-        row
-        for row, count in zip(readings.rows, readings.counts, strict=True)
-        if not e.low <= count <= e.high
-    ]
-    violation = find_violation(lane, readings, len(lane.kind) - 1)
-    state: Literal["holds", "broken", "unproven", "never_seen"] = "holds"
-    if not readings.rows:
-        state = "never_seen"
-    elif violation is not None:
-        state = "broken" if violation.proven or not violation.above else "unproven"
-    return ExpectationRow(
-        type=readings.type,
-        expected=range_text(e),
-        after=e.after,
-        last_count=int(readings.counts[-1]) if readings.counts else None,
-        state=state,
-        broken_times=len(broken),
-        first_broken_at=lane.generation[broken[0]] if broken else None,
-        process=process,
-        accepted=e.accepted,
-    )

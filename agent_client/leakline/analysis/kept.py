@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .assertions.declared import declared_budgets
 from .assess import MOMENT
 from .books import book_names
-from .budgets import declared_budgets
 from .channels import bridged_for_good
 from .facts import GROWTHS
 from .known import Known

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from .assertions.fixes import declared_fixes
 from .history import RunHistory
-from .promises import declared_fixes
 from .results import Finding
 from .series import top_level
 

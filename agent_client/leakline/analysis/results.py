@@ -7,8 +7,6 @@ from typing import Any, Final, Literal
 
 Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
 Risk = Literal["none", "low", "high", "critical"]
-# Of one promise of a fix; undecided is: not yet testable.
-PromiseOutcome = Literal["held", "refuted", "undecided"]
 # Of a fix, on what it is about: bytes of the run, bytes that its phase keeps, or instances of a class, per generation.
 EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
@@ -21,8 +19,10 @@ HeldAgainst = Literal["attempt", "promise", "plan"]
 Unknown = Literal["outside", "seldom"]
 # Of a change of a count; unknown while there is no verdict to tell a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
-BandState = Literal["within", "outside", "open", "not_measured"]
-BudgetState = Literal["normal", "above_normal", "leak", "not_measured"]
+# What declared a limit; ``accepted``: a person, from counts that runs had kept to.
+AssertionOrigin = Literal["band", "budget", "fix", "expect", "accepted"]
+# ``open``: its generations are still to come; ``undecided``: what was measured is not enough to decide.
+AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
@@ -149,24 +149,6 @@ class OomForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseCheck:
-    """One promise of a fix beside what this run measured.
-
-    ``claim`` is the promise by its name, and ``promised`` its bound in bytes or counts; None where the sender gave
-    no number. ``measured`` is in the same unit; what was read and not estimated has both ends at the estimate.
-    """
-
-    fix: str
-    phase: str | None
-    location: str | None
-    claim: str
-    promised: float | None
-    measured: Interval | None
-    outcome: PromiseOutcome
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class FixEffect:
     """One thing a fix is about, per generation, before it and after it.
 
@@ -190,58 +172,72 @@ class FixEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class BandDeviation:
-    """A generation of a plan whose reading lies outside: ``off_by`` below zero under the band, above zero over it."""
+class Deviation:
+    """A reading outside the bounds: ``off_by`` is below zero under them, above zero over them.
 
-    generation: int
+    ``generation`` is None before the first.
+    """
+
+    generation: int | None
     measured: float
     off_by: float
 
 
 @dataclass(frozen=True, slots=True)
-class BandCheck:
-    """A planned band beside the readings of one process, in the unit of the series.
+class Assertion:
+    """A declared limit: a metric and its bounds, in a phase and a range of generations.
 
-    ``last`` is None for a band without an end. ``within``, ``below`` and ``above`` count generations, ``unread`` those
-    that ended without a reading; ``deviations`` are the first of them. ``open``: more generations of it may come.
+    ``name``: the series of a band, the phase of a budget, the fix, or the class that is counted. ``phase`` is None
+    where the metric is that of the run. ``low`` and ``high`` are allowed; from ``leak`` on the amount is a leak.
+    ``first`` is None where all generations count, ``last`` where the range has no end.
     """
 
-    series: str
-    first: int
-    last: int | None
-    low: float | None
-    high: float | None
-    process: str | None  # "rank 0 main", when the run has several
-    state: BandState
-    within: int
-    below: int
-    above: int
-    unread: int
-    open: bool
-    deviations: tuple[BandDeviation, ...]
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetCheck:
-    """A declared budget in bytes beside what was kept.
-
-    ``scope``: what a ``phase`` keeps in each generation, what the whole run gains in each (``generation``), or what it
-    has gained since its beginning (``run``). ``worst`` is the largest of them with its generation; ``beyond`` counts
-    the ``generations`` judged that were above ``normal`` or from ``leak`` on.
-    """
-
+    origin: AssertionOrigin
     name: str
-    scope: Literal["phase", "generation", "run"]
-    normal: float | None
-    leak: float | None
-    state: BudgetState
-    newest: float | None
-    worst: float | None
-    worst_generation: int | None
-    beyond: int
-    generations: int
-    process: str | None
+    metric: str
+    phase: str | None = None
+    low: float | None = None
+    high: float | None = None
+    leak: float | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def off_by(self, value: float) -> float:
+        """Return 0 within the bounds, the distance below ``low`` as a negative number, or that above ``high``."""
+        if self.low is not None and value < self.low:
+            return value - self.low
+        if self.high is not None and value > self.high:
+            return value - self.high
+        return 0.0
+
+    def state_of(self, value: float) -> AssertionState:
+        if self.leak is not None and value >= self.leak:
+            return "broken"
+        if self.off_by(value) == 0:
+            return "holds"
+        return "above_normal" if self.origin == "budget" else "broken"
+
+    def covers(self, generation: int) -> bool:
+        begun = self.first is None or generation >= self.first
+        return begun and (self.last is None or generation <= self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertionCheck(Assertion):
+    """An assertion with what was measured, in the unit of its metric.
+
+    ``measured`` is an estimate, or the newest reading with both ends at it. ``worst`` is a reading (of a band outside
+    its bounds). ``outside`` of the ``judged`` generations or readings break a bound; ``deviations``: the first of them.
+    """
+
+    process: str | None = None  # "rank 0 main", when the run has several
+    state: AssertionState
+    measured: Interval | None = None
+    worst: float | None = None
+    worst_generation: int | None = None
+    outside: int = 0
+    judged: int = 0
+    deviations: tuple[Deviation, ...] = ()
     sentence: str
 
 
@@ -318,9 +314,8 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     oom: OomForecast = field(default_factory=OomForecast)
-    fixes: tuple[PromiseCheck, ...] = ()
-    bands: tuple[BandCheck, ...] = ()
-    budgets: tuple[BudgetCheck, ...] = ()
+    # Declared limits, accepted counts and promises of fixes.
+    assertions: tuple[AssertionCheck, ...] = ()
     # The first generation from which memory is flat; None while it is not.
     settled_at_generation: Interval | None = None
     forecast_score: ForecastScore | None = None
@@ -413,24 +408,6 @@ class StoreFill:
     state: Literal["filling", "full", "over", "unbounded", "steady"]
     host_bytes: int | None = None
     device_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectationRow:
-    """A declared count beside what was measured. ``first_broken_at`` is the generation it first failed in.
-
-    ``accepted``: by a person, who saw what runs had kept to; not declared by the program.
-    """
-
-    type: str
-    expected: str  # "2", "16 to 17"
-    after: str | None
-    last_count: int | None
-    state: Literal["holds", "broken", "unproven", "never_seen"]
-    broken_times: int
-    first_broken_at: int | None
-    process: str | None = None
-    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

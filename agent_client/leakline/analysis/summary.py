@@ -19,8 +19,6 @@ from ..text_format import (
     seen_of,
     short_name,
 )
-from .budgets import budget_title
-from .plan import band_title
 from .results import Finding, Interval, Status
 from .units import UNITS_OF_TIME
 
@@ -42,17 +40,9 @@ _OUTSIDE: Final = {
 # Of TensorFlow.js, where nothing tells which objects they are.
 _UNNAMED: Final = {"objects": "memory beside its tensors", "tensors": "ever larger tensors"}
 
-# How the outcome of a promise and the effect of a fix are told to people, and how a band and a budget stand.
-PROMISE_WORDS: Final = {"held": "held", "refuted": "refuted", "undecided": "not yet testable"}
+# How the effect of a fix is told to people.
 EFFECT_WORDS: Final = {
     "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
-}  # fmt: skip
-BAND_WORDS: Final = {
-    "within": "as planned", "outside": "not as planned", "open": "still open", "not_measured": "not measured",
-}  # fmt: skip
-BUDGET_WORDS: Final = {
-    "normal": "within budget", "above_normal": "more than normal", "leak": "over budget",
-    "not_measured": "not measured",
 }  # fmt: skip
 
 # The questions of the checklist, and how their answers are told: a mark for a terminal and a word.
@@ -83,17 +73,6 @@ def check_question(item: Mapping[str, Any]) -> str:
     return CHECK_QUESTIONS[item["check"]]
 
 
-def promise_lines(fixes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each fix with its place, and indented beneath it what came of each promise; ``fixes`` as in the JSON."""
-    told = None
-    for check in fixes:
-        fix = fix_title(check)
-        if fix != told:
-            yield fix
-        told = fix
-        yield f"   {PROMISE_WORDS[check['outcome']]}: {check['sentence']}"
-
-
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
     told = None
@@ -107,22 +86,9 @@ def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def fix_title(told: Mapping[str, Any]) -> str:
-    """Of a promise or an effect: the fix with its place."""
+    """Return the fix of an effect with its place."""
     places = [told[name] for name in ("phase", "location") if told[name]]
     return f"{told['fix']} ({', '.join(places)})" if places else str(told["fix"])
-
-
-def plan_lines(
-    bands: Sequence[Mapping[str, Any]], budgets: Sequence[Mapping[str, Any]], unit: str
-) -> Iterator[str]:
-    """Each planned band and each budget, and indented beneath it how it stands; both as in the JSON."""
-    for check in bands:
-        yield band_title(check, unit)
-        yield f"   {BAND_WORDS[check['state']]}: {check['sentence']}"
-    for check in budgets:
-        whose = f" ({check['process']})" if check["process"] else ""
-        yield f"budget of {budget_title(check['name'], check['scope'], unit)}{whose}"
-        yield f"   {BUDGET_WORDS[check['state']]}: {check['sentence']}"
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:

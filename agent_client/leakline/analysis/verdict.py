@@ -8,10 +8,10 @@ from typing import Final
 
 from ..text_format import format_bytes, format_count, format_share
 from .advice import with_counters
+from .assertions.checks import check_assertions
 from .attempt_growth import attempt_growth
 from .attempts import Told, judged
 from .books import NO_PHASE, live_bytes_by_phase, phase_executions, phase_slopes, unread_phases
-from .budgets import check_budgets
 from .candidates import BORN, OF_OTHERS, born_in
 from .carried_over import active_by_seconds, minutes_carried, studies_by_seconds
 from .channels import CHILDREN, SHARED
@@ -25,10 +25,8 @@ from .history import RunHistory
 from .kept import Kept
 from .ladder import ACTIVE, GROWING, MIN_GENERATIONS, walk
 from .locations import located
-from .plan import check_bands
 from .priority import DEFAULTS, Priorities, raised
 from .processes import measured, of_how_many, process_growth
-from .promises import check_promises
 from .results import SEVERITY, Finding, Interval, RuledOut, Status, Verdict
 from .score import score_of
 from .series import END, MAIN, lanes_of, top_level, with_its_generations
@@ -108,10 +106,8 @@ def _verdict(
             history.run, history.unit, generations, "learning",
             nothing_yet(history.unit, ended=history.ended), None, None,
             ruled_out=_never_ran(history, studies) if generations else (),
-            fixes=check_promises(history, [(s, None) for s in every]),
             effects=effects_within(history, every),
-            bands=check_bands(history, [s.lane for s in every]),
-            budgets=check_budgets(history, every),
+            assertions=check_assertions(history, [(s, None) for s in every]),
             processes=process_growth([s.lane for s in studies], (), ()), generations_passed=went_by,
             oom=unread(ended=history.ended),
         )  # fmt: skip
@@ -142,9 +138,7 @@ def _verdict(
         history.run, history.unit, generations, status, summary, growth,
         _explained_share([s for s, _, _ in told], moments), tuple(findings),
         _ruled_out(history, told, findings), oom,
-        check_promises(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
-        bands=check_bands(history, [s.lane for s in every]),
-        budgets=check_budgets(history, every),
+        check_assertions(history, [(s, m) for s, (m, _) in zip(every, walks, strict=True)]),
         settled_at_generation=settled([(s, m) for s, m, _ in told], rising),
         forecast_score=score_of([s for s, _, _ in told], history.unit),
         processes=process_growth([s.lane for s in studies], said, findings),

@@ -46,7 +46,7 @@ from .gates import (
 )
 from .report import made_now
 from .runs import table
-from .verdict import promised
+from .verdict import checked
 
 CONDITIONS: Final = (*OF_A_RUN, *get_args(Outcome))
 
@@ -135,7 +135,7 @@ def _checks(
     run, verdict = (asker.get(address), asker.get(f"{address}/verdict")) if of_run else ({}, {})
     for condition in asked:
         if condition in OF_A_RUN:
-            yield check_run(condition, verdict, run, comparison.get("fixes") or ())
+            yield check_run(condition, verdict, run, comparison.get("assertions") or ())
         else:
             yield Check(condition, outcome == condition, worded(outcome, comparison["summary"]))
 
@@ -156,7 +156,7 @@ def _told(comparison: Mapping[str, Any], unit: str) -> Iterator[str]:
         # Two runs always differ in it, and it is longer than all else; --json has it.
         if name != "command_line":
             yield f"environment: {name} {_had(old, name, new)} -> {_had(new, name, old)}"
-    yield from promised(comparison)
+    yield from checked(comparison, unit)
 
 
 def _had(value: object, name: str, other: object) -> object:

@@ -4,7 +4,7 @@ The training is the example `erl_trading`: torch on the CPU, about half a minute
 addresses to open: before, after, comparison. The dashboard stays up until Ctrl-C.
 
 The story `misdiagnosis` is that of a fix in the wrong place: a phase was blamed that never ran, the fix promised an
-end of the growth, and the next run says that the promise is refuted and where the leak is.
+end of the growth, and the next run says that the promise is broken and where the leak is.
 
 example: leakline demo
          leakline demo --exit
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from ..analysis.promises import GROWTH, PHASE_GROWTH
+from ..analysis.assertions.declared import GROWTH, PHASE_GROWTH
 from ..errors import LeaklineError, ServerUnreachable
 from ..text_format import join_words, worded
 from .asking import Asker
@@ -221,14 +221,14 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
     """Of a run with a fix: what became of the phase that was blamed, of the promise, and where it leaks."""
-    found = {check["claim"]: check for check in verdict["fixes"]}
+    found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:
         return
     yield ""
     for title, claim in (("blamed", PHASE_GROWTH), ("promised", GROWTH)):
         if claim in found:
-            outcome, sentence = found[claim]["outcome"], found[claim]["sentence"]
-            yield f"{title:<11} {'' if outcome == 'undecided' else f'{outcome}: '}{sentence}"
+            state, sentence = found[claim]["state"], found[claim]["sentence"]
+            yield f"{title:<11} {'' if state == 'undecided' else f'{state}: '}{sentence}"
     yield f"{'in truth':<11} {worded(verdict['status'], verdict['summary'])}"
 
 

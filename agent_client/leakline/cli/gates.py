@@ -60,14 +60,15 @@ def check_run(
     condition: str,
     verdict: Mapping[str, Any],
     run: Mapping[str, Any],
-    fixes: Sequence[Mapping[str, Any]],
+    assertions: Sequence[Mapping[str, Any]],
 ) -> Check:
-    """Check a condition of OF_A_RUN. ``run``: its state, as the API gives it; ``fixes``: with their outcomes."""
+    """Check a condition of OF_A_RUN. ``run``: its state, as the API gives it; ``assertions``: with their states."""
     state, reason, risk = run["state"], run["reason"], verdict["oom"]["risk"]
     ended = f"the run is {state}" + (f" ({reason})" if reason else "")
     if condition == REFUTED:
-        broken = [fix for fix in fixes if fix["outcome"] == REFUTED]
-        return Check(condition, bool(broken), _of_promises(broken, len(fixes)))
+        promises = [each for each in assertions if each["origin"] == "fix"]
+        broken = [each for each in promises if each["state"] == "broken"]
+        return Check(condition, bool(broken), _of_promises(broken, len(promises)))
     if condition == FAILED:
         return Check(condition, state == "failed", ended)
     if condition == KILLED:
@@ -132,7 +133,7 @@ def _may_have_run_out(state: str, reason: str) -> str:
 
 def _of_promises(broken: Sequence[Mapping[str, Any]], checked: int) -> str:
     if broken:
-        return f"not kept: {', '.join(dict.fromkeys(str(each['fix']) for each in broken))}"
+        return f"not kept: {', '.join(dict.fromkeys(str(each['name']) for each in broken))}"
     return (
         f"none of {count_of(checked, 'promise')} was broken" if checked else "no promise was made"
     )

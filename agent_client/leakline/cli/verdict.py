@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import SEVERITY
-from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines
 from ..kills import ended_as
 from ..report.facts import (
     beside_finding,
@@ -101,7 +102,7 @@ def _whose(run: Mapping[str, Any]) -> str:
 
 def _check(condition: str, verdict: Mapping[str, Any], run: Mapping[str, Any]) -> Check:
     if condition in OF_A_RUN:
-        return check_run(condition, verdict, run, verdict.get("fixes") or ())
+        return check_run(condition, verdict, run, verdict.get("assertions") or ())
     return Check(condition, verdict["status"] == condition, f"the verdict is {verdict['status']}")
 
 
@@ -134,25 +135,20 @@ def told(verdict: Mapping[str, Any]) -> Iterator[str]:
         yield f"ruled out: {line['phase']}, {line['reason']}"
     yield from _forecast(verdict["oom"], unit)
     yield from _course(verdict, unit)
-    yield from promised(verdict)
+    yield from checked(verdict, unit)
     yield from _checklist(verdict.get("checklist"))
-    yield from _planned(verdict, unit)
 
 
-def promised(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What the fixes of a verdict, or of the run after in a comparison, have done and promised, if there are any."""
-    # That of an older server tells no effects.
-    effects = answer.get("effects")
-    if effects:
-        yield ""
-        yield "what each fix has done:"
-        yield from (f"   {line}" for line in effect_lines(effects))
-    # A verdict of a server before promises were checked has none.
-    fixes = answer.get("fixes")
-    if fixes:
-        yield ""
-        yield "what the fix promised:"
-        yield from (f"   {line}" for line in promise_lines(fixes))
+def checked(answer: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """Yield what fixes have done and what became of each expectation, of a verdict or of a comparison's run after."""
+    # The answer of an older server lacks some.
+    for title, lines in (
+        ("what each fix has done:", effect_lines(answer.get("effects") or ())),
+        ("expectations:", assertion_lines(answer.get("assertions") or (), unit)),
+    ):
+        found = list(lines)
+        if found:
+            yield from ("", title, *(f"   {line}" for line in found))
 
 
 def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
@@ -160,14 +156,6 @@ def _course(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
     if lines:
         yield ""
         yield from lines
-
-
-def _planned(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    bands, budgets = verdict.get("bands") or (), verdict.get("budgets") or ()
-    if bands or budgets:
-        yield ""
-        yield "what was planned:"
-        yield from (f"   {line}" for line in plan_lines(bands, budgets, unit))
 
 
 def _checklist(items: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..analysis.summary import effect_lines, promise_lines
+from ..analysis.assertions.words import assertion_lines
+from ..analysis.summary import effect_lines
 from ..markup import NOTHING, bullets, code, escape, headline, table
 from ..text_format import format_count
 from .facts import (
@@ -67,7 +68,7 @@ def comparison_markdown(told: ComparisonTold) -> str:
         [_support(found, unit), "", *_survival(found)],
         _findings(found["findings"]),
         titled("What each fix has done", bullets(effect_lines(found.get("effects") or ()))),
-        titled("What the fix promised", bullets(promise_lines(found.get("fixes") or ()))),
+        titled("Expectations", bullets(assertion_lines(found.get("assertions") or (), unit))),
         titled("By phase", _phases(found["by_phase"], unit)),
         titled("By type", _types(found["by_type"], unit)),
         titled("Beside memory", _gauges(found)),

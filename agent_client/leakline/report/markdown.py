@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..analysis.assertions.words import assertion_lines
 from ..analysis.ladder import GROWING
-from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines
 from ..markup import NOTHING, bullets, code, escape, headline, linked, table
 from ..text_format import (
     format_bytes,
@@ -244,12 +245,10 @@ def _rate(each: Json) -> str:
 
 
 def _checked(verdict: Json, unit: str) -> Iterator[str]:
-    """The plan, what fixes promised, the checklist and the course. A verdict of an older server lacks some."""
+    """The effects of fixes, the expectations, the checklist and the course. A verdict of an older server lacks some."""
     for title, lines in (
         ("What each fix has done", effect_lines(verdict.get("effects") or ())),
-        ("What the fix promised", promise_lines(verdict.get("fixes") or ())),
-        ("Plan and budgets",
-         plan_lines(verdict.get("bands") or (), verdict.get("budgets") or (), unit)),
+        ("Expectations", assertion_lines(verdict.get("assertions") or (), unit)),
         ("Checklist", check_lines(verdict.get("checklist") or ())),
         ("Course", course_lines(verdict, unit)),
     ):  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from ..analysis.assertions.words import assertion_lines
 from ..analysis.results import to_json
-from ..analysis.summary import check_lines, course_lines, effect_lines, plan_lines, promise_lines
+from ..analysis.summary import check_lines, course_lines, effect_lines
 from ..banner import OBJECT_ROWS, ObjectCount, banner, snapshot_lines
 from ..snapshot import DEFAULT_PROJECT, LargeObject
 from ..text_format import format_bytes, format_gib, format_number, format_share, worded
@@ -40,9 +41,8 @@ def render(report: Report) -> str:
     lines += _endings(report)
     lines += _verdict(report)
     lines += _effects(report)
-    lines += _promises(report)
     lines += _checklist(report)
-    lines += _plan(report)
+    lines += _expectations(report)
     return "\n".join(lines)
 
 
@@ -182,14 +182,8 @@ def _effects(report: Report) -> Iterator[str]:
         yield from effect_lines(to_json(report.verdict.effects))
 
 
-def _promises(report: Report) -> Iterator[str]:
-    if report.verdict.fixes:
-        yield from banner("WHAT THE FIX PROMISED")
-        yield from promise_lines(to_json(report.verdict.fixes))
-
-
-def _plan(report: Report) -> Iterator[str]:
+def _expectations(report: Report) -> Iterator[str]:
     verdict = report.verdict
-    if verdict.bands or verdict.budgets:
-        yield from banner("PLAN AND BUDGETS")
-        yield from plan_lines(to_json(verdict.bands), to_json(verdict.budgets), verdict.unit)
+    if verdict.assertions:
+        yield from banner("EXPECTATIONS")
+        yield from assertion_lines(to_json(verdict.assertions), verdict.unit)

@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from leakline.analysis.contracts import stands_for
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
 from leakline.analysis.summary import finding_sentence
 from leakline.text_format import (
@@ -69,7 +68,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
 class ExaminedRun:
     """A run and what was said of it. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
 
-    ``reason`` says why it ended, where anybody said so. ``accepted``: types whose expected count a person accepted.
+    ``reason`` says why it ended, where anybody said so.
     """
 
     id: str
@@ -83,7 +82,6 @@ class ExaminedRun:
     began_at: float = 0.0
     last_seen_at: float = 0.0
     ended_at: float | None = None
-    accepted: frozenset[str] = frozenset()
 
 
 def incident_facts(
@@ -111,15 +109,17 @@ def incident_facts(
 def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
     """Return what declared the bound that is broken, or None for a leak that breaks none."""
     if finding.kind == "count_contract":
-        names = [suspect.name for suspect in finding.suspects]
-        accepted = any(stands_for(each, name) for each in run.accepted for name in names)
-        return "accepted" if accepted else "expect"
+        names = {suspect.name for suspect in finding.suspects}
+        accepted = {each.name for each in run.verdict.assertions if each.origin == "accepted"}
+        return "accepted" if names & accepted else "expect"
     is_first = run.verdict.findings[:1] == (finding,)
-    for budget in run.verdict.budgets:
+    for budget in run.verdict.assertions:
+        if budget.origin != "budget" or budget.leak is None or budget.measured is None:
+            continue
         # The budget of a run or generation belongs to the first finding, which is the largest.
         places = (finding.phase, finding.phase_path)
-        is_its_own = budget.name in places if budget.scope == "phase" else is_first
-        if is_its_own and budget.leak is not None and (budget.newest or 0.0) >= budget.leak:
+        is_its_own = is_first if budget.phase is None else budget.phase in places
+        if is_its_own and budget.measured.estimate >= budget.leak:
             return "budget"
     return None
 

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Final, TypeGuard
 
 from leakline.analysis import RunHistory
+from leakline.analysis.assertions.declared import readings_of
 from leakline.analysis.history import ProcessHistory, Value
-from leakline.analysis.plan import readings_of
 from leakline.analysis.results import OomForecast
 from leakline.analysis.series import Lane, lanes_of
 from leakline.analysis.thinning import generations_of

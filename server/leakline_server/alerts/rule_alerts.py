@@ -49,14 +49,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The checks of one run, as it was then; ``unit`` is the name of its generations.
-
-    ``accepted``: types whose expected count a person accepted.
-    """
+    """The checks of one run, as it was then; ``unit`` is the name of its generations."""
 
     of_rules: Sequence[Look]
     unit: str
-    accepted: frozenset[str] = frozenset()
 
 
 class SaidMeanwhile(Exception):
@@ -77,8 +73,7 @@ def looks_at(
         for rule, state in alike:
             seen = seen_by(rule, history, oom) if seen is None else seen
             found.append(Look(rule, state, look(rule, seen, state, at)))
-    accepted = frozenset(each.type for each in history.expectations if each.accepted)
-    return Looks(found, unit_of(history), accepted)
+    return Looks(found, unit_of(history))
 
 
 def alerts_of_rules(connection: Connection, looks: Looks, examined: ExaminedRun) -> list[Alert]:

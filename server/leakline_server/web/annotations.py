@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from leakline.analysis.assertions.declared import GROWTH
+from leakline.analysis.assertions.words import STATE_WORDS
 from leakline.analysis.history import RunHistory
-from leakline.analysis.promises import GROWTH
-from leakline.analysis.summary import PROMISE_WORDS
 from leakline.text_format import worded
 
 from ..alerts.events import FIRED, OOM_RISK
@@ -160,14 +160,14 @@ def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: st
         for each in effects
         if each["fix"] == name and event["time"] >= each["since"]
     ]
-    for check in (verdict or {}).get("fixes") or ():
-        if check["fix"] == name and check["claim"] == GROWTH:
-            word = PROMISE_WORDS[check["outcome"]]
+    for check in (verdict or {}).get("assertions") or ():
+        if (check["origin"], check["name"], check["metric"]) == ("fix", name, GROWTH):
+            word = STATE_WORDS[check["state"]]
             measured = check["measured"]
             said = "nothing measured yet"
             if measured:
                 said = f"measured {formats.change(measured['estimate'])}"
-            lines.append(f"promised {formats.size(check['promised'])} per {unit}, {said}: {word}")
+            lines.append(f"promised {formats.size(check['high'])} per {unit}, {said}: {word}")
     return lines
 
 

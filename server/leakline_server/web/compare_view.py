@@ -20,7 +20,7 @@ from ..chart_parts import Axis, Chart, Line, Palette, Points
 from . import formats
 from .contexts import Figure, FindingView, Section, Status
 from .effects_view import effects
-from .promises import promises
+from .expectations_view import expectations
 from .run_charts import in_phase_order, palette_of
 from .run_view import progress
 from .sections import books as books_section
@@ -253,7 +253,7 @@ def _sections(
     found = [
         _overlay(axis, trends, unit, process),
         effects(comparison["effects"], unit, environment),
-        promises(comparison["fixes"], unit),
+        expectations(comparison["assertions"], unit),
         _by_phase(comparison["by_phase"], unit),
         _by_type(comparison["by_type"], unit),
         _beside(comparison["by_gauge"], unit),

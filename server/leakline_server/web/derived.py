@@ -19,7 +19,7 @@ from leakline import analysis
 from leakline.analysis.compared import Comparison
 from leakline.analysis.history import RunHistory
 from leakline.analysis.priority import DEFAULTS, Priorities
-from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreFill, TypeGrowth
+from leakline.analysis.results import AssertionCheck, Books, SteadyCount, StoreFill, TypeGrowth
 
 from ..store import history
 from ..store.codec import CorruptChunk
@@ -49,7 +49,7 @@ class Derived:
     books: Books
     types: tuple[TypeGrowth, ...]
     stores: tuple[StoreFill, ...]
-    expectations: tuple[ExpectationRow, ...]
+    counts: tuple[AssertionCheck, ...]
     steady: tuple[SteadyCount, ...]
     clock: Clock
 
@@ -159,7 +159,7 @@ def _derived(past: RunHistory) -> Derived:
         analysis.books(past),
         tuple(analysis.type_growth(past)),
         tuple(analysis.store_fill(past)),
-        tuple(analysis.expectation_rows(past)),
+        analysis.check_counts(past),
         tuple(analysis.steady_counts(past)),
         clock_of(past),
     )

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from leakline.analysis.contracts import stands_for
 from leakline.analysis.history import Expectation
-from leakline.analysis.results import ExpectationRow, SteadyCount, to_json
+from leakline.analysis.results import AssertionCheck, SteadyCount, to_json
 
 from ..errors import Conflict, InvalidField, NotFound, run_not_found, shorten
 from ..limits import MAX_ACCEPTED_COUNTS, MAX_INTEGER, MAX_NAME_LENGTH
@@ -69,7 +69,7 @@ class Expectations(BaseModel):
     """`items`: what is expected of the run, with what was seen. `steady`: what it kept to in its last generations and
     nobody expects yet. `accepted`: the accepted counts of its project."""
 
-    items: list[ExpectationRow]
+    items: list[AssertionCheck]
     steady: list[SteadyCount]
     accepted: list[Accepted]
     next: None = None
@@ -102,7 +102,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
         | {"run": each.run, "created_at": iso(each.created_at)}
         for each in assertions.accepted_in(use.engine, project)
     ]
-    found = {"items": to_json(derived.expectations), "steady": to_json(derived.steady)}
+    found = {"items": to_json(derived.counts), "steady": to_json(derived.steady)}
     return json_response(found | {"accepted": accepted, "next": None})
 
 

@@ -1,4 +1,4 @@
-"""Expected counts: what the program declared, what people accepted, and what a run keeps to and could be. Pure."""
+"""The section of what is expected of a run: limits, promises of fixes and counts, broken ones first. Pure."""
 
 from __future__ import annotations
 
@@ -6,69 +6,122 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from leakline.analysis.assertions.declared import KEPT_BY_RUN
+from leakline.analysis.assertions.words import STATE_WORDS, assertion_title, writer_of
 from leakline.analysis.contracts import expected_text, stands_for
-from leakline.analysis.results import ExpectationRow, SteadyCount
-from leakline.text_format import count_of, format_times
+from leakline.analysis.results import SteadyCount
+from leakline.text_format import count_of, format_bytes
 
 from ..store.assertions import AcceptedCount
 from . import formats
 from .contexts import CountForm, CountForms, CountList, Section
-from .tables import Field, code, place, rated, table
+from .tables import Field, rated, table
 
 Json = Mapping[str, Any]
 # The rest is folded.
 SHOWN_AT_ONCE: Final = 5
 # Of what a run keeps to; accepted counts are all there, to be taken back.
 MOST: Final = 50
-_STATES: Final = {
-    "holds": ("holds", "ok"),
-    "broken": ("broken", "confirmed"),
-    "unproven": ("broken once, unproven", "watch"),
-    "never_seen": ("not seen yet", "learning"),
-}
+# Deviations of each band; the API has more.
+_MAX_DEVIATIONS: Final = 10
+_STATUSES: Final = {
+    "broken": "confirmed", "above_normal": "watch", "undecided": "learning", "open": "learning",
+    "not_measured": "learning", "holds": "ok",
+}  # fmt: skip
+_ORDER: Final = ("confirmed", "watch", "learning", "ok")
+_DECLARED_BY: Final = {
+    "band": "band", "budget": "budget", "fix": "fix", "expect": "program", "accepted": "a person",
+}  # fmt: skip
 
 
 def expectations(
-    run: Json, found: Sequence[ExpectationRow], steady: Sequence[SteadyCount], accepted: Sequence[AcceptedCount]
-) -> Section | None:  # fmt: skip
-    """``accepted``: all that stand in the project of the run."""
-    if not (found or steady or accepted):
+    checks: Sequence[Json], unit: str, forms: CountForms | None = None
+) -> Section | None:
+    """``checks``: assertions as in the JSON. Return None where nothing was declared, accepted or proposed."""
+    if not (checks or forms):
         return None
-    how = "Expected counts are exact: one instance too many after a collection is enough."
-    forms = CountForms(
-        _folded([_accepted_form(run, each) for each in accepted]),
-        _folded([_steady_form(run, each) for each in steady[:MOST]], len(steady)),
+    how = (
+        f"What was declared, promised or accepted for this run, broken first. A band is compared with each {unit}, its "
+        "bounds included; a budget is broken from its leak on; a promise only where the entire interval is above it; "
+        "one instance too many after a collection breaks a count."
     )
+    heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
+    rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
     return Section(
-        "expectations", "Expectations", how, table=_table(found) if found else None,
-        empty="Of this run nothing is expected yet.", counts=forms,
+        "expectations", "Expectations", how, table=table(heads, rows, tall=False) if rows else None,
+        empty="Nothing is expected of this run yet.", counts=forms,
     )  # fmt: skip
 
 
-def _table(found: Sequence[ExpectationRow]) -> Any:
-    heads = ["type", "expected", "after", "#last seen", "first broken", "state"]
-    rows = [_row(each) for each in found]
-    if any(each.accepted for each in found):
-        heads.append("said by")
-        rows = [[*row, _by(each)] for row, each in zip(rows, found, strict=True)]
-    if any(each.process for each in found):
-        heads.append("process")
-        rows = [[*row, each.process or "–"] for row, each in zip(rows, found, strict=True)]
-    return table(heads, rows, tall=False)
+def count_forms(
+    run: Json, steady: Sequence[SteadyCount], accepted: Sequence[AcceptedCount]
+) -> CountForms | None:
+    """``accepted``: all that are accepted in the project of the run."""
+    if not (steady or accepted):
+        return None
+    return CountForms(
+        _folded([_accepted_form(run, each) for each in accepted]),
+        _folded([_steady_form(run, each) for each in steady[:MOST]], len(steady)),
+    )
 
 
-def _row(each: ExpectationRow) -> list[Field]:
-    word, status = _STATES[each.state]
-    broken = each.state == "broken" and each.broken_times > 1
-    times = f" {format_times(each.broken_times)}" if broken else ""
-    return [
-        code(each.type), each.expected, each.after or "always", formats.count(each.last_count),
-        place(each.first_broken_at), rated(f"{word}{times}", status),
-    ]  # fmt: skip
+def _status(check: Json) -> str:
+    """A broken band is not a leak; a surplus that no collection has proven yet is worth watching."""
+    if check["origin"] == "band" and check["state"] == "broken":
+        return "watch"
+    return (
+        "watch" if check["state"] == "undecided" and check["outside"] else _STATUSES[check["state"]]
+    )
 
 
-def _by(each: ExpectationRow) -> str:
-    return "a person" if each.accepted else "the program"
+def _order(check: Json) -> int:
+    return _ORDER.index(_status(check))
+
+
+def _rows(check: Json, unit: str) -> list[list[Field]]:
+    """Return the row of an assertion, and below it those of the generations outside a band."""
+    write = writer_of(check["metric"])
+    rows: list[list[Field]] = [[
+        assertion_title(check, unit), _DECLARED_BY[check["origin"]],
+        rated(STATE_WORDS[check["state"]], _status(check)), *_figures(check), check["sentence"],
+    ]]  # fmt: skip
+    deviations = check["deviations"][:_MAX_DEVIATIONS] if check["origin"] == "band" else ()
+    for each in deviations:
+        where = "below" if each["off_by"] < 0 else "above"
+        place = f"– {unit} {each['generation']:,}"
+        rows.append([place, "", where, write(each["measured"]), _signed(check, each["off_by"]), ""])
+    left = check["outside"] - len(deviations) if deviations else 0
+    if left > 0:
+        rows.append([f"– {left:,} more", "", "", "", "", ""])
+    return rows
+
+
+def _signed(check: Json, value: float) -> str:
+    if writer_of(check["metric"]) is format_bytes:
+        return formats.change(value)
+    return f"+{formats.count(value)}" if value > 0 else formats.count(value)
+
+
+def _figures(check: Json) -> tuple[str, str]:
+    """Return what was measured, and by how much it is over the bound; a band has rows of its own for them."""
+    if check["origin"] == "band":
+        return "", ""
+    # A run within its budget shows its growth, any other budget its worst generation.
+    is_worst = check["worst"] is not None and (
+        check["metric"] != KEPT_BY_RUN or check["state"] != "holds"
+    )
+    measured = check["measured"]
+    amount = check["worst"] if is_worst else measured and measured["estimate"]
+    if amount is None:
+        return formats.NOT_MEASURED, "–"
+    bound = next((check[end] for end in ("high", "leak") if check[end] is not None), None)
+    off = (
+        amount - bound
+        if bound is not None and amount > bound
+        else min(0, amount - (check["low"] or amount))
+    )
+    write = formats.change if check["origin"] == "budget" else writer_of(check["metric"])
+    return write(amount), _signed(check, off) if off else "–"
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
@@ -114,7 +167,7 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
 
 
 def _but(run: Json, each: AcceptedCount) -> str:
-    """Why it says nothing of this run, where it does not."""
+    """Return why it is not checked in this run, where it is not."""
     wanted = each.expectation
     if any(
         e["accepted"] and (e["type"], e["after"]) == (wanted.type, wanted.after)

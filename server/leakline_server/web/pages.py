@@ -156,7 +156,7 @@ def _chart_data(
         books=derived.books,
         types=suspects_first(with_verdict(derived.types, verdict), verdict),
         stores=derived.stores,
-        expectations=derived.expectations,
+        counts=derived.counts,
         steady=derived.steady,
         process=chosen,
         clock=derived.clock,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakline.analysis.results import Books, ExpectationRow, SteadyCount, StoreFill, TypeGrowth
+from leakline.analysis.results import AssertionCheck, Books, SteadyCount, StoreFill, TypeGrowth
 
 from ..chart_parts import Axis, Points, add_up
 from ..store.assertions import AcceptedCount
@@ -30,7 +30,7 @@ class RunData:
     books: Books
     types: Sequence[TypeGrowth]
     stores: Sequence[StoreFill]
-    expectations: Sequence[ExpectationRow] = ()
+    counts: Sequence[AssertionCheck] = ()
     steady: Sequence[SteadyCount] = ()
     # What stands in the project of the run.
     accepted: Sequence[AcceptedCount] = ()

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from leakline.analysis.promises import GENERATIONS
+from leakline.analysis.assertions.declared import GENERATIONS
+from leakline.analysis.results import to_json
+from leakline.analysis.summary import course_lines
 from leakline.analysis.units import UNITS_OF_TIME
 from leakline.kills import ended_as
 from leakline.report.facts import NOT_PRIVATE, graph_rates, leading_finding
@@ -21,12 +23,10 @@ from .checklist import ticks
 from .children_view import children
 from .contexts import HeadFact, ProcessChoice, RunHead, RunPage, Section
 from .effects_view import effects
-from .expectations_view import expectations
+from .expectations_view import count_forms, expectations
 from .forecasts_view import past_forecasts
 from .links import commit_link
 from .notes_view import notes, notes_of
-from .planned import course, planned
-from .promises import promises
 from .run_charts import PHASE_PEAK, draw, in_phase_order, palette_of
 from .run_data import (
     Json,
@@ -80,10 +80,10 @@ def planned_total(run: Json, verdict: Json | None = None) -> int | None:
     """How many generations were announced, or else promised by a fix, or else planned for memory."""
     if run["unit"] in UNITS_OF_TIME:
         return None
-    told = verdict or {}
-    promised = [c["promised"] for c in told.get("fixes") or () if c["claim"] == GENERATIONS]
+    assertions = (verdict or {}).get("assertions") or ()
+    promised = [each["low"] for each in assertions if each["metric"] == GENERATIONS]
     # The first generation of a plan is 0 or 1, as the program counts; its last is told as it is.
-    planned_for = [check["last"] for check in told.get("bands") or () if check["last"] is not None]
+    planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
     found = max((int(p) for p in promised if p), default=0) or max(planned_for, default=0)
@@ -166,8 +166,7 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.trend(found.trend, unit, trend_note(data)),
         ending_view.end(run, data.snapshots),
         effects(data.effects, unit, run["environment"]),
-        promises((data.verdict or {}).get("fixes", ()), unit),
-        planned(data.verdict, unit),
+        expectations(_checks(data), unit, count_forms(run, data.steady, data.accepted)),
         past_forecasts((data.verdict or {}).get("forecast_score"), unit),
         sections.books(found.books, data.books, unit) if by_phase else None,
         waterfall(data.books, palette, unit, data.asked.get("g", ""), data.end_bytes, data.asked)
@@ -196,7 +195,6 @@ def _sections(data: RunData) -> list[Section | None]:
         sections.containers(found.fill, data.stores, unit),
         inventory.large_objects(data.large_objects, whose),
         sections.gauges(found.gauges, unit),
-        expectations(run, data.expectations, data.steady, data.accepted),
         notes(notes_of(run, data.events), unit),
         inventory.events(data.events, unit, run["environment"], drawn.effects, whose),
         inventory.alerts(data.alerts, unit, data.any_webhook),
@@ -216,6 +214,13 @@ def _sections(data: RunData) -> list[Section | None]:
         inventory.snapshots(data.snapshots, unit),
         inventory.environment(run["environment"], run["config"]),
     ]
+
+
+def _checks(data: RunData) -> list[Json]:
+    """Return the assertions of the verdict, with counts as they are now: a click accepts them between two verdicts."""
+    found = (data.verdict or {}).get("assertions") or ()
+    rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
+    return [*rest, *to_json(data.counts)]
 
 
 def _growth_since(
@@ -269,7 +274,7 @@ def trend_note(data: RunData) -> str:
             "by an unknown rate" if own is None else f"by {formats.interval(own, formats.change)}"
         )
         rate = f"{memory} of all processes together changes by {told}; that of {data.process}, which is shown, {known}."
-    return f"{_of_finding(data.verdict)}{rate} {course(data.verdict, unit)}".strip()
+    return f"{_of_finding(data.verdict)}{rate} {' '.join(course_lines(data.verdict or {}, unit))}".strip()
 
 
 def _of_finding(verdict: Json | None) -> str:

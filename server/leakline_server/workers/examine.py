@@ -225,8 +225,7 @@ class Examiner:
                 # Another server has seen more, or the run was removed.
                 return 0
             changes = findings.save(connection, verdict, looked.as_json, looked.at)
-            accepted = looked.looks.accepted
-            examined = telling.examined_run(connection, run, verdict, looked.at, accepted)
+            examined = telling.examined_run(connection, run, verdict, looked.at)
             new = telling.alerts_of(connection, looked.looks, changes, examined)
             delivered = alerts.add(connection, new)
             upto = examining.saved(connection, verdict.run, looked.seen, before)

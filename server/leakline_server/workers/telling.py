@@ -33,15 +33,14 @@ from ..store.findings import IncidentChange
 
 
 def examined_run(
-    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float, accepted: frozenset[str] = frozenset()
-) -> ExaminedRun:  # fmt: skip
-    """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds; ``accepted``: of `Looks`."""
+    connection: Connection, run: Mapping[str, Any], verdict: Verdict, now: float
+) -> ExaminedRun:
+    """Return the run with its verdict. ``run`` is its RunSummary, ``now`` in Unix seconds."""
     return ExaminedRun(
         run["id"], run["project"], run["name"], verdict, now, run["state"], run["attempt"], run["reason"],
         began_at=acknowledgements.began_at(connection, run["id"]),
         last_seen_at=runs.unix(run["last_seen_at"]),
         ended_at=None if run["ended_at"] is None else runs.unix(run["ended_at"]),
-        accepted=accepted,
     )  # fmt: skip
 
 

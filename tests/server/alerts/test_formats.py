@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from tests.browser.hostile_labels import LABELS
 
 from leakline.analysis.results import (
-    BudgetCheck,
+    AssertionCheck,
     Finding,
     Interval,
     Moment,
@@ -118,30 +118,37 @@ def test_a_violated_count_speaks_with_its_own_evidence() -> None:
     assert summary.startswith("4 TradingEnvironment, 2 declared")
 
 
-def budget(name: str, scope: Any, newest: float) -> BudgetCheck:
-    return BudgetCheck(
-        name, scope, None, 5 * GIB, "leak", newest, 7 * GIB, 3, 1, 4, None, "kept more than it may"
+def budget(scope: str, newest: float, phase: str | None = None) -> AssertionCheck:
+    return AssertionCheck(
+        "budget", phase or scope, f"{scope}.kept_bytes", phase, leak=5 * GIB, state="broken",
+        measured=Interval(newest, newest, newest), sentence="kept more than it may",
+    )  # fmt: skip
+
+
+def accepted(name: str) -> AssertionCheck:
+    return AssertionCheck(
+        "accepted", name, f"type.{name}.count", low=2, high=2, state="broken", sentence="3 now"
     )
 
 
 COUNT = replace(FINDING, kind="count_contract")
-ORIGINS: list[tuple[Finding, dict[str, Any], tuple[BudgetCheck, ...], str | None]] = [
-    (COUNT, {}, (), "expect"),
-    (COUNT, {"accepted": frozenset({"other.Env"})}, (), "expect"),
-    (COUNT, {"accepted": frozenset({"TradingEnvironment"})}, (), "accepted"),
-    (FINDING, {}, (), None),
-    (FINDING, {}, (budget("evaluate_population", "phase", 6 * GIB),), "budget"),
-    (FINDING, {}, (budget("evaluate_population", "phase", 4 * GIB),), None),
-    (FINDING, {}, (budget("evolve_population", "phase", 6 * GIB),), None),
-    (FINDING, {}, (budget("run", "run", 6 * GIB),), "budget"),
+ORIGINS: list[tuple[Finding, tuple[AssertionCheck, ...], str | None]] = [
+    (COUNT, (), "expect"),
+    (COUNT, (accepted("other.Env"),), "expect"),
+    (COUNT, (accepted(COUNT.suspects[0].name),), "accepted"),
+    (FINDING, (), None),
+    (FINDING, (budget("phase", 6 * GIB, "evaluate_population"),), "budget"),
+    (FINDING, (budget("phase", 4 * GIB, "evaluate_population"),), None),
+    (FINDING, (budget("phase", 6 * GIB, "evolve_population"),), None),
+    (FINDING, (budget("run", 6 * GIB),), "budget"),
 ]
 
 
-@pytest.mark.parametrize(("finding", "given", "budgets", "origin"), ORIGINS)
+@pytest.mark.parametrize(("finding", "assertions", "origin"), ORIGINS)
 def test_a_broken_bound_names_its_origin(
-    finding: Finding, given: Any, budgets: tuple[BudgetCheck, ...], origin: str | None
+    finding: Finding, assertions: tuple[AssertionCheck, ...], origin: str | None
 ) -> None:
-    run = replace(RUN, verdict=replace(VERDICT, budgets=budgets, findings=(finding,)), **given)
+    run = replace(RUN, verdict=replace(VERDICT, assertions=assertions, findings=(finding,)))
     assert standard(finding=finding, run=run)["data"].get("origin") == origin
 
 

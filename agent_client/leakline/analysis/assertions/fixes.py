@@ -1,4 +1,4 @@
-"""What a fix promised against what the run with it measures, claim by claim: held, refuted or not yet testable."""
+"""The promises of fixes: each is an assertion that is measured from the declaration of its fix on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..text_format import (
+from ...text_format import (
     capital,
     count_of,
     format_bytes,
@@ -16,23 +16,20 @@ from ..text_format import (
     in_brackets,
     short_name,
 )
-from .history import RunHistory, amount_of
-from .results import Interval, PromiseCheck, PromiseOutcome
-from .since import MIN_GENERATIONS, Since, Told
-
-GROWTH: Final = "growth_bytes_per_generation"
-PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
-PEAK: Final = "peak_bytes"
-GPU_PEAK: Final = "gpu_peak_bytes"
-JUMP: Final = "max_jump_bytes_per_generation"
-GENERATIONS: Final = "generations"
-# As many in all as memory has room for, those that are complete among them.
-POSSIBLE: Final = "possible_generations"
-# With the name of a class behind it: instances alive at the end of a generation, in any one process.
-COUNT: Final = "count:"
-SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
-NUMBERS: Final = (GENERATIONS, POSSIBLE)
-NAMES: Final = (*SIZES, *NUMBERS)
+from ..history import RunHistory, amount_of
+from ..results import AssertionCheck, AssertionState, Interval
+from ..since import MIN_GENERATIONS, Since, Told
+from .declared import (
+    COUNT,
+    GENERATIONS,
+    GPU_PEAK,
+    GROWTH,
+    JUMP,
+    NUMBERS,
+    PEAK,
+    PHASE_GROWTH,
+    POSSIBLE,
+)
 
 # "About 500 MiB" is kept by 520: no promise is made to the last twentieth.
 _ABOUT: Final = 0.05
@@ -43,8 +40,8 @@ _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 # What the driver says of this process, and what torch took from it, device by device.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
 
-# (what was measured, outcome, sentence)
-Answer = tuple[Interval | None, PromiseOutcome, str]
+# (what was measured, state, sentence)
+Answer = tuple[Interval | None, AssertionState, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +56,22 @@ class Fix:
     rejected: str | None = None
 
 
-def check_promises(history: RunHistory, told: Sequence[Told]) -> tuple[PromiseCheck, ...]:
-    """Every promise of every fix, as they were declared. ``told``: each process place at its newest moment."""
+def check_fixes(history: RunHistory, told: Sequence[Told]) -> list[AssertionCheck]:
+    """Return every promise of every fix with what was measured. ``told``: each process place at its newest moment."""
     rows = []
     for fix in declared_fixes(history):
         seen = Since(history, told, fix.since)
         for claim, promised in _claims(fix):
-            measured, outcome, sentence = _answer(seen, fix, claim, promised)
-            about = (fix.name, fix.phase, fix.location)
-            rows.append(PromiseCheck(*about, claim, promised, measured, outcome, sentence))
-    return tuple(rows)
+            measured, state, sentence = _answer(seen, fix, claim, promised)
+            is_least, counted = claim in NUMBERS, claim.removeprefix(COUNT)
+            rows.append(
+                AssertionCheck(
+                    "fix", fix.name, claim if counted == claim else f"type.{counted}.count", fix.phase,
+                    promised if is_least else None, None if is_least else promised,
+                    state=state, measured=measured, sentence=sentence,
+                )
+            )  # fmt: skip
+    return rows
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
@@ -148,10 +151,10 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
     if measured.low > bound:
         factor = measured.estimate / promised if promised else 0.0
         if factor >= 2:
-            return measured, "refuted", f"{said}, {format_count(factor)} times the {word} promised."
-        return measured, "refuted", f"{said}; {word} were promised."
+            return measured, "broken", f"{said}, {format_count(factor)} times the {word} promised."
+        return measured, "broken", f"{said}; {word} were promised."
     if measured.high <= bound:
-        return measured, "held", f"{said}; {word} were promised."
+        return measured, "holds", f"{said}; {word} were promised."
     return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
 
 
@@ -222,11 +225,11 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
     return exact, "undecided", f"{said}, which a collection may still free; {word} were promised."
 
 
-def _broken(said: str, word: str) -> tuple[PromiseOutcome, str]:
-    return "refuted", f"{capital(said)}; {word} at most were promised."
+def _broken(said: str, word: str) -> tuple[AssertionState, str]:
+    return "broken", f"{capital(said)}; {word} at most were promised."
 
 
-def _kept_so_far(seen: Since, said: str, word: str) -> tuple[PromiseOutcome, str]:
+def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
     """A maximum stands for the run that has ended, or for enough of it."""
     if not seen.long_enough:
         return (
@@ -234,21 +237,21 @@ def _kept_so_far(seen: Since, said: str, word: str) -> tuple[PromiseOutcome, str
             f"{capital(said)}, but only {count_of(seen.generations, seen.unit)} ended yet.",
         )
     told = capital(said) if seen.ended else f"So far {said}"
-    return "held", f"{told}; {word} at most were promised."
+    return "holds", f"{told}; {word} at most were promised."
 
 
 def _generations(seen: Since, promised: float) -> Answer:
     done = seen.complete
     exact, wanted = Interval(done, done, done), f"{format_count(promised)} were promised."
     if done >= promised:
-        return exact, "held", f"{count_of(done, seen.unit)} complete; {wanted}"
+        return exact, "holds", f"{count_of(done, seen.unit)} complete; {wanted}"
     if seen.ended:
-        return exact, "refuted", f"The run ended after {count_of(done, seen.unit)}; {wanted}"
+        return exact, "broken", f"The run ended after {count_of(done, seen.unit)}; {wanted}"
     return exact, "undecided", f"{count_of(done, seen.unit)} complete so far; {wanted}"
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Held where memory lasts so long even at the high end of its growth, refuted where not even at the low end."""
+    """Hold where memory lasts so long even at the high end of its growth, break where not even at the low end."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -257,7 +260,7 @@ def _possible(seen: Since, promised: float) -> Answer:
     what = "Memory grows by" if growth.estimate > 0 else "Memory does not grow:"
     said, word = f"{what} {format_bytes(growth.estimate)} per {seen.unit}", format_count(promised)
     if low is None:
-        return None, "held", f"{said} and does not run out; {word} were promised."
+        return None, "holds", f"{said} and does not run out; {word} were promised."
     measured, room = None, f"at least {count_of(low, seen.unit)}"
     # JSON has no number for an end that never comes.
     if expected is not None and high is not None:
@@ -267,13 +270,13 @@ def _possible(seen: Since, promised: float) -> Answer:
     said += f", which leaves room for {room}"
     if low < promised and (high is None or high >= promised):
         return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
-    return measured, "held" if low >= promised else "refuted", f"{said}; {word} were promised."
+    return measured, "holds" if low >= promised else "broken", f"{said}; {word} were promised."
 
 
 def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
     if seen.complete >= promised:
         wanted = f"{format_count(promised)} were promised."
-        return None, "held", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
+        return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
     if not has_growth:
         return _too_few(seen)
     said = f"No limit of memory is known, so nothing tells how many {seen.unit}s it allows."

@@ -28,11 +28,8 @@ from builder import (
 )
 
 from leakline.analysis import RunHistory, compare, examine, history_from_batches, verdict_json
-from leakline.analysis.promises import (
-    GENERATIONS,
-    GROWTH,
-    PEAK,
-    PHASE_GROWTH,
+from leakline.analysis.assertions.declared import GENERATIONS, GROWTH, PEAK, PHASE_GROWTH
+from leakline.analysis.assertions.fixes import (
     Answer,
     Fix,
     _answer,
@@ -49,7 +46,7 @@ from leakline.analysis.promises import (
     _too_few,
     declared_fixes,
 )
-from leakline.analysis.results import Interval, PromiseCheck
+from leakline.analysis.results import AssertionCheck, Interval
 from leakline.analysis.since import Since
 from leakline.snapshot import Event
 
@@ -69,8 +66,8 @@ def with_fix(
     return replace(history, events=(*history.events, Event(0, at, "fix", name, data=data)))
 
 
-def checked(history: RunHistory) -> dict[str, PromiseCheck]:
-    return {check.claim: check for check in examine(history).fixes}
+def checked(history: RunHistory) -> dict[str, AssertionCheck]:
+    return {check.metric: check for check in examine(history).assertions}
 
 
 # As the crash says, and as the table says.
@@ -84,14 +81,13 @@ def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: flo
     assert growth.measured.low > 20 * OF_REPORT_002[GROWTH]
     assert "times the 500.00 MiB promised" in growth.sentence
     in_phase = found[PHASE_GROWTH]
-    assert (in_phase.outcome, in_phase.measured) == ("undecided", None)
+    assert (in_phase.state, in_phase.measured) == ("undecided", None)
     assert in_phase.sentence == f"{TRAIN} never ran: the claim was never tested."
     assert generations.sentence == "The run ended after 13 generations; 25 were promised."
-    refuted = {claim for claim, check in found.items() if check.outcome == "refuted"}
-    assert refuted - {JUMP} == {GROWTH, PEAK, GENERATIONS, "count:DDPGAgent"}
-    assert found["gpu_peak_bytes"].outcome == "undecided"
-    assert found[JUMP].outcome == ("refuted" if scale == 1.0 else "held")
-    assert all(check.location == "training/erl_trainer.py:281" for check in found.values())
+    refuted = {claim for claim, check in found.items() if check.state == "broken"}
+    assert refuted - {JUMP} == {GROWTH, PEAK, GENERATIONS, "type.DDPGAgent.count"}
+    assert found["gpu_peak_bytes"].state == "undecided"
+    assert found[JUMP].state == ("broken" if scale == 1.0 else "holds")
 
 
 def test_the_verdict_says_where_it_leaks_beside_the_phase_that_was_blamed() -> None:
@@ -108,52 +104,57 @@ def test_a_fix_that_works_keeps_its_promises(seed: int) -> None:
     }  # fmt: skip
     history = replace(Training(seed=seed).history(), ended=True)
     found = checked(with_fix(history, promises))
-    assert {claim: check.outcome for claim, check in found.items()} == dict.fromkeys(
-        [*promises, PHASE_GROWTH], "held"
-    )
+    assert {claim: check.state for claim, check in found.items()} == dict.fromkeys(
+        [
+            GROWTH, PHASE_GROWTH, PEAK, JUMP, GENERATIONS, "type.DDPGAgent.count",
+            "type.trading.TradingEnvironment.count",
+        ],
+        "holds",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_fix_of_the_wrong_phase_holds_there_and_is_refuted_for_the_run(seed: int) -> None:
     history = Training(leaks=(kept_environments(9 * MIB),), seed=seed).history()
     found = checked(with_fix(history, {GROWTH: 4 * MIB}))
-    assert found[GROWTH].outcome == "refuted"
-    assert found[PHASE_GROWTH].outcome == "held"
+    assert found[GROWTH].state == "broken"
+    assert found[PHASE_GROWTH].state == "holds"
     assert found[PHASE_GROWTH].sentence.startswith(TRAIN)
 
 
 def test_a_fix_that_left_the_phase_as_it_was_is_refuted_there() -> None:
     history = Training(leaks=(loss_graph(9 * MIB),)).history()
     found = checked(with_fix(history, {GROWTH: 100 * MIB, PHASE_GROWTH: 2 * MIB}))
-    assert found[GROWTH].outcome == "held"
-    assert found[PHASE_GROWTH].outcome == "refuted"
+    assert found[GROWTH].state == "holds"
+    assert found[PHASE_GROWTH].state == "broken"
 
 
 def test_a_nested_phase_is_measured_by_its_own_name() -> None:
     history = Training(leaks=(episode_history(9 * MIB),), buffer_bytes=0).history()
     for phase in (EPISODE, "run_episode"):
         found = checked(with_fix(history, {PHASE_GROWTH: 2 * MIB}, phase))
-        assert found[PHASE_GROWTH].outcome == "refuted"
+        assert found[PHASE_GROWTH].state == "broken"
 
 
 def test_what_one_phase_takes_and_another_gives_back_is_no_growth() -> None:
     lent = (Leak(TRAIN, 20 * MIB), Leak(EVOLVE, -20 * MIB))
     found = checked(with_fix(Training(leaks=lent).history(), {PHASE_GROWTH: 5 * MIB}))
-    assert found[PHASE_GROWTH].outcome == "held", found[PHASE_GROWTH].sentence
+    assert found[PHASE_GROWTH].state == "holds", found[PHASE_GROWTH].sentence
 
 
 @pytest.mark.parametrize("generations", range(5))
 def test_growth_is_not_told_from_a_few_generations(generations: int) -> None:
     training = Training(generations=generations, leaks=(kept_environments(100 * MIB),))
     found = checked(with_fix(training.history(), {GROWTH: MIB}))
-    assert (found[GROWTH].outcome, found[GROWTH].measured) == ("undecided", None)
-    assert found[PHASE_GROWTH].outcome == "undecided"
+    assert (found[GROWTH].state, found[GROWTH].measured) == ("undecided", None)
+    assert found[PHASE_GROWTH].state == "undecided"
 
 
 def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
     found = checked(with_fix(RunHistory("r"), OF_REPORT_002))
-    assert set(found) == {*OF_REPORT_002, PHASE_GROWTH}
-    assert {check.outcome for check in found.values()} == {"undecided"}
+    counted = {"type.DDPGAgent.count"}
+    assert set(found) == {*OF_REPORT_002, PHASE_GROWTH, *counted} - {"count:DDPGAgent"}
+    assert {check.state for check in found.values()} == {"undecided"}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -162,7 +163,7 @@ def test_a_promise_near_what_is_measured_is_not_refuted(seed: int) -> None:
         leaks=(kept_environments(6 * MIB),), noise=6 * MIB, generations=9, seed=seed
     ).history()
     found = checked(with_fix(history, {GROWTH: 6 * MIB}, None))
-    assert found[GROWTH].outcome != "refuted", found[GROWTH].sentence
+    assert found[GROWTH].state != "broken", found[GROWTH].sentence
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -170,17 +171,17 @@ def test_no_growth_at_all_is_promised_of_what_matters(seed: int) -> None:
     # 0.1 MiB per generation of 300 MiB: the verdict does not mind, and a promise of zero is no finer than it.
     creep = Leak(EVOLVE, 0.1 * MIB, {})
     kept = Training(seed=seed, leaks=(creep,), generations=24, noise=0.3 * MIB)
-    assert checked(with_fix(kept.history(), {GROWTH: 0}, None))[GROWTH].outcome == "held"
+    assert checked(with_fix(kept.history(), {GROWTH: 0}, None))[GROWTH].state == "holds"
     leaking = Training(leaks=(kept_environments(),), seed=seed)
-    assert checked(with_fix(leaking.history(), {GROWTH: 0}, None))[GROWTH].outcome == "refuted"
+    assert checked(with_fix(leaking.history(), {GROWTH: 0}, None))[GROWTH].state == "broken"
 
 
 @pytest.mark.parametrize(
     ("generations", "ended", "outcome", "said"),
     [
-        (7, False, "held", "7 generations complete; 7 were promised."),
+        (7, False, "holds", "7 generations complete; 7 were promised."),
         (6, False, "undecided", "6 generations complete so far; 7 were promised."),
-        (6, True, "refuted", "The run ended after 6 generations; 7 were promised."),
+        (6, True, "broken", "The run ended after 6 generations; 7 were promised."),
     ],
 )
 def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlier(
@@ -188,25 +189,25 @@ def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlie
 ) -> None:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
     check = checked(with_fix(history, {GENERATIONS: 7}))[GENERATIONS]
-    assert (check.outcome, check.sentence) == (outcome, said)
+    assert (check.state, check.sentence) == (outcome, said)
 
 
 def test_a_run_that_carries_on_from_a_checkpoint_has_those_generations_behind_it() -> None:
     carried_on = Training(generations=13, first_generation=12)
     found = checked(with_fix(carried_on.history(), {"generations": 25}))
-    assert found["generations"].outcome == "held"
+    assert found["generations"].state == "holds"
 
 
 def test_a_maximum_is_refuted_at_once_and_held_only_after_some_generations() -> None:
     def told(promised: float, generations: int = 2, ended: bool = False) -> tuple[str, str]:
         history = replace(Training(generations=generations).history(), ended=ended)
         check = checked(with_fix(history, {PEAK: promised}))[PEAK]
-        return check.outcome, check.sentence
+        return check.state, check.sentence
 
-    assert told(100 * MIB)[0] == "refuted"
+    assert told(100 * MIB)[0] == "broken"
     assert told(GIB)[0] == "undecided"
     assert told(GIB)[1].endswith(", but only 2 generations ended yet.")
-    assert told(GIB, ended=True)[0] == told(GIB, 6)[0] == "held"
+    assert told(GIB, ended=True)[0] == told(GIB, 6)[0] == "holds"
     assert told(GIB, 6)[1].startswith("So far memory reached")
     assert told(GIB, ended=True)[1].startswith("Memory reached")
 
@@ -215,8 +216,8 @@ def test_one_jump_refutes_what_the_growth_does_not_show() -> None:
     jump = Leak(EVALUATE, 200 * MIB, start=9, stop=10)
     history = Training(leaks=(jump,)).history()
     found = checked(with_fix(history, {GROWTH: 20 * MIB, JUMP: 100 * MIB}))
-    assert found[GROWTH].outcome != "refuted"
-    assert found[JUMP].outcome == "refuted"
+    assert found[GROWTH].state != "broken"
+    assert found[JUMP].state == "broken"
     assert "from generation 8 to 9" in found[JUMP].sentence
 
 
@@ -234,8 +235,8 @@ def test_steps_of_a_thousand_are_one_generation_each() -> None:
         checked(with_fix(replace(_numbered(number), limit_bytes=2 * GIB), promised))
         for number in (lambda g: 1000 * g, lambda g: g)
     )
-    assert (steps[GENERATIONS].outcome, steps[GENERATIONS].measured) == ("undecided", exactly(8))
-    assert steps[JUMP].outcome == "held"
+    assert (steps[GENERATIONS].state, steps[GENERATIONS].measured) == ("undecided", exactly(8))
+    assert steps[JUMP].state == "holds"
     a, b = steps[POSSIBLE].measured, ones[POSSIBLE].measured
     assert a is not None and b is not None
     assert a.estimate == pytest.approx(b.estimate, abs=1)
@@ -244,15 +245,15 @@ def test_steps_of_a_thousand_are_one_generation_each() -> None:
 def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> None:
     resumed = _numbered(lambda g: 60 + g if g < 15 else 61 + g, generations=39)
     found = checked(with_fix(resumed, {"generations": 100}))
-    assert (found["generations"].outcome, found["generations"].measured) == (
-        "held", Interval(100, 100, 100),
+    assert (found["generations"].state, found["generations"].measured) == (
+        "holds", Interval(100, 100, 100),
     )  # fmt: skip
 
 
 POSSIBLE = "possible_generations"
 
 
-def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> PromiseCheck:
+def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> AssertionCheck:
     """What comes of the promise in a run of 300 MiB; ``limit``: bytes it may have."""
     run = Training(leaks=leaks, limit_bytes=None if limit is None else round(limit), **options)
     return checked(with_fix(run.history(), {POSSIBLE: promised}))[POSSIBLE]
@@ -260,12 +261,12 @@ def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -
 
 # Report 002: "more than 100 possible".
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("limit", "outcome"), [(1_000, "refuted"), (1_600, "held")])
+@pytest.mark.parametrize(("limit", "outcome"), [(1_000, "broken"), (1_600, "holds")])
 def test_generations_that_memory_allows_are_held_and_refuted(
     limit: int, outcome: str, seed: int
 ) -> None:
     check = possible(100, limit * MIB, kept_environments(9 * MIB), seed=seed)
-    assert check.outcome == outcome, check.sentence
+    assert check.state == outcome, check.sentence
     assert check.measured is not None
     assert check.measured.low <= check.measured.estimate <= check.measured.high
     # Of 300 MiB resident 90 are files; then what warms up and the buffer.
@@ -276,34 +277,34 @@ def test_generations_that_memory_allows_are_held_and_refuted(
 
 
 def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
-    def told(promised: float) -> PromiseCheck:
+    def told(promised: float) -> AssertionCheck:
         return possible(round(promised), 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
 
     measured = told(100).measured
     assert measured is not None
     between_ends = told((measured.low + measured.high) / 2)
-    assert (between_ends.outcome, between_ends.measured) == ("undecided", measured)
+    assert (between_ends.state, between_ends.measured) == ("undecided", measured)
     assert "too wide to tell" in between_ends.sentence
     # Both ends count as promised and kept, or not.
-    assert (told(measured.low).outcome, told(measured.high + 1).outcome) == ("held", "refuted")
+    assert (told(measured.low).state, told(measured.high + 1).state) == ("holds", "broken")
 
 
 def test_without_a_limit_only_generations_that_are_complete_tell_what_is_possible() -> None:
     check = possible(100, None, kept_environments(9 * MIB))
-    assert (check.outcome, check.measured) == ("undecided", None)
+    assert (check.state, check.measured) == ("undecided", None)
     assert check.sentence.startswith("No limit of memory is known")
-    assert possible(16, None, kept_environments(9 * MIB)).outcome == "held"
+    assert possible(16, None, kept_environments(9 * MIB)).state == "holds"
     early = possible(100, GIB, kept_environments(9 * MIB), generations=4)
-    assert (early.outcome, early.measured) == ("undecided", None)
+    assert (early.state, early.measured) == ("undecided", None)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_memory_that_never_runs_out_has_no_number_and_the_verdict_is_json(seed: int) -> None:
     history = with_fix(Training(limit_bytes=2 * GIB, seed=seed).history(), {POSSIBLE: 100})
     check = checked(history)[POSSIBLE]
-    assert (check.outcome, check.measured) == ("held", None), check.sentence
-    (row,) = json.loads(json.dumps(verdict_json(examine(history)), allow_nan=False))["fixes"]
-    assert (row["claim"], row["measured"]) == (POSSIBLE, None)
+    assert (check.state, check.measured) == ("holds", None), check.sentence
+    (row,) = json.loads(json.dumps(verdict_json(examine(history)), allow_nan=False))["assertions"]
+    assert (row["metric"], row["measured"]) == (POSSIBLE, None)
 
 
 def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
@@ -318,7 +319,7 @@ def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possib
     series = {**process.series, "children.uss_bytes": grown}
     history = replace(history, processes=(replace(process, series=series),))
     check = checked(with_fix(history, {POSSIBLE: 100}))[POSSIBLE]
-    assert check.outcome == "refuted", check.sentence
+    assert check.state == "broken", check.sentence
     assert check.measured is not None
     assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
 
@@ -333,7 +334,7 @@ def test_the_rise_over_a_lost_generation_is_no_jump() -> None:
     series = {**process.series, "process.anon_bytes": risen}
     history = replace(history, processes=(replace(process, series=series),))
     check = checked(with_fix(history, {JUMP: 99 * MIB}))[JUMP]
-    assert check.outcome == "held", check.sentence
+    assert check.state == "holds", check.sentence
 
 
 def test_gpu_memory_is_that_of_the_fullest_device() -> None:
@@ -347,9 +348,9 @@ def test_gpu_memory_is_that_of_the_fullest_device() -> None:
     (process,) = history.processes
     series = {**process.series, **{name: [size] * len(process) for name, size in read.items()}}
     history = replace(history, processes=(replace(process, series=series),))
-    for promised, outcome in ((2 * GIB, "refuted"), (3 * GIB, "held")):
+    for promised, outcome in ((2 * GIB, "broken"), (3 * GIB, "holds")):
         check = checked(with_fix(history, {"gpu_peak_bytes": promised}))["gpu_peak_bytes"]
-        assert (check.outcome, check.measured) == (outcome, exactly(3 * GIB))
+        assert (check.state, check.measured) == (outcome, exactly(3 * GIB))
     assert check.sentence.startswith("So far the most on one GPU was 3.00 GiB;")
 
 
@@ -357,10 +358,10 @@ def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None
     once = Leak(EVALUATE, 0, {"trading.TradingEnvironment": 16}, start=6)
     history = Training(generations=7, leaks=(once,)).history()
     promised = {"count:TradingEnvironment": 2}
-    check = checked(with_fix(history, promised))["count:TradingEnvironment"]
-    assert check.outcome == "undecided"
+    check = checked(with_fix(history, promised))["type.TradingEnvironment.count"]
+    assert check.state == "undecided"
     again = Training(generations=8, leaks=(once,)).history()
-    assert checked(with_fix(again, promised))["count:TradingEnvironment"].outcome == "refuted"
+    assert checked(with_fix(again, promised))["type.TradingEnvironment.count"].state == "broken"
 
 
 def test_ranks_are_added_up_and_counted_each() -> None:
@@ -374,7 +375,7 @@ def test_ranks_are_added_up_and_counted_each() -> None:
     assert growth is not None and peak is not None
     assert growth.estimate == pytest.approx(18 * MIB, rel=0.1)
     assert peak.estimate > 3 * 300 * MIB
-    assert found["count:DDPGAgent"].outcome == "held"
+    assert found["type.DDPGAgent.count"].state == "holds"
 
 
 def _resumed() -> RunHistory:
@@ -389,10 +390,10 @@ def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
     promises = {GROWTH: 4 * MIB, PEAK: 450 * MIB, "count:TradingEnvironment": 2, POSSIBLE: 100}
     resumed = min(history.processes[1].time)
     found = checked(with_fix(history, promises, EVALUATE, at=resumed))
-    assert {check.outcome for check in found.values()} == {"held"}, found
+    assert {check.state for check in found.values()} == {"holds"}, found
     # Declared in the first attempt it would have to answer for that one, too.
     found = checked(with_fix(history, promises, EVALUATE))
-    assert found[PEAK].outcome == found["count:TradingEnvironment"].outcome == "refuted"
+    assert found[PEAK].state == found["type.TradingEnvironment.count"].state == "broken"
 
 
 @pytest.mark.parametrize(
@@ -402,29 +403,28 @@ def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
 def test_a_promise_that_another_sender_made_up_breaks_nothing(promises: Any) -> None:
     history = Training(generations=6).history()
     verdict = examine(with_fix(history, promises, None))
-    assert replace(verdict, fixes=(), effects=()) == examine(history)
-    assert {check.outcome for check in verdict.fixes} <= {"undecided"}
+    assert replace(verdict, assertions=(), effects=()) == examine(history)
+    assert {check.state for check in verdict.assertions} <= {"undecided"}
 
 
 def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
     after = with_fix(Training(run="after").history(), {GROWTH: 2 * MIB, "generations": 16})
-    (row, *_) = verdict_json(examine(after))["fixes"]
-    assert set(row) == {
-        "fix", "phase", "location", "claim", "promised", "measured", "outcome", "sentence",
-    }  # fmt: skip
+    (row, *_) = verdict_json(examine(after))["assertions"]
+    assert (row["origin"], row["name"], row["phase"]) == ("fix", "detach losses", TRAIN)
+    assert (row["metric"], row["low"], row["high"]) == (GROWTH, None, 2 * MIB)
     assert set(row["measured"]) == {"estimate", "low", "high"}
     before = with_fix(Training(leaks=(loss_graph(),)).history(), {"generations": 99})
-    assert compare(before, after).fixes == examine(after).fixes
+    assert compare(before, after).assertions == examine(after).assertions
 
 
 def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
     # 20 MiB in each generation, all of it within the declared capacity.
     filling = Training(buffer_bytes=600 * MIB, buffer_full_after=30)
     found = checked(with_fix(filling.history(), {GROWTH: 5 * MIB}, EVALUATE))
-    assert (found[GROWTH].outcome, found[PHASE_GROWTH].outcome) == ("held", "held"), found
+    assert (found[GROWTH].state, found[PHASE_GROWTH].state) == ("holds", "holds"), found
     undeclared = Training(buffer_bytes=600 * MIB, buffer_full_after=30, declare_buffer=False)
     found = checked(with_fix(undeclared.history(), {GROWTH: 5 * MIB}, EVALUATE))
-    assert (found[GROWTH].outcome, found[PHASE_GROWTH].outcome) == ("refuted", "refuted"), found
+    assert (found[GROWTH].state, found[PHASE_GROWTH].state) == ("broken", "broken"), found
 
 
 def seen(**told: Any) -> Since:
@@ -456,10 +456,10 @@ def about(answer: Answer) -> tuple[Interval | None, str]:
     ("promised", "low", "high", "outcome"),
     [
         # "About 100" is kept by 105: no promise is made to the last twentieth.
-        (100, 90, 105, "held"), (100, 90, 105.1, "undecided"), (100, 105, 120, "undecided"),
-        (100, 105.1, 120, "refuted"), (100, -20, -10, "held"),
+        (100, 90, 105, "holds"), (100, 90, 105.1, "undecided"), (100, 105, 120, "undecided"),
+        (100, 105.1, 120, "broken"), (100, -20, -10, "holds"),
         # No growth at all means none that matters.
-        (0, 3, 7, "held"), (0, 3, 7.1, "undecided"), (0, 7, 9, "undecided"), (0, 7.1, 9, "refuted"),
+        (0, 3, 7, "holds"), (0, 3, 7.1, "undecided"), (0, 7, 9, "undecided"), (0, 7.1, 9, "broken"),
     ],
 )  # fmt: skip
 def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
@@ -485,7 +485,7 @@ def test_from_twice_the_promise_on_the_multiple_is_told(
 ) -> None:
     measured = between(estimate - 50, estimate, estimate + 50)
     answer = _rate(seen(growth_that_matters=1), measured, promised, "It grows by")
-    assert answer == (measured, "refuted", said)
+    assert answer == (measured, "broken", said)
 
 
 def test_memory_and_a_phase_grow_above_zero() -> None:
@@ -503,7 +503,7 @@ def test_memory_and_a_phase_grow_above_zero() -> None:
             assert answer[2].startswith(f"Memory {begins} per generation")
     for estimate, begins in ((1, "keeps 1 B"), (0, "keeps nothing: 0 B")):
         answer = _phase_growth(of_phase(exactly(estimate), times=1, generations=1), "train", 100)
-        assert about(answer) == (exactly(estimate), "held")
+        assert about(answer) == (exactly(estimate), "holds")
         assert answer[2].startswith(f"train {begins}")
 
 
@@ -542,8 +542,8 @@ def test_a_phase_that_was_not_measured_refutes_nothing(
 
 
 def test_a_maximum_may_be_reached_and_not_passed() -> None:
-    assert about(_at_most(seen(), 100, 100, "it was {}")) == (exactly(100), "held")
-    assert about(_at_most(seen(), 101, 100, "it was {}")) == (exactly(101), "refuted")
+    assert about(_at_most(seen(), 100, 100, "it was {}")) == (exactly(100), "holds")
+    assert about(_at_most(seen(), 101, 100, "it was {}")) == (exactly(101), "broken")
 
 
 @pytest.mark.parametrize(
@@ -565,8 +565,8 @@ def test_the_peaks_of_processes_are_added_up(
 @pytest.mark.parametrize(
     ("most", "stays", "outcome", "said"),
     [
-        (17, True, "held", "So far at most 17 Agent alive at the end of a generation; 17 at most were promised."),
-        (18, True, "refuted", "18 Agent alive at the end of generation 6; 17 at most were promised."),
+        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; 17 at most were promised."),
+        (18, True, "broken", "18 Agent alive at the end of generation 6; 17 at most were promised."),
         (18, False, "undecided", "18 Agent alive at the end of generation 6, which a collection may still free; "
             "17 were promised."),
     ],
@@ -587,10 +587,10 @@ def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
     ("ends", "measured", "outcome"),
     [
         # Ten are complete; so many more fit as expected, at the soonest and at the latest.
-        ((20, 15, 25), between(25, 30, 35), "held"), ((20, 14, 25), between(24, 30, 35), "undecided"),
-        ((14, 14, 15), between(24, 24, 25), "undecided"), ((14, 14, 14.9), between(24, 24, 24), "refuted"),
-        ((20, 14, None), None, "undecided"), ((20, 15, None), None, "held"), ((None, 14, None), None, "undecided"),
-        ((None, 15, 20), None, "held"), ((None, None, None), None, "held"),
+        ((20, 15, 25), between(25, 30, 35), "holds"), ((20, 14, 25), between(24, 30, 35), "undecided"),
+        ((14, 14, 15), between(24, 24, 25), "undecided"), ((14, 14, 14.9), between(24, 24, 24), "broken"),
+        ((20, 14, None), None, "undecided"), ((20, 15, None), None, "holds"), ((None, 14, None), None, "undecided"),
+        ((None, 15, 20), None, "holds"), ((None, None, None), None, "holds"),
     ],
 )  # fmt: skip
 def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its_growth(

@@ -6,29 +6,31 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from builder import GB, GIB, MIB, Training, as_crashed, crashed_at_13
 from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine, verdict_json
-from leakline.analysis.history import Value
-from leakline.analysis.plan import (
-    GROWTH,
-    Band,
-    _checked,
-    _rest,
-    _stretches,
-    _told,
-    band_title,
-    check_bands,
-    declared_bands,
+from leakline.analysis.assertions.checks import band_readings, check, check_assertions
+from leakline.analysis.assertions.declared import (
+    GENERATION_GROWTH,
+    declared_assertions,
     readings_of,
+)
+from leakline.analysis.assertions.words import (
+    _ranges,
+    _rest,
+    assertion_title,
+    band_sentence,
     writer_of,
 )
-from leakline.analysis.results import BandCheck, BandDeviation, BandState
+from leakline.analysis.history import Value
+from leakline.analysis.results import Assertion, AssertionCheck, AssertionState, Deviation, Interval
 from leakline.analysis.series import Lane
+from leakline.analysis.study import LaneStudy
 from leakline.snapshot import Event
 
 RSS = "process.rss_bytes"
@@ -53,12 +55,14 @@ def of_readings(
     return steps_history(rows, {series: list(readings.values())}, events=events, ended=ended)
 
 
-def checked(history: RunHistory) -> list[BandCheck]:
-    return list(examine(history).bands)
+def checked(history: RunHistory) -> list[AssertionCheck]:
+    return list(examine(history).assertions)
 
 
-def counts(check: BandCheck) -> tuple[int, int, int]:
-    return check.below, check.within, check.above
+def counts(check: AssertionCheck) -> tuple[int, int, int]:
+    """Return the generations below the band, within it and above it."""
+    below = sum(each.off_by < 0 for each in check.deviations)
+    return below, check.judged - check.outside, check.outside - below
 
 
 def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
@@ -69,8 +73,7 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
     assert [(c.first, counts(c)) for c in found] == [
         (1, (0, 1, 4)), (6, (0, 0, 5)), (11, (0, 0, 2)),
     ]  # fmt: skip
-    assert {c.state for c in found} == {"outside"}
-    assert not any(c.open for c in found)
+    assert {c.state for c in found} == {"broken"}
     worst = found[-1].deviations[-1]
     assert worst.generation == 12
     assert worst.off_by == pytest.approx(125 * GB, rel=0.01)
@@ -85,7 +88,7 @@ def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills()
     )  # fmt: skip
     history = replace(training.history(), ended=True)
     found = checked(planned(history, *(declared_band(*each) for each in OF_REPORT_002)))
-    assert [c.state for c in found] == ["within", "outside", "within"]
+    assert [c.state for c in found] == ["holds", "broken", "holds"]
     assert [counts(c) for c in found] == [(0, 5, 0), (2, 3, 0), (0, 14, 0)]
     assert found[0].sentence == "Within in all 5 generations."
     assert "; 3 of 5 within." in found[1].sentence
@@ -99,20 +102,20 @@ def test_the_bounds_belong_to_the_band(reading: float, off_by: float) -> None:
     (check,) = checked(of_readings({1: reading}, declared_band(1, 1, 30 * GIB, 40 * GIB)))
     assert [d.off_by for d in check.deviations] == ([off_by] if off_by else [])
     assert counts(check) == (int(off_by < 0), int(off_by == 0), int(off_by > 0))
-    assert check.state == ("outside" if off_by else "within")
+    assert check.state == ("broken" if off_by else "holds")
 
 
 @pytest.mark.parametrize(("low", "high", "below", "above"), [(5, None, 2, 0), (None, 6, 0, 1)])
 def test_a_band_may_have_one_bound(low: Any, high: Any, below: int, above: int) -> None:
     history = of_readings({1: 3, 2: 4, 3: 5, 4: 6, 5: 7}, declared_band(1, 5, low, high))
     (check,) = checked(history)
-    assert (check.below, check.above) == (below, above)
+    assert counts(check)[::2] == (below, above)
 
 
 def test_generations_not_reached_are_open_until_the_run_ends() -> None:
     readings: dict[int, float | None] = {1: 5.0, 2: 5.0}
     (check,) = checked(of_readings(readings, declared_band(1, 4, 0, 10)))
-    assert (check.state, check.open) == ("open", True)
+    assert check.state == "open"
     assert check.sentence == "Within in all 2 generations; 2 generations still to come."
     (check,) = checked(of_readings(readings, declared_band(3, 4, 0, 10), ended=True))
     assert (check.state, check.sentence) == ("open", "The run ended at generation 2.")
@@ -121,10 +124,10 @@ def test_generations_not_reached_are_open_until_the_run_ends() -> None:
 def test_units_are_told_by_the_name_of_the_series() -> None:
     told = declared_band(1, 2, 0, 20, "gauge.x")
     gauge = of_readings({1: 60, 2: 20.25}, told, series="gauge.x")
-    (row,) = verdict_json(examine(gauge))["bands"]
+    (row,) = verdict_json(examine(gauge))["assertions"]
     said = "Above in generations 1 to 2 by up to 40 (generation 1); 0 of 2 within."
     assert row["sentence"] == said
-    assert band_title(row, "epoch") == "gauge.x, epochs 1 to 2: 0 to 20"
+    assert assertion_title(row, "epoch") == "gauge.x, epochs 1 to 2: 0 to 20"
 
 
 def test_readings_of_a_resume_are_those_that_were_read() -> None:
@@ -152,9 +155,9 @@ def test_a_long_plan_stays_small() -> None:
     verdict = examine(
         of_readings(dict.fromkeys(range(500), 5), *events, declared_band(0, 499, 0, 1))
     )
-    assert len(verdict.bands) <= 40
-    whole = next(c for c in verdict.bands if c.last == 499 and c.first == 0)
-    assert (whole.above, len(whole.deviations)) == (500, 50)
+    assert len(verdict.assertions) <= 40
+    whole = next(c for c in verdict.assertions if c.last == 499 and c.first == 0)
+    assert (whole.outside, len(whole.deviations)) == (500, 50)
     assert json.loads(json.dumps(verdict_json(verdict))) == verdict_json(verdict)
 
 
@@ -179,10 +182,24 @@ def read(readings: Sequence[Value], *, first: int = 0) -> Lane:
     return lane_of(range(first, first + len(readings)), {RSS: readings})
 
 
+def of(*lanes: Lane) -> list[LaneStudy]:
+    """Studies of which a band needs nothing but the readings."""
+    return [cast(LaneStudy, SimpleNamespace(lane=lane)) for lane in lanes]
+
+
+def told(studies: Sequence[LaneStudy]) -> list[tuple[LaneStudy, None]]:
+    return [(study, None) for study in studies]
+
+
+def checked_band(band: Assertion, lane: Lane, history: RunHistory = RUN) -> AssertionCheck:
+    (readings,) = band_readings(band, of(lane))
+    return check(history, band, readings)
+
+
 def band(
     first: int = 0, last: int | None = None, low: float | None = 10, high: float | None = 20
-) -> Band:
-    return Band(RSS, first, last, low, high)
+) -> Assertion:
+    return Assertion("band", RSS, RSS, None, low, high, None, first, last)
 
 
 @pytest.mark.parametrize(
@@ -191,72 +208,78 @@ def band(
 def test_a_band_is_for_its_first_generation_its_last_and_those_between(
     last: int | None, held: list[int]
 ) -> None:
-    assert [g for g in range(10) if band(3, last).holds(g)] == held
+    assert [g for g in range(10) if band(3, last).covers(g)] == held
 
 
-def event(series: str, first: int, last: int | None, low: float, kind: str = "band") -> Event:
-    return Event(0, 0.0, kind, series, data={"first": first, "last": last, "low_bytes": low})
+def event(series: str, first: int, last: int | None, low: float) -> Event:
+    return Event(0, 0.0, "band", series, data={"first": first, "last": last, "low_bytes": low})
 
 
 def test_bands_come_by_series_and_generation_with_those_without_an_end_behind() -> None:
     events = (
         event("b", 1, None, 1), event("b", 1, 5, 1), event("a", 6, 9, 1), event("a", 1, 9, 1), event("b", 1, 5, 7),
-        event("a", 0, 1, 1, "budget"),
     )  # fmt: skip
-    found = declared_bands(RunHistory("r", events=events))
-    assert [(b.series, b.first, b.last, b.low) for b in found] == [
+    found = declared_assertions(RunHistory("r", events=events))
+    assert [(b.name, b.first, b.last, b.low) for b in found] == [
         ("a", 1, 9, 1), ("a", 6, 9, 1), ("b", 1, 5, 7), ("b", 1, None, 1),
     ]  # fmt: skip
 
 
 def test_the_newest_forty_bands_count() -> None:
     events = tuple(event(RSS, first, None, 1) for first in range(45))
-    found = declared_bands(RunHistory("r", events=events))
+    found = declared_assertions(RunHistory("r", events=events))
     assert [b.first for b in found] == list(range(5, 45))
 
 
 def test_eighty_checks_are_told() -> None:
     history = RunHistory("r", events=tuple(event(RSS, first, None, 1) for first in range(30)))
     lanes = [read([5, 5]), read([5, 5]), read([5, 5])]
-    assert len(check_bands(history, lanes)) == 80
+    assert len(check_assertions(history, told(of(*lanes)))) == 80
 
 
 @pytest.mark.parametrize(
-    ("readings", "last", "history", "state", "still_open"),
+    ("readings", "last", "history", "state"),
     [
-        ([15, 15], 1, RUN, "within", False), ([15, 15], 2, RUN, "open", True),
-        ([15, 15], 2, ENDED, "within", False), ([15, 15], None, RUN, "open", True),
-        ([15, 15], None, ENDED, "within", False),
+        ([15, 15], 1, RUN, "holds"), ([15, 15], 2, RUN, "open"),
+        ([15, 15], 2, ENDED, "holds"), ([15, 15], None, RUN, "open"),
+        ([15, 15], None, ENDED, "holds"),
         # One reading outside decides, whatever is to come.
-        ([15, 21], 2, RUN, "outside", True), ([None, None], 1, RUN, "not_measured", False),
-        ([None, 15], 1, RUN, "within", False), ([], 1, RUN, "open", True),
+        ([15, 21], 2, RUN, "broken"), ([None, None], 1, RUN, "not_measured"),
+        ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
     ],
 )  # fmt: skip
 def test_a_band_is_within_once_all_of_it_has_ended(
-    readings: list[Value], last: int | None, history: RunHistory, state: BandState, still_open: bool
+    readings: list[Value],
+    last: int | None,
+    history: RunHistory,
+    state: AssertionState,
 ) -> None:
-    check = _checked(band(0, last), read(readings), history, False)
-    assert (check.state, check.open, check.process) == (state, still_open, None)
+    ends = range(1, len(readings) + 1)
+    # Read once before the first generation: the series is measured, whatever the ends say.
+    lane = lane_of([None, *range(len(readings))], {RSS: [1, *readings]}, ends=ends)
+    found = checked_band(band(0, last), lane, history)
+    assert (found.state, found.process) == (state, None)
 
 
 def test_generations_are_counted_below_within_above_and_unread() -> None:
-    check = _checked(band(1, 7), read([99, 9, 10, 20, 25, None, 8, 30, 99]), RUN, True)
-    assert (check.below, check.within, check.above, check.unread) == (2, 2, 2, 1)
-    assert check.deviations == (
-        BandDeviation(1, 9, -1), BandDeviation(4, 25, 5), BandDeviation(6, 8, -2), BandDeviation(7, 30, 10),
+    found = checked_band(band(1, 7), read([99, 9, 10, 20, 25, None, 8, 30, 99]))
+    assert counts(found) == (2, 2, 2)
+    assert found.measured == Interval(30, 30, 30)
+    assert (found.worst, found.worst_generation) == (30, 7)
+    assert found.deviations == (
+        Deviation(1, 9, -1), Deviation(4, 25, 5), Deviation(6, 8, -2), Deviation(7, 30, 10),
     )  # fmt: skip
-    assert check.process == "rank 0 main"
 
 
 def test_only_processes_that_measure_the_series_are_checked() -> None:
     history = RunHistory("r", events=(event(RSS, 0, None, 1), event("gauge.x", 0, None, 1)))
     for second, expected in (
-        ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "outside")]),
+        ([None, None], [(None, "open")]), ([5, 0], [("rank 0 main", "open"), ("rank 1 main", "broken")]),
     ):  # fmt: skip
         other = lane_of(range(2), {RSS: second}, name="rank 1 main")
-        unmeasured, *checks = check_bands(history, [read([5, None]), other])
+        unmeasured, *checks = check_assertions(history, told(of(read([5, None]), other)))
         assert [(c.process, c.state) for c in checks] == expected
-        assert (unmeasured.state, unmeasured.open) == ("not_measured", True)
+        assert unmeasured.state == "not_measured"
         assert counts(unmeasured) == (0, 0, 0)
         assert unmeasured.sentence == "gauge.x is not measured in this run."
 
@@ -265,24 +288,28 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
     generation = [None, 0, 1, 2]
     memory = {RSS: [100, 107, 120, 118]}
     with_baseline = lane_of(generation, memory, ends=[1, 2, 3], baseline=0)
-    assert list(readings_of(with_baseline, GROWTH)) == [7, 13, -2]
-    assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GROWTH)) == [None, 13, -2]
+    assert list(readings_of(with_baseline, GENERATION_GROWTH)) == [7, 13, -2]
+    assert list(readings_of(lane_of(generation, memory, ends=[1, 2, 3]), GENERATION_GROWTH)) == [
+        None,
+        13,
+        -2,
+    ]
 
 
 def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
-    assert list(readings_of(read([10, None, 14, 15]), GROWTH)) == [None, None, None, 1]
+    assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
     # Nor where a generation is lost between two.
     lost = lane_of([0, 1, 3, 4], {RSS: [10, 11, 15, 17]})
-    assert list(readings_of(lost, GROWTH)) == [None, 1, None, 2]
+    assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
     resumed = lane_of(range(4), {RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
-    assert list(readings_of(resumed, GROWTH)) == [None, 1, None, 2]
+    assert list(readings_of(resumed, GENERATION_GROWTH)) == [None, 1, None, 2]
 
 
 def test_growth_is_checked_where_resident_memory_is_read() -> None:
-    history = RunHistory("r", events=(event(GROWTH, 0, 1, 5),))
-    (check,) = check_bands(history, [read([10, 15])])
-    assert (check.state, check.within, check.unread) == ("within", 1, 1)
-    assert check_bands(history, [lane_of(range(2), {})])[0].state == "not_measured"
+    history = RunHistory("r", events=(event(GENERATION_GROWTH, 0, 1, 5),))
+    (check,) = check_assertions(history, told(of(read([10, 15]))))
+    assert (check.state, check.judged) == ("holds", 1)
+    assert check_assertions(history, told(of(lane_of(range(2), {}))))[0].state == "not_measured"
 
 
 def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:
@@ -291,8 +318,8 @@ def test_a_peak_is_the_highest_of_all_snapshots_of_its_generation() -> None:
     assert list(readings_of(lane, "process.peak_bytes")) == [7, 3, None]
 
 
-def deviations(*off_by: tuple[int, float]) -> list[BandDeviation]:
-    return [BandDeviation(generation, 0, off) for generation, off in off_by]
+def deviations(*off_by: tuple[int, float]) -> list[Deviation]:
+    return [Deviation(generation, 0, off) for generation, off in off_by]
 
 
 @pytest.mark.parametrize(
@@ -307,8 +334,8 @@ def deviations(*off_by: tuple[int, float]) -> list[BandDeviation]:
         (deviations((1, 5), (2, -3)), "below in generation 2 by 3 B, above in generation 1 by 5 B"),
     ],
 )  # fmt: skip
-def test_deviations_are_told_with_the_farthest(outside: list[BandDeviation], said: str) -> None:
-    assert _stretches(band(), outside, "generation") == said
+def test_deviations_are_told_with_the_farthest(outside: list[Deviation], said: str) -> None:
+    assert _ranges(band(), outside, "generation") == said
 
 
 @pytest.mark.parametrize(
@@ -341,9 +368,9 @@ def test_what_is_still_to_come_is_told(
     ],
 )  # fmt: skip
 def test_the_sentence_says_what_lies_within(
-    ended: list[int], known: int, outside: list[BandDeviation], newest: float, history: RunHistory, said: str
+    ended: list[int], known: int, outside: list[Deviation], newest: float, history: RunHistory, said: str
 ) -> None:  # fmt: skip
-    assert _told(band(3), history, ended, known, outside, newest) == said
+    assert band_sentence(band(3), history, len(ended), known, outside, newest) == said
 
 
 def test_sizes_are_known_by_the_end_of_the_name() -> None:
@@ -363,6 +390,6 @@ def test_a_band_is_titled_by_its_generations_and_bounds(
     first: int, last: int | None, low: float | None, high: float | None, process: str | None, title: str
 ) -> None:  # fmt: skip
     check = {
-        "series": RSS, "first": first, "last": last, "low": low, "high": high, "process": process,
+        "origin": "band", "metric": RSS, "first": first, "last": last, "low": low, "high": high, "process": process,
     }  # fmt: skip
-    assert band_title(check, "generation") == title
+    assert assertion_title(check, "generation") == title

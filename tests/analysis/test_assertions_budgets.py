@@ -24,26 +24,19 @@ from builder import (
 from pieces import steps_history
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.attribution import Cause
-from leakline.analysis.budgets import (
+from leakline.analysis.assertions.breaches import _alone, _explained_by, with_budgets
+from leakline.analysis.assertions.checks import Readings, check, check_assertions
+from leakline.analysis.assertions.declared import (
     Amounts,
-    Budget,
-    Scope,
-    _added,
-    _against,
-    _alone,
-    _amounts,
-    _checked,
-    _explained_by,
-    _told,
-    budget_title,
-    check_budgets,
+    added,
     declared_budgets,
-    with_budgets,
+    kept_amounts,
 )
+from leakline.analysis.assertions.words import _against, assertion_title, budget_sentence
+from leakline.analysis.attribution import Cause
 from leakline.analysis.candidates import NOWHERE, Place
 from leakline.analysis.evidence import Rise, Scale
-from leakline.analysis.results import BudgetCheck
+from leakline.analysis.results import Assertion, AssertionCheck, Interval
 from leakline.analysis.study import Assessed, LaneStudy
 from leakline.analysis.trend import Slope
 from leakline.snapshot import Event
@@ -81,30 +74,30 @@ def of_phase(kept: list[int], *events: Event, path: str = "train") -> RunHistory
     return steps_history(rows, {"process.anon_bytes": levels}, events=events)
 
 
-def checked(history: RunHistory) -> BudgetCheck:
-    (check,) = examine(history).budgets
+def checked(history: RunHistory) -> AssertionCheck:
+    (check,) = examine(history).assertions
     return check
 
 
 @pytest.mark.parametrize(
     ("kept", "state"),
     [
-        (GB, "normal"), (GB + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "leak"),
-        (-GB, "normal"),
+        (GB, "holds"), (GB + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "broken"),
+        (-GB, "holds"),
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
     """After training up to 1 GB is normal and from 5 GB on it is a leak."""
     check = checked(of_phase([0, kept], event("train", GB, 5 * GB)))
-    assert (check.scope, check.state, check.worst, check.worst_generation) == (
-        "phase", state, kept, 1,
+    assert (check.metric, check.state, check.worst, check.worst_generation) == (
+        "phase.kept_bytes", state, kept, 1,
     )  # fmt: skip
-    assert check.beyond == int(state != "normal")
+    assert check.outside == int(state != "holds")
 
 
 def test_more_than_normal_is_shown_and_is_no_leak() -> None:
     verdict = examine(of_phase([0, 2 * GB, 0, 0, 0, 0, 0, 0], event("train", GB, 5 * GB)))
-    (check,) = verdict.budgets
+    (check,) = verdict.assertions
     assert check.state == "above_normal"
     assert check.sentence == (
         "train kept at most 1.86 GiB in one generation (generation 1): more than the 953.67 MiB that are fine, "
@@ -123,7 +116,7 @@ def test_from_a_leak_on_it_is_a_finding_too_and_one_byte_less_is_none() -> None:
 
 def test_the_generation_a_phase_first_runs_in_is_not_judged() -> None:
     check = checked(of_phase([9 * GB, 0, 0], event("train", GB, 5 * GB)))
-    assert (check.state, check.generations) == ("normal", 2)
+    assert (check.state, check.judged) == ("holds", 2)
     check = checked(of_phase([9 * GB], event("train", GB, 5 * GB)))
     assert (check.state, check.worst) == ("not_measured", None)
     assert check.sentence == "train ran in one generation; it is judged from the second on."
@@ -135,7 +128,7 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     # A nested one ran, if only once; and no run is judged that has not begun.
     nested = checked(of_phase([0], event("train", GB), path="evaluate/train"))
     assert nested.sentence == "train ran in one generation; it is judged from the second on."
-    (run,) = check_budgets(RunHistory("r", events=(event("run", GB),)), [])
+    (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
     assert (run.state, run.sentence) == ("not_measured", "No generation to judge yet.")
 
 
@@ -143,22 +136,23 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
 def test_a_nested_phase_has_a_budget_by_its_path_or_its_name(name: str) -> None:
     history = of_phase([0, 6 * GB], event(name, GB, 5 * GB), path="evaluate/run_episode")
     verdict = examine(history)
-    assert (verdict.budgets[0].state, verdict.status) == ("leak", "suspected")
+    assert (verdict.assertions[0].state, verdict.status) == ("broken", "suspected")
 
 
 @pytest.mark.parametrize(
     ("growth", "state"),
     [
-        (35 * GB, "normal"), (35 * GB + 1, "above_normal"), (100 * GB - 1, "above_normal"),
-        (100 * GB, "leak"),
+        (35 * GB, "holds"), (35 * GB + 1, "above_normal"), (100 * GB - 1, "above_normal"),
+        (100 * GB, "broken"),
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str) -> None:
     """25 to 35 GB in all are fine, 100 GB or more are a leak, from the reading before the first generation on."""
     levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
     verdict = examine(of_readings(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
-    (check,) = verdict.budgets
-    assert (check.scope, check.state, check.newest) == ("run", state, growth)
+    (check,) = verdict.assertions
+    assert (check.metric, check.state) == ("run.kept_bytes", state)
+    assert check.measured is not None and check.measured.estimate == growth
     assert check.worst_generation == 9
 
 
@@ -180,21 +174,21 @@ def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> Non
     assert broken.settled_at_generation is None
     assert fine.settled_at_generation is not None
     assert fine.settled_at_generation.estimate == 3
-    assert fine.budgets[0].state == "above_normal"
+    assert fine.assertions[0].state == "above_normal"
 
 
 def test_the_run_s_budget_joins_the_leak_that_breaks_it() -> None:
     verdict = examine(budgeted(crashed_at_13(0.5), event("run", 35 * GB, 100 * GB)))
     told = [f for f in verdict.findings if any("since the run began" in e for e in f.evidence)]
     assert [f.phase for f in told] == [EVALUATE]
-    assert verdict.budgets[0].state == "leak"
+    assert verdict.assertions[0].state == "broken"
 
 
 @pytest.mark.parametrize(
     ("step", "state"),
     [
-        (3 * GB // 2, "normal"), (3 * GB // 2 + 1, "above_normal"), (5 * GB - 1, "above_normal"),
-        (5 * GB, "leak"),
+        (3 * GB // 2, "holds"), (3 * GB // 2 + 1, "above_normal"), (5 * GB - 1, "above_normal"),
+        (5 * GB, "broken"),
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str) -> None:
@@ -203,11 +197,11 @@ def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str)
     verdict = examine(
         of_readings(levels, event("generation", 3 * GB // 2, 5 * GB), baseline=4 * GB)
     )
-    (check,) = verdict.budgets
-    assert (check.scope, check.state, check.worst, check.worst_generation) == (
-        "generation", state, step, 3,
+    (check,) = verdict.assertions
+    assert (check.metric, check.state, check.worst, check.worst_generation) == (
+        "generation.kept_bytes", state, step, 3,
     )  # fmt: skip
-    assert (verdict.status == "suspected") is (state == "leak")
+    assert (verdict.status == "suspected") is (state == "broken")
 
 
 def test_a_leak_that_breaks_several_budgets_tells_each() -> None:
@@ -222,7 +216,7 @@ def test_a_leak_that_breaks_several_budgets_tells_each() -> None:
 def test_a_run_may_call_its_generation_by_its_own_word() -> None:
     history = of_readings([GIB, GIB, 3 * GIB], event("epoch", GIB), unit="epoch")
     check = checked(history)
-    assert (check.scope, check.state) == ("generation", "above_normal")
+    assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
     assert check.sentence == (
         "The run kept at most 2.00 GiB in one epoch (epoch 2): more than the 1.00 GiB that are fine; "
         "beyond in 1 of 2 epochs."
@@ -235,7 +229,7 @@ def test_budgets_of_a_healthy_training_are_kept() -> None:
         event("generation", 16 * MIB, 64 * MIB), event("run", 128 * MIB, GIB),
     ]  # fmt: skip
     verdict = examine(budgeted(Training(seed=3).history(), *events))
-    assert {c.state for c in verdict.budgets} == {"normal"}
+    assert {c.state for c in verdict.assertions} == {"holds"}
     assert verdict.status == "ok"
 
 
@@ -243,8 +237,8 @@ def test_budgets_of_a_leaking_training_tell_where() -> None:
     leak = kept_environments(40 * MIB)
     events = [event(name, 16 * MIB, 32 * MIB) for name in (EVALUATE, TRAIN, EVOLVE)]
     verdict = examine(budgeted(Training(leaks=(leak,)).history(), *events))
-    assert {c.name: c.state for c in verdict.budgets} == {
-        EVALUATE: "leak", TRAIN: "normal", EVOLVE: "normal",
+    assert {c.name: c.state for c in verdict.assertions} == {
+        EVALUATE: "broken", TRAIN: "holds", EVOLVE: "holds",
     }  # fmt: skip
 
 
@@ -253,7 +247,7 @@ def test_what_is_no_budget_breaks_no_verdict() -> None:
         event("train"), event("train", "1 GiB", None), event("train", -1, None), event("train", True, None),
         event("train", None, float("inf")), event("train", 10**400), Event(0, 0.0, "budget", "train"),
     ]  # fmt: skip
-    assert examine(of_phase([0, 0], *wrong)).budgets == ()
+    assert examine(of_phase([0, 0], *wrong)).assertions == ()
 
 
 def test_a_broken_budget_does_not_keep_a_leak_from_being_confirmed() -> None:
@@ -266,9 +260,10 @@ RUN = RunHistory("r")
 
 
 def budget(
-    scope: Scope = "phase", *, normal: float | None = 100, leak: float | None = 200, name: str = "train"
-) -> Budget:  # fmt: skip
-    return Budget(name, scope, normal, leak)
+    scope: str = "phase", *, normal: float | None = 100, leak: float | None = 200, name: str = "train"
+) -> Assertion:  # fmt: skip
+    phase = name if scope == "phase" else None
+    return Assertion("budget", name, f"{scope}.kept_bytes", phase, None, normal, leak)
 
 
 class _Lane(SimpleNamespace):
@@ -296,9 +291,9 @@ def study(
 @pytest.mark.parametrize(
     ("normal", "leak", "amount", "state"),
     [
-        (None, 200, 199, "normal"), (100, None, 9_999, "above_normal"), (0, None, 0, "normal"), (None, 0, 0, "leak"),
+        (None, 200, 199, "holds"), (100, None, 9_999, "above_normal"), (0, None, 0, "holds"), (None, 0, 0, "broken"),
         # Where both bounds are one, that is a leak.
-        (100, 100, 100, "leak"),
+        (100, 100, 100, "broken"),
     ],
 )  # fmt: skip
 def test_up_to_normal_is_fine_and_from_leak_on_is_a_leak(
@@ -316,7 +311,7 @@ def test_a_budget_has_at_least_one_bound_that_is_an_amount() -> None:
 def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
     events = (*(event(f"p{i}", i) for i in range(45)), event("p44", 7))
     found = declared_budgets(RunHistory("r", events=events))
-    assert [(b.name, b.normal) for b in found] == [
+    assert [(b.name, b.high) for b in found] == [
         *((f"p{i}", i) for i in range(5, 44)),
         ("p44", 7),
     ]
@@ -335,39 +330,47 @@ def test_the_run_and_its_generations_have_their_names(
     name: str, phases: tuple[str, ...], scope: str
 ) -> None:
     history = RunHistory("r", unit="episode", phases=phases, events=(event(name, 5),))
-    assert declared_budgets(history)[0].scope == scope
+    assert declared_budgets(history)[0].metric == f"{scope}.kept_bytes"
 
 
 def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
     booked: list[dict[str, float]] = [
         {"evolve": 1}, {"train": 90}, {"evolve": 2}, {"train": 5, "train/fit": 6}, {"train/fit": 7}, {"train": 8},
     ]  # fmt: skip
-    assert _amounts(study(booked=booked), budget(), 6) == [(3, 11), (4, 7), (5, 8)]
-    assert _amounts(study(booked=booked), budget(), 5) == [(3, 11), (4, 7)]
-    assert _amounts(study(booked=booked), budget(name="fit"), 6) == [(4, 7)]
-    assert _amounts(study(booked=booked), budget(name="add"), 6) == []
+    assert kept_amounts(study(booked=booked), budget(), 6) == [(3, 11), (4, 7), (5, 8)]
+    assert kept_amounts(study(booked=booked), budget(), 5) == [(3, 11), (4, 7)]
+    assert kept_amounts(study(booked=booked), budget(name="fit"), 6) == [(4, 7)]
+    assert kept_amounts(study(booked=booked), budget(name="add"), 6) == []
 
 
 def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation() -> None:
     levels = [110.0, 150.0, 130.0]
-    assert _amounts(study(levels, baseline=[100]), budget("run"), 3) == [(0, 10), (1, 50), (2, 30)]
-    assert _amounts(study(levels, baseline=[100]), budget("run"), 2) == [(0, 10), (1, 50)]
-    assert _amounts(study(levels), budget("run"), 3) == [(0, 0), (1, 40), (2, 20)]
-    assert _amounts(study(levels, baseline=[None]), budget("run"), 3) == [(0, 0), (1, 40), (2, 20)]
-    assert _amounts(study(generations=[0, 1]), budget("run"), 2) == []
+    assert kept_amounts(study(levels, baseline=[100]), budget("run"), 3) == [
+        (0, 10),
+        (1, 50),
+        (2, 30),
+    ]
+    assert kept_amounts(study(levels, baseline=[100]), budget("run"), 2) == [(0, 10), (1, 50)]
+    assert kept_amounts(study(levels), budget("run"), 3) == [(0, 0), (1, 40), (2, 20)]
+    assert kept_amounts(study(levels, baseline=[None]), budget("run"), 3) == [
+        (0, 0),
+        (1, 40),
+        (2, 20),
+    ]
+    assert kept_amounts(study(generations=[0, 1]), budget("run"), 2) == []
 
 
 def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
     levels = [100.0, 103.0, 110.0, 150.0, 151.0]
     lost = study(levels, generations=[0, 1, 2, 4, 5])
-    assert _amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
+    assert kept_amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
     # Where all are a thousand apart, that is one.
     apart = study(levels, generations=[0, 1000, 2000, 3000, 4000])
-    assert _amounts(apart, budget("generation"), 4) == [(1000, 3), (2000, 7), (3000, 40)]
+    assert kept_amounts(apart, budget("generation"), 4) == [(1000, 3), (2000, 7), (3000, 40)]
 
 
 @pytest.mark.parametrize(
-    ("scope", "added"),
+    ("scope", "expected"),
     [
         # A process that has ended keeps what it had grown by,
         ("run", [(0, 1), (1, 12), (2, 23), (3, 24)]),
@@ -375,32 +378,36 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
         ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
     ],
 )
-def test_processes_are_added_up_by_generation(scope: Scope, added: Amounts) -> None:
-    assert _added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], scope) == added
+def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
+    assert (
+        added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], f"{scope}.kept_bytes")
+        == expected
+    )
 
 
 def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
     assert _against(budget(normal=None), 50) == "below the 200 B of a leak"
-    check = _checked(RUN, budget(), [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)], None)
-    assert (check.worst, check.worst_generation, check.state) == (200, 3, "leak")
-    assert (check.newest, check.beyond, check.generations) == (100, 3, 5)
+    amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
+    found = check(RUN, budget(), Readings(amounts, 5))
+    assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
+    assert (found.measured, found.outside, found.judged) == (Interval(100, 100, 100), 3, 5)
 
 
 @pytest.mark.parametrize(
-    ("scope", "amounts", "worst", "beyond", "said"),
+    ("scope", "amounts", "beyond", "said"),
     [
-        ("phase", [(1, 50)], (1, 50), 0, "train kept at most 50 B in one generation (generation 1): fine up to 100 B."),
-        ("generation", [(1, 250), (2, 50)], (1, 250), 1, "The run kept at most 250 B in one generation (generation 1): "
+        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): fine up to 100 B."),
+        ("generation", [(1, 250), (2, 50)], 1, "The run kept at most 250 B in one generation (generation 1): "
             "a leak from 200 B on; beyond in 1 of 2 generations."),
-        ("run", [(1, 250), (2, 70), (3, 60)], (1, 250), 1, "Memory has grown by 60 B since the run began, and by 250 B "
+        ("run", [(1, 250), (2, 70), (3, 60)], 1, "Memory has grown by 60 B since the run began, and by 250 B "
             "at generation 1: a leak from 200 B on."),
-        ("run", [(1, 50), (2, 60)], (2, 60), 0, "Memory has grown by 60 B since the run began: fine up to 100 B."),
+        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: fine up to 100 B."),
     ],
 )  # fmt: skip
 def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
-    scope: Scope, amounts: Amounts, worst: tuple[int, float], beyond: int, said: str
+    scope: str, amounts: Amounts, beyond: int, said: str
 ) -> None:
-    assert _told(RUN, budget(scope), amounts, worst, beyond) == said
+    assert budget_sentence(budget(scope), RUN, amounts, beyond) == said
 
 
 def cause_of(phase: str | None, rate: float, note: str | None = None) -> Assessed:
@@ -420,7 +427,7 @@ def cause_of(phase: str | None, rate: float, note: str | None = None) -> Assesse
     ],
 )  # fmt: skip
 def test_a_budget_is_broken_by_the_first_cause_that_matters_in_its_phase(
-    scope: Scope, found: list[Assessed], index: int | None
+    scope: str, found: list[Assessed], index: int | None
 ) -> None:
     assert _explained_by(budget(scope), found) == index
 
@@ -473,7 +480,8 @@ def processes_of(
     studies = [
         study(row, booked=[{"train": v} for v in row], name=f"rank {i} main") for i, row in enumerate(kept)
     ]  # fmt: skip
-    return [(check.process, check.newest) for check in check_budgets(history, studies)]
+    checks = check_assertions(history, [(each, None) for each in studies])
+    return [(check.process, check.measured and check.measured.estimate) for check in checks]
 
 
 def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
@@ -487,9 +495,13 @@ def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None
 def test_eighty_checks_are_told() -> None:
     history = RunHistory("r", events=(event("train", 1), event("fit", 1)))
     studies = [study(booked=[{"train/fit": 1.0}] * 2, name=f"rank {i} main") for i in range(50)]
-    assert len(check_budgets(history, studies)) == 80
+    assert len(check_assertions(history, [(each, None) for each in studies])) == 80
 
 
 def test_a_budget_is_titled_by_what_it_is_of() -> None:
-    titles = [budget_title("train", scope, "episode") for scope in ("generation", "run", "phase")]
-    assert titles == ["each episode", "the whole run", "train"]
+    checks = [
+        {"origin": "budget", "name": "train", "metric": f"{scope}.kept_bytes", "process": None}
+        for scope in ("generation", "run", "phase")
+    ]
+    titles = [assertion_title(each, "episode") for each in checks]
+    assert titles == ["budget of each episode", "budget of the whole run", "budget of train"]
