@@ -170,7 +170,7 @@ def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked:
     names = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.M)}
     assert locked.count("--hash=sha256:") >= len(names) > 4
     missing = _needed(asked) - names
-    assert missing == set(), f"{missing}: make lock"
+    assert missing == set(), f"{missing}: .ci/lock .venv-audit"
 
 
 def _needed(asked: list[str]) -> set[str]:

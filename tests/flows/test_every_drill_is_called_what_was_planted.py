@@ -1,4 +1,4 @@
-"""`make drill`, for real: every kind through the whole chain, and what was called what comes out right."""
+"""`leakline drill --all`, for real: every kind through the whole chain, and what was called what comes out right."""
 
 from __future__ import annotations
 

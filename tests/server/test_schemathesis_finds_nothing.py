@@ -1,7 +1,7 @@
 """Schemathesis reads the description of a real server, asks every operation for what it allows and forbids, and finds
 nothing: no 5xx, no answer that is not described, nothing wrong that is taken, nothing right that is refused.
 
-`make test-fuzz` asks a hundred times as much.
+`make test-weekly` asks a hundred times as much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The short form of the ten minutes of `make test-soak`: the server under its own client and under load."""
+"""The short form of the ten minutes of `make test-weekly`: the server under its own client and under load."""
 
 from __future__ import annotations
 

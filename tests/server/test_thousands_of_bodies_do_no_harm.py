@@ -1,6 +1,6 @@
 """Thousands of hostile bodies over HTTP: a real server answers each without a failure of its own, and takes no memory.
 
-`make test-fuzz` sends ten thousand.
+`make test-weekly` sends ten thousand.
 """
 
 from __future__ import annotations

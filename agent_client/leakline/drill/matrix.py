@@ -19,7 +19,7 @@ _LAST: Final = (ONCE, FAILED, NOTHING)
 _HEAD: Final = (
     "# What was planted, and what it was called",
     "",
-    "`make drill` writes this page: `leakline drill --all` plants every kind that there is in a training of its own,",
+    "`leakline drill --all --results FILE` writes this page: it plants every kind there is in a training of its own,",
     "through client, server and webhook, and asks what it is called. A row is what was planted ([what each",
     "is](drill.md)), a column the kind of finding that was told of it, `nothing` where the run was never accused; a",
     "mark, `1!`, stands at what is wrong.",
